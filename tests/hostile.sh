@@ -33,5 +33,5 @@ run http2_client::
 run abusive_requests::
 run mutated_requests::
 run cardinality::
+run client_disconnects::
 run --ignored access::key_lookup_timing
-run --ignored client_disconnects::

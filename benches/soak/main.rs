@@ -17,6 +17,7 @@
 #![expect(clippy::print_stdout, reason = "the results are printed")]
 
 mod clients;
+#[path = "../../tests/suite/support/collector.rs"]
 mod collector;
 #[path = "../support/engine.rs"]
 #[expect(dead_code, reason = "another bench uses the complete response")]
@@ -105,7 +106,7 @@ async fn run() -> Vec<String> {
     let most = env_number("SOAK_REQUESTS", usize::MAX);
     let simulator = Simulator::start();
     let faulty = faulty::start().await;
-    let collector = Collector::start().await;
+    let collector = Collector::start(|router| router).await;
     let backends = [&simulator.addresses[..], &[faulty]].concat();
     let endpoint = collector.address;
     let starting = tokio::task::spawn_blocking(move || start(&backends, endpoint));

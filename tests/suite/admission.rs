@@ -1,8 +1,7 @@
 //! Admission over real sockets while every backend is at capacity: which requests wait, in which order they
 //! are sent, what the rejections contain, and that no state remains.
 
-mod simulated_engines;
-
+use crate::restart::start_simulator;
 use crate::support::recording;
 use crate::support::scripted_backend::{Page, ScriptedBackend, Step, json};
 use crate::support::test_gateway::{
@@ -13,6 +12,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 use tokenweir::config::AdmissionConfig;
 use tokenweir_request::record::Outcome;
+use tokenweir_sim::SimulatorSettings;
 use tokio::net::TcpStream;
 
 /// The metrics page of a backend with a long queue.
@@ -165,24 +165,6 @@ async fn a_queued_request_goes_to_the_first_backend_with_capacity() {
 }
 
 #[tokio::test]
-async fn a_client_disconnect_removes_the_request_from_the_queue() {
-    let room = AdmissionConfig { queue_capacity: 1, ..AdmissionConfig::default() };
-    let (fake, gateway, first) = occupied(room, NO_SECOND_SCRAPE).await;
-    for _ in 0..3 {
-        let leaves = send(&gateway, "leaves", "").await;
-        until_waiting(&gateway, 1).await;
-        drop(leaves);
-        let record = gateway.record().await;
-        assert_eq!((record.outcome, record.phase()), (Outcome::Cancelled, "queued"));
-        assert!(record.gateway_queue_wait().is_some());
-        until_waiting(&gateway, 0).await;
-    }
-    serve_all(&fake, &gateway, vec![first]).await;
-    assert_eq!(names(&fake), ["first"], "no abandoned request was sent");
-    assert_no_state_left(&gateway).await;
-}
-
-#[tokio::test]
 async fn with_a_full_queue_a_request_is_shed_with_a_reason_and_a_retry_time() {
     let room = AdmissionConfig { queue_capacity: 1, ..AdmissionConfig::default() };
     let (fake, gateway, first) = occupied(room, NO_SECOND_SCRAPE).await;
@@ -326,4 +308,34 @@ async fn without_admission_every_request_is_sent_at_once() {
         assert_eq!(gateway.record().await.gateway_queue_wait(), None);
     }
     assert!(gateway.admin("/status").await.contains("\"queue\":[]"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_burst_of_500_clients_is_served_completely_by_two_small_engines() {
+    // Each engine runs four sequences and has a cache of 1,024 tokens.
+    let settings = SimulatorSettings {
+        backends: 2,
+        models: vec!["sim".to_owned()],
+        max_num_seqs: 4,
+        blocks: 64,
+        block_size: 16,
+        ..SimulatorSettings::default()
+    };
+    let gateway = start_with(&start_simulator(settings).await, Setup::default()).await;
+    let ask = r#"{"model":"sim","stream":true,"max_tokens":4,"ignore_eos":true,
+        "messages":[{"role":"user","content":"go on"}]}"#;
+    let ask = post(CHAT, ask);
+    let burst = (0..500).map(|_| gateway.raw(&ask));
+    for answer in futures_util::future::join_all(burst).await {
+        assert_eq!(status(&answer), 200);
+        assert!(String::from_utf8_lossy(&answer).contains("data: [DONE]"));
+    }
+    let mut waited = 0;
+    for _ in 0..500 {
+        let record = gateway.record().await;
+        assert_eq!((record.outcome, record.observed.usage.output), (Outcome::Ok, None));
+        waited += usize::from(record.gateway_queue_wait().is_some());
+    }
+    assert!(waited > 300, "{waited} have waited");
+    assert_no_state_left(&gateway).await;
 }

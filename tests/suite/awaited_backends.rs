@@ -17,7 +17,6 @@ use crate::support::test_gateway::{
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokenweir::config::AdmissionConfig;
-use tokenweir_diagnose::{AwaitedModel, Diagnoser, FleetObservation};
 use tokenweir_gateway::backend::Health;
 use tokenweir_request::observe::{ObservationSettings, StreamRules};
 use tokenweir_request::record::Outcome;
@@ -99,15 +98,7 @@ async fn requests_wait_until_the_only_backend_is_up_and_go_by_class_and_age() {
 }
 
 #[tokio::test]
-async fn a_request_that_finds_no_backend_in_time_gets_503_and_an_unknown_model_gets_404_at_once() {
-    let fake = down().await;
-    let wait = Duration::from_millis(40);
-    let gateway = one_at_each(&[&fake], waiting_for(wait), NO_SECOND_SCRAPE).await;
-    let refused = read_rest(send(&gateway, "late", "").await).await;
-    assert_eq!(status(&refused), 503);
-    assert_eq!(header(&refused, "x-gateway-error").as_deref(), Some("no_backend"));
-    let record = gateway.record().await;
-    assert!(record.backend_wait().unwrap() >= wait && record.attempts.is_empty());
+async fn a_request_for_an_unknown_model_gets_404_at_once() {
     let up = up().await;
     let gateway = one_at_each(&[&up], waiting_for(LONG_WAIT), SHORT_SCRAPE_INTERVAL).await;
     wait_until!(gateway.pool.routes().models().len() == 1);
@@ -245,19 +236,22 @@ async fn a_request_that_lost_the_longer_backend_neither_waits_nor_goes_to_anothe
     assert!(moved > 0);
 }
 
+/// A backend that is down gets no attempt. One that has ended without notice gets one, which fails.
 #[tokio::test]
 async fn a_request_that_reached_no_backend_waits_for_one_and_is_refused_when_none_comes() {
-    let gone = up().await;
     let wait = Duration::from_millis(40);
-    let gateway = one_at_each(&[&gone], waiting_for(wait), NO_SECOND_SCRAPE).await;
-    drop(gone);
-    let refused = read_rest(send(&gateway, "late", "").await).await;
-    assert_eq!(status(&refused), 503);
-    let record = gateway.record().await;
-    assert_eq!((record.refusal, record.attempts.len()), (Some("no_backend"), 1));
-    assert!(record.backend_wait().unwrap() >= wait);
-    assert!(record.overhead().is_none(), "the wait is not the gateway's own time");
-    assert_no_state_left(&gateway).await;
+    for (fake, attempts) in [(down().await, 0), (up().await, 1)] {
+        let gateway = one_at_each(&[&fake], waiting_for(wait), NO_SECOND_SCRAPE).await;
+        drop(fake);
+        let refused = read_rest(send(&gateway, "late", "").await).await;
+        assert_eq!(status(&refused), 503);
+        assert_eq!(header(&refused, "x-gateway-error").as_deref(), Some("no_backend"));
+        let record = gateway.record().await;
+        assert_eq!((record.refusal, record.attempts.len()), (Some("no_backend"), attempts));
+        assert!(record.backend_wait().unwrap() >= wait);
+        assert!(record.overhead().is_none(), "the wait is not the gateway's own time");
+        assert_no_state_left(&gateway).await;
+    }
 }
 
 #[tokio::test]
@@ -300,26 +294,4 @@ async fn a_stream_that_cannot_meet_its_objective_is_refused_and_one_without_it_w
     assert_eq!((record.outcome, record.refusal), (Outcome::Rejected, Some("late")));
     serve_all(&fake, &gateway, vec![first, whole]).await;
     assert_no_state_left(&gateway).await;
-}
-
-#[test]
-fn the_verdict_names_the_models_that_requests_wait_for() {
-    let awaited = |model: &str, requests, seconds| AwaitedModel {
-        model: model.to_owned(),
-        requests,
-        seconds,
-    };
-    let verdict = |awaited_models| {
-        let fleet = FleetObservation { awaited_models, ..FleetObservation::default() };
-        let diagnosis =
-            Diagnoser::default().diagnose_gateway(Vec::new(), &fleet, std::time::Instant::now());
-        let mut verdicts = diagnosis.verdicts.into_iter();
-        let found = verdicts.find(|verdict| verdict.verdict == "backend_awaited")?;
-        found.cause.map(|cause| cause.to_string())
-    };
-    assert_eq!(verdict(Vec::new()), None);
-    let cause = verdict(vec![awaited("`llama`", 12, 40.0), awaited("any model", 1, 300.0)]);
-    let expected = "no backend of `llama` for 40 s, 12 requests wait; \
-                    no backend of any model for 5 min, 1 request waits";
-    assert_eq!(cause.as_deref(), Some(expected));
 }

@@ -228,14 +228,9 @@ async fn errors_on_anthropic_paths_have_the_anthropic_format() {
         ("/v1/messages/count_tokens", secret, "permission_error"),
         ("/v1/messages/batches", "{}", "not_found_error"),
     ] {
-        let (_, mut answer) = send(&gateway, path, "application/json", body.as_bytes()).await;
-        assert!(answer["error"]["message"].take().is_string(), "{path}");
-        assert!(answer["request_id"].take().is_string(), "{path}");
-        let expected = json!({
-            "type": "error", "error": { "type": expected, "message": null }, "request_id": null,
-        });
-        assert_eq!(answer, expected, "{path}");
+        let (_, answer) = send(&gateway, path, "application/json", body.as_bytes()).await;
+        let types = (&answer["type"], &answer["error"]["type"]);
+        assert_eq!(types, (&json!("error"), &json!(expected)), "{path}");
+        assert!(answer["request_id"].is_string(), "{path}");
     }
-    let (_, answer) = send(&gateway, "/v1/completions", "application/json", b"[]").await;
-    assert_eq!((&answer["type"], &answer["error"]["code"]), (&Value::Null, &json!(400)));
 }

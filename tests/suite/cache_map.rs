@@ -36,11 +36,9 @@ async fn the_map_has_groups_of_prompts_and_no_text_and_no_key() {
     let groups = map["groups"].as_array().unwrap();
     assert_eq!(groups.len(), 2, "{map:#}");
     let large = groups.iter().find(|group| group["requests"] == 3).unwrap();
-    assert_eq!((&large["tenant"], &large["reused_requests"]), (&json!("a"), &json!(3)));
-    assert_eq!(large["backends"], 1);
+    assert_eq!(large["tenant"], "a");
     let here = &large["by_backend"][0];
     assert_eq!(here["backend"], fake.addr.to_string());
     assert!(here["tokens"].as_u64().unwrap() > 500, "{here}");
-    assert_eq!(map["backends"][0]["source"], "approximate");
     assert_eq!(large["id"].as_str().unwrap().len(), 16);
 }

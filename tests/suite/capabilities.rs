@@ -2,7 +2,7 @@
 //! paths of their front end, or their engine is paused, asleep, scaling or retired.
 
 use crate::restart::{model, start_simulator};
-use crate::support::scripted_backend::{Page, ScriptedBackend, Seen, Step, VLLM, json};
+use crate::support::scripted_backend::{Page, ScriptedBackend, Step, VLLM, json};
 use crate::support::test_gateway::{
     ASK, CHAT, Running, Setup, WHOLE, body_json, get, start, start_before, start_with, status,
 };
@@ -13,8 +13,6 @@ use tokenweir_routing::resilience::Availability;
 use tokenweir_routing::{Policy, PolicyKind};
 use tokenweir_sim::SimulatorSettings;
 
-const MESSAGES: &str = "/v1/messages";
-const RESPONSES: &str = "/v1/responses";
 /// vLLM's response to a prompt of 9,000 bytes if the context has 2,048 tokens.
 const TOO_LONG: &str = r#"{"error":{"message":"This model's maximum context length is 2048 tokens. However, your prompt contains at least 2049 input tokens, which exceeds this limit even without any output tokens. Please reduce the length of the input prompt. (parameter=input_tokens, value=2049)","type":"BadRequestError","param":"input_tokens","code":400}}"#;
 
@@ -33,7 +31,7 @@ async fn backend_status(gateway: &Running, index: usize) -> Value {
 }
 
 /// Whether the routing decision of a request excludes a backend for this reason.
-fn is_excluded(record: &RequestRecord, reason: &str) -> bool {
+pub(crate) fn is_excluded(record: &RequestRecord, reason: &str) -> bool {
     let decision = record.decision.as_ref().unwrap();
     decision.excluded_backends().any(|(_, why)| why == reason)
 }
@@ -186,78 +184,36 @@ async fn until_state(gateway: &Running, index: usize, state: Availability) {
     });
 }
 
-/// The responses of vLLM's Rust front end, which does not serve some paths of the Python front end.
-pub(crate) fn rust_front_end(seen: &Seen) -> Vec<Step> {
-    let answer = match seen.head.split(' ').nth(1) {
-        Some(MESSAGES) => json(
-            "501 Not Implemented",
-            r#"{"error":{"message":"not implemented","type":"NotImplementedError","param":null,"code":501}}"#,
-        ),
-        Some(RESPONSES) => json("404 Not Found", r#"{"detail":"Not Found"}"#),
-        _ => json("200 OK", WHOLE),
-    };
-    vec![Step::Send(answer)]
-}
-
-#[tokio::test]
-async fn front_ends_with_different_paths_serve_all_requests_together() {
-    let python = serving().await;
-    let rust = ScriptedBackend::start(rust_front_end).await;
-    rust.set_metrics(Some(Page::of(
-        "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n# EOF\n",
-    )));
-    let gateway = start_with(&[python.addr, rust.addr], round_robin()).await;
-    let paths = [CHAT, "/v1/completions", RESPONSES, MESSAGES];
-    for number in 0..200 {
-        let answer = gateway.post(paths[number % paths.len()], ASK).await;
-        assert_eq!(status(&answer), 200, "{}", paths[number % paths.len()]);
-    }
-    let lacked = |seen: &Seen| seen.head.contains(MESSAGES) || seen.head.contains(RESPONSES);
-    let wasted = rust.seen().iter().filter(|seen| lacked(seen)).count();
-    assert!(wasted <= 2, "{wasted} requests went to a backend without their path");
-    assert!(rust.seen().len() >= 50, "the Rust front end serves the other paths");
-    let [first, second] = [backend_status(&gateway, 0).await, backend_status(&gateway, 1).await];
-    assert_eq!(first["unserved"], serde_json::json!([]));
-    assert_eq!(second["unserved"], serde_json::json!([MESSAGES, RESPONSES]));
-    assert_eq!((&first["front_end"], &second["front_end"]), (&"python".into(), &"rust".into()));
-    let records = gateway.take_records().await;
-    assert!(records.iter().any(|record| is_excluded(record, "it does not serve the path")));
-}
-
 #[tokio::test]
 async fn an_engine_that_refuses_images_gets_no_more_of_them_if_another_serves_them() {
     // The first text is vLLM's. The gateway does not know the second one, as if another engine had sent it.
     for message in ["tiny is not a multimodal model", "Image input is off: see --help"] {
-        refuses_images(message).await;
-    }
-}
-
-async fn refuses_images(message: &'static str) {
-    let sees = serving().await;
-    let reads = ScriptedBackend::start(move |seen| {
-        let refused = format!(r#"{{"error":{{"message":"{message}","code":400}}}}"#);
-        let is_refused = String::from_utf8_lossy(&seen.body).contains("image_url");
-        let (line, text) =
-            if is_refused { ("400 Bad Request", &*refused) } else { ("200 OK", WHOLE) };
-        vec![Step::Send(json(line, text))]
-    })
-    .await;
-    let gateway = start_with(&[sees.addr, reads.addr], round_robin()).await;
-    let url = format!("data:image/png;base64,{}", "QUJD".repeat(4_000));
-    let content = serde_json::json!([{ "type": "image_url", "image_url": { "url": url } }]);
-    let message = serde_json::json!([{ "role": "user", "content": content }]);
-    let ask = serde_json::json!({ "model": "tiny", "messages": message }).to_string();
-    for _ in 0..10 {
-        for body in [&*ask, &*ask, ASK] {
-            assert_eq!(status(&gateway.post(CHAT, body).await), 200);
+        let sees = serving().await;
+        let reads = ScriptedBackend::start(move |seen| {
+            let refused = format!(r#"{{"error":{{"message":"{message}","code":400}}}}"#);
+            let is_refused = String::from_utf8_lossy(&seen.body).contains("image_url");
+            let (line, text) =
+                if is_refused { ("400 Bad Request", &*refused) } else { ("200 OK", WHOLE) };
+            vec![Step::Send(json(line, text))]
+        })
+        .await;
+        let gateway = start_with(&[sees.addr, reads.addr], round_robin()).await;
+        let url = format!("data:image/png;base64,{}", "QUJD".repeat(4_000));
+        let content = serde_json::json!([{ "type": "image_url", "image_url": { "url": url } }]);
+        let message = serde_json::json!([{ "role": "user", "content": content }]);
+        let ask = serde_json::json!({ "model": "tiny", "messages": message }).to_string();
+        for _ in 0..10 {
+            for body in [&*ask, &*ask, ASK] {
+                assert_eq!(status(&gateway.post(CHAT, body).await), 200);
+            }
         }
+        let seen = reads.seen();
+        let refused = seen.iter().filter(|seen| seen.body.len() > 9_000).count();
+        assert!(refused == 1 && seen.len() >= 5, "{refused} of {}", seen.len());
+        assert_eq!(backend_status(&gateway, 1).await["unserved"], serde_json::json!(["media"]));
+        let records = gateway.take_records().await;
+        assert!(records.iter().any(|record| is_excluded(record, "it does not serve media")));
     }
-    let seen = reads.seen();
-    let refused = seen.iter().filter(|seen| seen.body.len() > 9_000).count();
-    assert!(refused == 1 && seen.len() >= 5, "{refused} of {}", seen.len());
-    assert_eq!(backend_status(&gateway, 1).await["unserved"], serde_json::json!(["media"]));
-    let records = gateway.take_records().await;
-    assert!(records.iter().any(|record| is_excluded(record, "it does not serve media")));
 }
 
 #[tokio::test]

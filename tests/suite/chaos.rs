@@ -1,12 +1,19 @@
-//! Simulated engines behind proxies that inject random faults, and clients that disconnect at random. Every
-//! request ends and has one record. The gateway adds no complete end to a truncated response. No state
-//! remains in the gateway or in the engines.
+//! Backends that fail at random, clients that disconnect at random, and requests that wait for capacity. Every
+//! request ends and has one record. The gateway adds no complete end to a truncated response. No state remains
+//! in the gateway.
 
-use crate::support::fault_injection_proxy::FaultInjectionProxy;
-use crate::support::simulated_fleet::Fleet;
-use crate::support::test_gateway::{CHAT, Running, Setup, body, post, send_to, start_with, status};
+use crate::admission::assert_no_state_left;
+use crate::support::scripted_backend::{
+    FINISH, ROLE, ScriptedBackend, Seen, Step, WORD, json, stream_of,
+};
+use crate::support::test_gateway::{
+    ASK, CHAT, Running, Setup, WHOLE, admission_settings, body, post, send_to, start_before, status,
+};
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tokenweir::config::AdmissionConfig;
 use tokenweir_request::observe::{self, StallLimits};
 use tokenweir_request::record::{Outcome, RequestRecord};
 use tokio::io::AsyncReadExt;
@@ -16,73 +23,107 @@ use tokio::task::JoinSet;
 const REQUESTS: usize = 600;
 const CONCURRENT_REQUESTS: usize = 24;
 
-/// What a client received as its response.
-#[derive(Debug, PartialEq)]
-enum ClientOutcome {
-    /// A complete response with this status.
-    Whole(u16),
-    /// A truncated response.
-    Cut,
-    /// Nothing, because the client disconnected.
-    Nothing,
-}
-
-/// Sends the request with this number. Depending on the seed, the client disconnects during the request.
-async fn send_request(gateway: SocketAddr, number: usize, seed: u64) -> ClientOutcome {
+/// Sends the request with this number. Returns whether the response was complete. `None`: the client
+/// disconnected during the request, as the seed decides.
+async fn send_request(gateway: SocketAddr, number: usize, seed: u64) -> Option<bool> {
     let mut random = fastrand::Rng::with_seed(seed ^ number as u64);
     let is_stream = random.bool();
     let request_body = serde_json::json!({
-        "model": "sim-model", "stream": is_stream, "max_tokens": random.u8(1..60),
+        "model": "tiny", "stream": is_stream,
         "messages": [{ "role": "user", "content": format!("{number} {}", "x ".repeat(random.usize(..200))) }],
     });
     let mut client = send_to(gateway, post(CHAT, &request_body.to_string())).await;
-    let leaves_after = random.usize(..2_000);
+    let leaves_after = if random.bool() { 0 } else { random.usize(..2_000) };
     let leaves = random.u8(..10) == 0;
     let mut answer = Vec::new();
     while !leaves || answer.len() < leaves_after {
         match client.read_buf(&mut answer).await {
             Ok(1..) => {}
-            Ok(0) | Err(_) => return classify(&answer, is_stream),
+            Ok(0) | Err(_) => return Some(is_whole(&answer, is_stream)),
         }
     }
-    ClientOutcome::Nothing
+    None
 }
 
-fn classify(answer: &[u8], is_stream: bool) -> ClientOutcome {
+/// Whether this response is complete. Only an engine may write the end of a stream.
+fn is_whole(answer: &[u8], is_stream: bool) -> bool {
     let (bytes, is_whole) = body(answer);
-    let (status, text) = (status(answer), String::from_utf8_lossy(&bytes));
-    if is_whole && is_stream && status == 200 {
+    if is_whole && is_stream && status(answer) == 200 {
+        let text = String::from_utf8_lossy(&bytes);
         assert!(text.ends_with("data: [DONE]\n\n"), "a stream end that no engine sent: {text}");
     }
-    if is_whole { ClientOutcome::Whole(status) } else { ClientOutcome::Cut }
+    is_whole
 }
 
-/// Three simulated engines, a proxy that injects faults in front of each engine, and a gateway in front of
-/// the proxies.
-async fn setup(seed: u64) -> (Fleet, Vec<FaultInjectionProxy>, Running) {
-    let fleet = Fleet::start(3).await;
-    let mut imps = Vec::new();
-    for (number, addr) in (0..).zip(&fleet.backend_addrs) {
-        imps.push(FaultInjectionProxy::before(*addr, seed ^ (number << 32)).await);
+/// The response of a healthy backend: a whole response, or a stream with a random number of words.
+fn whole_response(seen: &Seen, random: &mut fastrand::Rng) -> Vec<u8> {
+    if !String::from_utf8_lossy(&seen.body).contains(r#""stream":true"#) {
+        return json("200 OK", WHOLE);
     }
-    let addresses: Vec<_> = imps.iter().map(|imp| imp.addr).collect();
+    let words = vec![WORD; random.usize(1..60)];
+    stream_of(&[&[ROLE][..], &words, &[FINISH, "[DONE]"]].concat())
+}
+
+/// The steps of a backend that has a fault in a third of its responses.
+fn with_random_fault(whole: Vec<u8>, random: &mut fastrand::Rng) -> Vec<Step> {
+    let error = |status: &str| vec![Step::Send(json(status, "{}")), Step::Close];
+    match random.u8(..27) {
+        0 => vec![Step::AwaitClose],
+        1..=3 => {
+            let sent = &whole[..random.usize(..3_000).min(whole.len())];
+            vec![Step::Send(sent.into()), if random.bool() { Step::Reset } else { Step::Close }]
+        }
+        4 => {
+            let pieces = whole.chunks(7).map(|piece| Step::Send(piece.into()));
+            pieces.flat_map(|piece| [piece, Step::YieldTurns(1)]).collect()
+        }
+        5 => error("429 Too Many Requests"),
+        6 => error("500 Internal Server Error"),
+        7 => error("503 Service Unavailable"),
+        8 => vec![Step::Send(b"\x16\x03\x01 what is this\r\n\r\n".to_vec()), Step::Close],
+        _ => vec![Step::Send(whole)],
+    }
+}
+
+/// Three backends and a gateway in front of them. The backends fail at random while `is_faulty` is set. Their
+/// capacity is less than [`CONCURRENT_REQUESTS`], so requests wait in the queue while responses hang.
+async fn start(seed: u64, is_faulty: &Arc<AtomicBool>) -> (Vec<ScriptedBackend>, Running) {
+    let mut backends = Vec::new();
+    for place in 0..3 {
+        let is_faulty = is_faulty.clone();
+        let script = move |seen: &Seen| {
+            let seed = seed ^ (place << 32) ^ ((seen.number as u64) << 8);
+            let mut random = fastrand::Rng::with_seed(seed);
+            let whole = whole_response(seen, &mut random);
+            if is_faulty.load(Ordering::SeqCst) {
+                with_random_fault(whole, &mut random)
+            } else {
+                vec![Step::Send(whole)]
+            }
+        };
+        backends.push(ScriptedBackend::start(script).await);
+    }
     let second = Duration::from_secs(1);
     let stalls = StallLimits { abort_after: Some(second), min_gap: second };
+    let admission =
+        AdmissionConfig { max_in_flight: Some(4), max_wait: second, ..Default::default() };
     let setup = Setup {
+        admission: Some(admission_settings(&admission)),
         first_output: Some(2 * second),
         header_timeout: 2 * second,
         observation: observe::ObservationSettings { stalls, ..Default::default() },
         ..Setup::default()
     };
-    let gateway = start_with(&addresses, setup).await;
-    (fleet, imps, gateway)
+    let gateway = start_before(&backends, setup).await;
+    (backends, gateway)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn under_random_faults_every_request_ends_once_and_leaves_no_state() {
     let requests = std::env::var("CHAOS").map_or(REQUESTS, |count| count.parse().unwrap());
     let seed = std::env::var("CHAOS_SEED").map_or(9, |seed| seed.parse().unwrap());
-    let (fleet, imps, gateway) = setup(seed).await;
+    let is_faulty = Arc::new(AtomicBool::new(true));
+    let (_backends, gateway) = start(seed, &is_faulty).await;
     let (mut open, mut outcomes) = (JoinSet::new(), Vec::new());
     for number in 0..requests {
         if open.len() >= CONCURRENT_REQUESTS {
@@ -95,29 +136,19 @@ async fn under_random_faults_every_request_ends_once_and_leaves_no_state() {
     for _ in 0..requests {
         records.push(gateway.record().await);
     }
-    gateway.assert_no_more_records().await;
     let count = |wanted: &dyn Fn(&RequestRecord) -> bool| {
         records.iter().filter(|record| wanted(record)).count()
     };
-    let left = outcomes.iter().filter(|outcome| **outcome == ClientOutcome::Nothing).count();
-    let cut = outcomes.iter().filter(|outcome| **outcome == ClientOutcome::Cut).count();
+    let left = outcomes.iter().filter(|is_whole| is_whole.is_none()).count();
+    let cut = outcomes.iter().filter(|is_whole| **is_whole == Some(false)).count();
     assert!(count(&|record| record.outcome == Outcome::Cancelled) <= left);
+    assert!(count(&|record| record.gateway_queue_wait().is_some()) > 0);
     assert!(count(&|record| record.outcome == Outcome::Ok) > requests / 2);
     let retried = count(&|record| record.attempts.len() > 1);
     println!("{requests} requests: {left} disconnected, {cut} truncated, {retried} retried");
     assert!(retried > 0 && cut > 0);
-    assert_no_state_left(&fleet, &gateway).await;
-    imps.iter().for_each(FaultInjectionProxy::tame);
-    let healed = send_request(gateway.addr, 0, 1).await;
-    assert!(matches!(healed, ClientOutcome::Whole(200) | ClientOutcome::Nothing), "{healed:?}");
-}
-
-async fn assert_no_state_left(fleet: &Fleet, gateway: &Running) {
-    assert!(gateway.pool.backends().iter().all(|backend| {
-        backend.load.in_flight() == 0 && backend.load.estimator.local_load().tokens == 0
-    }));
-    assert!(gateway.admin("/status").await.contains(r#""in_flight":0"#));
-    // Engines abort requests only at their next step, so wait until no request runs.
-    let is_idle = || fleet.backends.iter().all(|backend| backend.stats().load.running == 0);
-    wait_until!(is_idle());
+    assert_no_state_left(&gateway).await;
+    is_faulty.store(false, Ordering::SeqCst);
+    // A backend that answered 429 or 503 gets no requests for a second.
+    wait_until!(status(&gateway.post(CHAT, ASK).await) == 200);
 }

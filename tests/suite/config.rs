@@ -149,19 +149,6 @@ fn what_the_machine_lacks_is_listed_between_the_mistakes_in_the_order_of_lines()
 }
 
 #[test]
-fn an_invalid_key_or_certificate_fails_a_check() {
-    let folder = folder("config-certificate");
-    let file = |name: &str, text: &str| {
-        std::fs::write(folder.join(name), text).unwrap();
-        folder.join(name).display().to_string()
-    };
-    let (cert, key) = (file("cert.pem", "nothing"), file("key.pem", "nothing"));
-    let text = format!("tls: {{ cert: '{cert}', key: '{key}' }}\n");
-    let found = check_text("invalid-tls.yaml", &text, CheckedFile::Config);
-    assert!(!found.is_ok() && found.to_string().contains("cert.pem"), "{found}");
-}
-
-#[test]
 fn a_port_in_use_and_an_open_admin_listener_are_notes() {
     let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let text = format!(

@@ -28,7 +28,7 @@ async fn scoring() -> ScriptedBackend {
 }
 
 #[tokio::test]
-async fn a_configured_path_is_forwarded_and_measured_and_no_other_path_is() {
+async fn a_configured_path_is_forwarded_and_measured() {
     let fake = scoring().await;
     let routes = routes(&[Method::POST, Method::GET], None);
     let gateway = start_with(&[fake.addr], Setup { routes, ..Setup::default() }).await;
@@ -41,9 +41,6 @@ async fn a_configured_path_is_forwarded_and_measured_and_no_other_path_is() {
     let delete = get(PATH).replacen("GET", "DELETE", 1);
     let answer = String::from_utf8(gateway.raw(delete).await).unwrap();
     assert!(answer.starts_with("HTTP/1.1 405") && answer.contains("POST, GET"), "{answer}");
-    for path in ["/generative_scoring/", "/generative_scoring/x", "//generative_scoring"] {
-        assert_eq!(status(&gateway.post(path, "{}").await), 404, "{path}");
-    }
     assert_eq!(fake.seen().len(), 2);
 }
 
@@ -64,17 +61,6 @@ async fn rules_of_models_and_engine_control_hold_on_a_configured_path() {
     assert_eq!(status(&gateway.raw(ask(controlled)).await), 400);
     assert_eq!(status(&gateway.raw(post(PATH, r#"{"model":"tiny"}"#)).await), 401);
     assert_eq!(fake.seen().len(), 1);
-}
-
-#[tokio::test]
-async fn arguments_of_plugins_need_a_permission_on_the_generate_path() {
-    let fake = scoring().await;
-    let gateway = start(&[fake.addr]).await;
-    let ask = r#"{"model":"tiny","token_ids":[1,2],"sampling_params":{"extra_args":{"a":1}}}"#;
-    let answer = gateway.post("/inference/v1/generate", ask).await;
-    let text = String::from_utf8(answer).unwrap();
-    assert!(text.contains("x-gateway-error: engine_control"), "{text}");
-    assert!(fake.seen().is_empty());
 }
 
 #[tokio::test]

@@ -2,7 +2,6 @@
 //! and removes the counts from the response. From the observed tokens per event, it estimates the tokens of
 //! responses without usage.
 
-use crate::support::recording;
 use crate::support::scripted_backend::{
     FINISH, ROLE, SGLANG, ScriptedBackend, Seen, Step, USAGE, VLLM, WHOLE_STREAM, WORD, begin,
     data, paused, stream_of,
@@ -82,60 +81,58 @@ fn without_usage(words: usize) -> String {
 
 #[tokio::test]
 async fn a_sampled_stream_has_exact_token_counts_and_its_client_gets_the_same_bytes() {
-    let fake = vllm(5, 4).await;
-    let gateway = sampling(&[&fake], 1.0).await;
-    for (sent, source) in [(AT_END, 0), (EVERY_EVENT, 5), (EVERY_EVENT, 5)] {
-        let answer = gateway.post(CHAT, PLAIN).await;
-        assert_eq!(body_text(&answer), without_usage(5));
-        assert_eq!(last_body(&fake), sent);
-        let record = gateway.record().await;
-        let observed = &record.observed;
-        assert_eq!(record.bytes_out as usize, without_usage(5).len());
-        assert_eq!(observed.usage_event, Some(UsageEventOutcome::Stripped));
-        assert_eq!((observed.usage_source, observed.usage.output), (UsageSource::Exact, Some(21)));
-        assert_eq!((observed.chunk_tokens.count(), observed.chunk_tokens.sum()), {
-            (source, f64::from(source) * 4.0)
-        });
-    }
-    let page = gateway.admin("/metrics").await;
-    let count = page.lines().find(|line| line.starts_with("tokenweir_chunk_tokens_count"));
-    assert!(count.is_some_and(|line| line.ends_with(" 10")), "{count:?}");
-}
-
-#[tokio::test]
-async fn a_client_that_requests_usage_gets_the_usage_event_and_no_other_usage() {
-    let fake = vllm(5, 4).await;
-    let gateway = sampling(&[&fake], 1.0).await;
-    let usage_event = data(&usage_event(21));
     let done = "data: [DONE]\n\n";
-    let expected = without_usage(5).replace(done, &format!("{usage_event}{done}"));
-    for (sent, counted) in [(AT_END, 0), (EVERY_EVENT, 5), (EVERY_EVENT, 5)] {
-        assert_eq!(body_text(&gateway.post(CHAT, AT_END).await), expected);
-        assert_eq!(last_body(&fake), sent);
-        let record = gateway.record().await;
-        let observed = &record.observed;
-        assert_eq!((observed.usage_event, observed.usage.output), (None, Some(21)));
-        assert_eq!(observed.chunk_tokens.count(), counted);
+    let usage_at_end = data(&usage_event(21)) + done;
+    for (ask, end, usage_event) in
+        [(PLAIN, done, Some(UsageEventOutcome::Stripped)), (AT_END, &usage_at_end, None)]
+    {
+        let fake = vllm(5, 4).await;
+        let gateway = sampling(&[&fake], 1.0).await;
+        let expected = without_usage(5).replace(done, end);
+        for (sent, counted) in [(AT_END, 0), (EVERY_EVENT, 5), (EVERY_EVENT, 5)] {
+            assert_eq!(body_text(&gateway.post(CHAT, ask).await), expected);
+            assert_eq!(last_body(&fake), sent);
+            let record = gateway.record().await;
+            let observed = &record.observed;
+            assert_eq!(record.bytes_out as usize, expected.len());
+            assert_eq!(observed.usage_event, usage_event);
+            let source = (observed.usage_source, observed.usage.output);
+            assert_eq!(source, (UsageSource::Exact, Some(21)));
+            let chunks = (observed.chunk_tokens.count(), observed.chunk_tokens.sum());
+            assert_eq!(chunks, (counted, f64::from(counted) * 4.0));
+        }
+        let page = gateway.admin("/metrics").await;
+        let count = page.lines().find(|line| line.starts_with("tokenweir_chunk_tokens_count"));
+        assert!(count.is_some_and(|line| line.ends_with(" 10")), "{count:?}");
+        // Also from the stream of a client that requests usage, the gateway learns how the server writes
+        // usage. So it can now sample the streams of all clients.
+        gateway.post(CHAT, PLAIN).await;
+        assert_eq!(last_body(&fake), EVERY_EVENT);
+        // If a client refuses continuous usage, the gateway does not request it.
+        let refused = AT_END.replace("true}", r#"true,"continuous_usage_stats":false}"#);
+        gateway.post(CHAT, &refused).await;
+        assert_eq!(last_body(&fake), refused);
     }
-    // From the stream of this client, which requests usage, the gateway learns how the server writes usage.
-    // So it can now sample the streams of all clients.
-    gateway.post(CHAT, PLAIN).await;
-    assert_eq!(last_body(&fake), EVERY_EVENT);
-    // If a client refuses continuous usage, the gateway does not request it.
-    let refused = AT_END.replace("true}", r#"true,"continuous_usage_stats":false}"#);
-    gateway.post(CHAT, &refused).await;
-    assert_eq!(last_body(&fake), refused);
 }
 
 #[tokio::test]
-async fn a_server_that_writes_null_gets_no_request_for_continuous_usage() {
+async fn a_server_that_always_sends_usage_or_null_gets_no_further_option() {
     let null = WORD.replace("}]}", r#"}],"usage":null}"#);
-    let fake = ScriptedBackend::answering(stream_of(&[ROLE, &null, FINISH, USAGE, "[DONE]"])).await;
-    let gateway = sampling(&[&fake], 1.0).await;
-    for request in [PLAIN, AT_END, PLAIN] {
-        assert!(body_text(&gateway.post(CHAT, request).await).contains(&null));
-        assert_eq!(last_body(&fake), AT_END);
-        gateway.record().await;
+    let finish = with_usage(FINISH, 1);
+    let always = [&*with_usage(ROLE, 0), &with_usage(WORD, 1), &finish, &usage_event(1), "[DONE]"];
+    for (events, kept, usage_event) in [
+        ([ROLE, &null, FINISH, USAGE, "[DONE]"], &null, UsageEventOutcome::Stripped),
+        (always, &finish, UsageEventOutcome::AlwaysSent),
+    ] {
+        let fake = ScriptedBackend::answering(stream_of(&events)).await;
+        let gateway = sampling(&[&fake], 1.0).await;
+        for request in [PLAIN, AT_END, PLAIN] {
+            let answer = body_text(&gateway.post(CHAT, request).await);
+            assert!(answer.contains(kept), "the client gets {kept} with and without the gateway");
+            assert_eq!(last_body(&fake), AT_END);
+            let expected = (request == PLAIN).then_some(usage_event);
+            assert_eq!(gateway.record().await.observed.usage_event, expected, "{kept}");
+        }
     }
 }
 
@@ -240,47 +237,6 @@ async fn a_gap_is_divided_among_the_tokens_of_its_event() {
 }
 
 #[tokio::test]
-async fn recorded_streams_with_usage_become_equal_to_recorded_streams_without() {
-    let all = recording::all();
-    for front_end in ["python", "rust"] {
-        let named = |name: &str| {
-            let name = format!("{front_end}/{name}");
-            all.iter().find(|recording| recording.name == name).unwrap()
-        };
-        // Without `include_usage`, the option `continuous_usage_stats` only changes how the server batches
-        // tokens.
-        let expected = String::from_utf8(named("chat-stream-continuous-only").body()).unwrap();
-        let raw = |name: &str| [named(name).head.as_bytes(), &named(name).framed].concat();
-        let (at_end, every) = (raw("chat-stream-usage"), raw("chat-stream-continuous-usage"));
-        let fake = ScriptedBackend::start(move |seen| {
-            let is_continuous = String::from_utf8_lossy(&seen.body).contains("continuous");
-            vec![Step::Send(if is_continuous { &every } else { &at_end }.clone()), Step::Close]
-        })
-        .await;
-        let gateway = sampling(&[&fake], 1.0).await;
-        gateway.post(CHAT, PLAIN).await;
-        let answer = body_text(&gateway.post(CHAT, PLAIN).await);
-        assert_eq!(last_body(&fake), EVERY_EVENT);
-        assert_eq!(normalized(&answer), normalized(&expected), "{front_end}");
-    }
-}
-
-/// The events of a response without the ids and times, which differ between responses.
-fn normalized(answer: &str) -> Vec<String> {
-    let mut events: Vec<_> = answer.split("\n\n").map(str::to_owned).collect();
-    for event in &mut events {
-        for (name, end) in [(r#""id":""#, '"'), (r#""created":"#, ',')] {
-            if let Some(start) = event.find(name) {
-                let value = start + name.len();
-                let end = value + event[value..].find(end).unwrap();
-                event.replace_range(start..=end, "");
-            }
-        }
-    }
-    events
-}
-
-#[tokio::test]
 async fn streams_outside_the_sample_request_only_usage_at_the_end() {
     let logprobs = PLAIN.replace('{', r#"{"logprobs":true,"#);
     let cases = [
@@ -298,26 +254,6 @@ async fn streams_outside_the_sample_request_only_usage_at_the_end() {
             assert!(!gateway.record().await.options.continuous_usage_injected);
         }
         assert_eq!(last_body(&fake), expected);
-    }
-}
-
-#[tokio::test]
-async fn a_server_that_always_sends_usage_gets_no_further_option() {
-    let finish = with_usage(FINISH, 1);
-    let events = [&*with_usage(ROLE, 0), &with_usage(WORD, 1), &finish, &usage_event(1), "[DONE]"];
-    let fake = ScriptedBackend::answering(stream_of(&events)).await;
-    let gateway = sampling(&[&fake], 1.0).await;
-    for _ in 0..3 {
-        let answer = body_text(&gateway.post(CHAT, PLAIN).await);
-        assert!(
-            answer.contains(&*finish),
-            "the client gets the usage with and without the gateway"
-        );
-        assert_eq!(last_body(&fake), AT_END);
-        assert_eq!(
-            gateway.record().await.observed.usage_event,
-            Some(UsageEventOutcome::AlwaysSent)
-        );
     }
 }
 

@@ -1,12 +1,13 @@
 //! `tokenweir doctor` as a program. It checks simulated backends, scripted backends with one fault each, and
 //! a running gateway.
 
-use crate::capabilities::{round_robin, rust_front_end};
+use crate::capabilities::{is_excluded, round_robin};
 use crate::restart::start_simulator;
 use crate::support::certificates::{Authority, Files, start_tls_terminator};
 use crate::support::process::{Ended, GatewayProcess, folder, run_line};
 use crate::support::scripted_backend::{
-    FINISH, Page, RAY_SERVE, ROLE, ScriptedBackend, Step, USAGE, WORD, json, response, stream_of,
+    FINISH, Page, RAY_SERVE, ROLE, ScriptedBackend, Seen, Step, USAGE, WORD, json, response,
+    stream_of,
 };
 use crate::support::test_gateway::{WHOLE, gateway_scripted, start_with, status};
 use serde_json::Value;
@@ -252,18 +253,35 @@ async fn the_backends_and_the_configuration_of_a_running_gateway_are_checked() {
     assert!(found(&report, "gateway").is_empty(), "{report:#}");
 }
 
+/// The responses of vLLM's Rust front end, which does not serve some paths of the Python front end.
+fn rust_front_end(seen: &Seen) -> Vec<Step> {
+    let answer = match seen.head.split(' ').nth(1) {
+        Some("/v1/messages") => json(
+            "501 Not Implemented",
+            r#"{"error":{"message":"not implemented","type":"NotImplementedError","param":null,"code":501}}"#,
+        ),
+        Some("/v1/responses") => json("404 Not Found", r#"{"detail":"Not Found"}"#),
+        _ => json("200 OK", WHOLE),
+    };
+    vec![Step::Send(answer)]
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn what_one_front_end_lacks_and_the_other_serves_is_named() {
+async fn a_backend_that_lacks_paths_of_another_front_end_is_avoided_and_named() {
     let python = ScriptedBackend::answering(json("200 OK", WHOLE)).await;
     let rust = ScriptedBackend::start(rust_front_end).await;
     let page = "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n# EOF\n";
     let open_metrics = "content-type: application/openmetrics-text\r\n";
     rust.set_metrics(Some(Page::Whole(response("200 OK", open_metrics, page))));
     let gateway = start_with(&[python.addr, rust.addr], round_robin()).await;
-    for path in ["/v1/messages", "/v1/messages", "/v1/responses", "/v1/responses"] {
+    let paths = ["/v1/messages", "/v1/messages", "/v1/responses", "/v1/responses"];
+    for path in [paths, paths].concat() {
         let ask = r#"{"model":"tiny","messages":[],"input":"hello"}"#;
         assert_eq!(status(&gateway.post(path, ask).await), 200, "{path}");
     }
+    assert_eq!(rust.seen().len(), 2, "one request for each path that it lacks");
+    let records = gateway.take_records().await;
+    assert!(records.iter().any(|record| is_excluded(record, "it does not serve the path")));
     let (report, _) = report(&format!("--admin http://{} --idle 0s", gateway.admin), &[]).await;
     let lacks = |finding: &&Value| finding["observation"].as_str().unwrap().contains(" lacks ");
     let found = found(&report, "gateway");

@@ -6,8 +6,7 @@ use crate::restart::{model, start_backends};
 use crate::support::process::{self, GatewayProcess, Load, folder};
 use crate::support::scripted_backend::json;
 use crate::support::test_gateway::{
-    AS_JSON, Setup, body_json, gateway_answering, gateway_answering_with, operate, operator_token,
-    status,
+    AS_JSON, Setup, gateway_answering_with, operate, operator_token, status,
 };
 use std::fmt::Write;
 use std::fs;
@@ -135,30 +134,6 @@ async fn a_hung_backend_is_named_with_its_reason() {
     let (frame, _) = command(&program, &["top", "--once"]).await;
     assert!(frame.contains("accepts connections and does not respond"), "{frame}");
     wait_until!(program.log().contains("accepts connections and does not respond"));
-}
-
-#[tokio::test]
-async fn a_drain_request_with_a_mistake_is_rejected_with_the_reason() {
-    let (fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
-    let long = "x".repeat(201);
-    for (verb, parameters, words) in [
-        ("drain", "", "missing field `backend`"),
-        ("drain", "&untill=5m", "unknown field `untill`"),
-        ("drain", "&for=10", "such as 250ms"),
-        ("drain", "&for=0s", "longer than zero"),
-        ("drain", "&reason=a%0Ab", "control character"),
-        ("drain", &format!("&reason={long}"), "more than 200 characters"),
-        ("undrain", "&for=5m", "of /-/drain only"),
-    ] {
-        let backend =
-            if parameters.is_empty() { String::new() } else { format!("backend={}", fake.addr) };
-        let path = format!("/-/{verb}?{backend}{parameters}");
-        let answer = gateway.change(&path).await;
-        assert_eq!(status(&answer), 400, "{path}");
-        let document = body_json(&answer);
-        assert!(document["error"].as_str().unwrap().contains(words), "{document}");
-    }
-    assert!(!gateway.pool.backends()[0].health.is_drained());
 }
 
 #[tokio::test]

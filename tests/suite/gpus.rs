@@ -2,8 +2,8 @@
 //! exporter fails, its last values remain, and no request is harmed.
 
 use crate::metrics::{assert_value, samples, value};
-use crate::support::scripted_backend::{Page, ScriptedBackend, WHOLE_STREAM, stream_of};
-use crate::support::test_gateway::{Running, Setup, start_with};
+use crate::support::scripted_backend::{Page, ScriptedBackend, WHOLE_STREAM, response, stream_of};
+use crate::support::test_gateway::{Running, Setup, gateway_answering_with, start_with};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -100,11 +100,10 @@ fn assert_same(value: &Value, expected: &Value, name: &str) {
 
 #[tokio::test]
 async fn the_gpus_of_a_host_are_those_of_its_only_backend() {
-    let backend = serving().await;
     let dcgm = ScriptedBackend::start(|_| Vec::new()).await;
     dcgm.set_metrics(Some(Page::of(&gpu_page("dcgm_default.txt"))));
     let setup = Setup { gpu_exporters: vec![exporter(&dcgm, Vec::new())], ..Setup::default() };
-    let gateway = start_with(&[backend.addr], setup).await;
+    let (backend, gateway) = gateway_answering_with(setup, stream_of(&WHOLE_STREAM)).await;
     let exporter = exporter_when(&gateway, is_read).await;
     assert_eq!(
         (&exporter["assigned"], &exporter["unassigned"]),
@@ -166,14 +165,13 @@ async fn rules_assign_the_gpus_of_a_host_with_several_backends() {
 
 #[tokio::test]
 async fn a_failed_exporter_keeps_its_last_values_ages_and_recovers() {
-    let backend = serving().await;
     let dcgm = ScriptedBackend::start(|_| Vec::new()).await;
     let setup = Setup { gpu_exporters: vec![exporter(&dcgm, Vec::new())], ..Setup::default() };
-    let gateway = start_with(&[backend.addr], setup).await;
+    let (_backend, gateway) = gateway_answering_with(setup, stream_of(&WHOLE_STREAM)).await;
     let good = || Page::of(&gpu_page("dcgm_default.txt"));
     for (bad, error) in [
         (Page::of("<html>not found</html>"), "not_understood"),
-        (Page::Whole(b"HTTP/1.1 500 No\r\ncontent-length: 0\r\n\r\n".to_vec()), "status"),
+        (Page::Whole(response("500 No", "", "")), "status"),
         (Page::Cut(b"HTTP/1.1 200 OK\r\ncontent-length: 9000\r\n\r\nDCGM_".to_vec()), "truncated"),
     ] {
         dcgm.set_metrics(Some(good()));

@@ -82,8 +82,14 @@ async fn the_slices_of_a_service_are_listed_and_then_watched() {
     let path = "/apis/discovery.k8s.io/v1/namespaces/ai/endpointslices?";
     assert!(request.target.starts_with(path), "{}", request.target);
     assert_eq!(request.query("labelSelector"), Some("kubernetes.io%2Fservice-name%3Dvllm"));
-    let slices = [slice("a", 3, 1, Some(true)), slice("b", 4, 2, Some(true))];
-    request.answer(200, &listed(10, &slices)).await;
+    // The API server may send a list in pages. The list is applied when all its pages have arrived.
+    let mut first = listed(10, &[slice("a", 3, 1, Some(true))]);
+    first["metadata"]["continue"] = "more".into();
+    request.answer(200, &first).await;
+    let request = server.asked().await;
+    assert_eq!(request.query("continue"), Some("more"));
+    assert!(updates.has_no_update());
+    request.answer(200, &listed(10, &[slice("b", 4, 2, Some(true))])).await;
     assert_eq!(updates.ports().await, [1, 2]);
     let request = server.asked().await;
     assert_eq!((request.is_watch(), request.version()), (true, Some(10)));
@@ -166,21 +172,6 @@ async fn the_pods_that_an_inference_pool_selects_are_watched_and_its_changes_fol
     assert_eq!(updates.ports().await, [0; 0]);
 }
 
-/// The API server may send a list in pages. Here the second page comes only after the test has checked for
-/// updates.
-#[tokio::test]
-async fn a_list_is_applied_when_all_its_pages_have_arrived() {
-    let (mut server, mut updates) = watched_server().await;
-    let mut first = listed(10, &[slice("a", 3, 1, Some(true))]);
-    first["metadata"]["continue"] = "more".into();
-    server.asked().await.answer(200, &first).await;
-    let request = server.asked().await;
-    assert_eq!(request.query("continue"), Some("more"));
-    assert!(updates.has_no_update());
-    request.answer(200, &listed(10, &[slice("b", 4, 2, Some(true))])).await;
-    assert_eq!(updates.ports().await, [1, 2]);
-}
-
 #[tokio::test]
 async fn a_broken_watch_resumes_at_the_last_resource_version() {
     let (mut server, mut updates) = watched_server().await;
@@ -236,8 +227,12 @@ async fn an_expired_watch_restarts_with_a_list() {
 }
 
 #[tokio::test]
-async fn the_known_backends_stay_while_the_api_server_fails() {
-    let (mut server, mut updates) = watched_server().await;
+async fn an_api_server_that_fails_is_retried_and_the_known_backends_stay() {
+    let mut server = KubernetesApiServer::start().await;
+    server.stop().await;
+    let mut updates = AddressUpdates::watch(&server).await;
+    server.restart().await;
+    server.asked().await.answer(401, &status(401, "Unauthorized")).await;
     server.list(10, &[slice("a", 3, 1, Some(true))]).await;
     assert_eq!(updates.ports().await, [1]);
     let watch = server.watch(10).await;
@@ -250,17 +245,6 @@ async fn the_known_backends_stay_while_the_api_server_fails() {
     assert!(updates.has_no_update());
     watch.tell("ADDED", &slice("b", 50, 2, Some(true))).await;
     assert_eq!(updates.ports().await, [1, 2]);
-}
-
-#[tokio::test]
-async fn an_initially_unavailable_api_server_is_retried() {
-    let mut server = KubernetesApiServer::start().await;
-    server.stop().await;
-    let mut updates = AddressUpdates::watch(&server).await;
-    server.restart().await;
-    server.asked().await.answer(401, &status(401, "Unauthorized")).await;
-    server.list(10, &[slice("a", 3, 1, Some(true))]).await;
-    assert_eq!(updates.ports().await, [1]);
 }
 
 /// For example, a proxy in front of the API server may end every watch at once.

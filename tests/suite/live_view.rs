@@ -102,25 +102,34 @@ async fn a_drained_backend_finishes_its_requests_and_gets_no_new_ones_until_undr
 }
 
 #[tokio::test]
-async fn no_page_of_another_origin_can_drain_a_backend() {
+async fn no_page_of_another_origin_and_no_request_with_a_mistake_can_drain_a_backend() {
     let (fake, gateway) = gateway_answering(answer()).await;
     let path = format!("/-/drain?backend={}", fake.addr);
+    let with = |parameters: &str| format!("{path}{parameters}");
+    let long = "x".repeat(201);
     let foreign = format!("{AS_JSON}origin: https://evil.example\r\n");
     let own = format!("{AS_JSON}origin: http://{}\r\n", gateway.admin);
     let form = "content-type: application/x-www-form-urlencoded\r\n";
-    for (method, path, headers, expected) in [
-        ("POST", path.as_str(), foreign.as_str(), 403),
-        ("POST", "/-/reload", "origin: null\r\n", 403),
-        ("POST", &path, form, 415),
-        ("POST", &path, "", 415),
-        ("GET", &path, AS_JSON, 405),
-        ("OPTIONS", &path, "origin: https://evil.example\r\n", 405),
-        ("POST", "/-/drain", AS_JSON, 400),
-        ("POST", "/-/drain?backend=nobody", AS_JSON, 404),
+    for (method, path, headers, expected, words) in [
+        ("POST", path.as_str(), foreign.as_str(), 403, ""),
+        ("POST", "/-/reload", "origin: null\r\n", 403, ""),
+        ("POST", &path, form, 415, ""),
+        ("POST", &path, "", 415, ""),
+        ("GET", &path, AS_JSON, 405, ""),
+        ("OPTIONS", &path, "origin: https://evil.example\r\n", 405, ""),
+        ("POST", "/-/drain", AS_JSON, 400, "missing field `backend`"),
+        ("POST", "/-/drain?backend=nobody", AS_JSON, 404, ""),
+        ("POST", &with("&untill=5m"), AS_JSON, 400, "unknown field `untill`"),
+        ("POST", &with("&for=10"), AS_JSON, 400, "such as 250ms"),
+        ("POST", &with("&for=0s"), AS_JSON, 400, "longer than zero"),
+        ("POST", &with("&reason=a%0Ab"), AS_JSON, 400, "control character"),
+        ("POST", &with(&format!("&reason={long}")), AS_JSON, 400, "more than 200 characters"),
+        ("POST", &with("&for=5m").replace("drain", "undrain"), AS_JSON, 400, "of /-/drain only"),
     ] {
         let answer = operate(gateway.admin, method, path, headers).await;
         let text = String::from_utf8_lossy(&answer).to_lowercase();
         assert_eq!(status(&answer), expected, "{method} {path} {headers}: {text}");
+        assert!(text.contains(words), "{path}: {text}");
         assert!(!text.contains("access-control-allow"), "{text}");
         assert!(!live(&gateway).await.backends[0].drained);
     }

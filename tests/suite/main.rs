@@ -95,9 +95,9 @@ mod webhook;
 mod support {
     pub(crate) mod certificates;
     pub(crate) mod chunked_body;
+    pub(crate) mod collector;
     pub(crate) mod corrupted_bytes;
     pub(crate) mod crashable_backend;
-    pub(crate) mod fault_injection_proxy;
     pub(crate) mod http2_client;
     pub(crate) mod import_graph;
     #[cfg(feature = "kubernetes")]

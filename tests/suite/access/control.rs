@@ -87,6 +87,9 @@ async fn every_forbidden_field_of_the_table_is_rejected() {
         assert_rejected(&gateway, &post("/v1/responses", &body_with(&member(control.name))), field)
             .await;
     }
+    let arguments = body_with(r#""sampling_params":{"extra_args":{"a":1}}"#);
+    let generate = post("/inference/v1/generate", &arguments);
+    assert_rejected(&gateway, &generate, "sampling_params.extra_args").await;
     // The permission for `vllm_xargs` as a whole does not include those of its members that control the
     // engine.
     let gateway = open_to(&fake, access_for_all(&[Permission::Xargs])).await;

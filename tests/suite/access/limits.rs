@@ -8,13 +8,12 @@ use crate::support::scripted_backend::{
     ROLE, ScriptedBackend, Step, WHOLE_STREAM, WORD, begin, json, stream_of,
 };
 use crate::support::test_gateway::{
-    ASK_STREAM, Running, Setup, gateway_following_with, get, post, read_until_times, status,
+    ASK_STREAM, Setup, gateway_following_with, get, post, read_until_times, status,
 };
 use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_request::access::{TenantEntry, UsageLimits};
 use tokenweir_request::record::Outcome;
 use tokio::io::AsyncReadExt;
-use tokio::net::TcpStream;
 
 fn limited(limits: UsageLimits) -> TenantEntry {
     TenantEntry { limits, ..tenant() }
@@ -33,16 +32,12 @@ fn open(access: &AccessControl) -> u32 {
     access.keys().unwrap().open().map(|(_, open)| open).sum()
 }
 
-async fn send(gateway: &Running, request: &str) -> TcpStream {
-    gateway.send(keyed(request)).await
-}
-
 #[tokio::test]
 async fn concurrent_requests_over_the_limit_are_rejected_until_one_has_ended() {
     let fake = held().await;
     let gateway = gated(&fake, concurrency(2)).await;
-    let mut clients =
-        [send(&gateway, &post(CHAT, ASK)).await, send(&gateway, &post(CHAT, ASK)).await];
+    let ask = keyed(&post(CHAT, ASK));
+    let mut clients = [gateway.send(&ask).await, gateway.send(&ask).await];
     fake.until_received(2).await;
     let refused = gateway.raw(keyed(&post(CHAT, ASK))).await;
     assert_eq!(status(&refused), 429);
@@ -130,7 +125,7 @@ async fn a_disconnected_client_is_charged_for_its_prompt_and_the_received_output
     let gateway = gated(&fake, tokens(2)).await;
     let words = "word ".repeat(100);
     let ask = ASK_STREAM.replace("[]", &format!(r#"[{{"role":"user","content":"{words}"}}]"#));
-    let mut client = send(&gateway, &post(CHAT, &ask)).await;
+    let mut client = gateway.send(keyed(&post(CHAT, &ask))).await;
     read_until_times(&mut client, "\"Hi\"", 2).await;
     drop(client);
     let record = gateway.record().await;

@@ -30,16 +30,15 @@ impl Program {
         let folder = folder(&format!("keys-{}", backend.port()));
         fs::write(folder.join("keys.yaml"), keys).unwrap();
         let config = format!(
-            "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\nlog: {{ level: debug, format: json }}\n\
+            "listen: 127.0.0.1:0\nlog: {{ level: debug }}\n\
              backends: [{{ url: 'http://{backend}', api_key: {{ env: BACKEND_KEY }} }}]\n\
              access: {{ keys_file: '{}' }}\n",
             folder.join("keys.yaml").display()
         );
-        fs::write(folder.join("gateway.yaml"), config).unwrap();
-        let mut command = process::program();
-        command.args(["serve", "--config"]).arg(folder.join("gateway.yaml"));
-        command.env_clear().env("BACKEND_KEY", "the-backends-own");
-        Self { process: GatewayProcess::spawn(command).await, folder }
+        let file = folder.join("gateway.yaml");
+        fs::write(&file, config).unwrap();
+        let variables = [("BACKEND_KEY", "the-backends-own")];
+        Self { process: GatewayProcess::start_with(&file, &variables).await, folder }
     }
 
     /// Replaces the keys file atomically, by renaming a new file with this text.
@@ -58,19 +57,9 @@ impl Program {
         send_to(self.process.clients(), request).await
     }
 
-    async fn status(&self) -> String {
-        self.process.get("/status").await
-    }
-
     /// Waits until a request with this key is served.
     async fn until_served(&self, key: &str) {
         wait_until!(status(&self.ask(key, &get("/v1/models")).await) == 200);
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
@@ -100,18 +89,19 @@ async fn keys_change_during_a_stream_and_an_invalid_file_changes_nothing() {
     let seen = &fake.seen()[0].head.to_ascii_lowercase();
     assert!(seen.contains("authorization: bearer the-backends-own\r\n"), "{seen}");
     assert!(!seen.contains("sk-old"), "{seen}");
+    let shown = async |text: &str| program.process.get("/status").await.contains(text);
     // This file has the key itself where its hash belongs.
     program.replace("tenants:\n- name: c\n  keys:\n  - { name: k, hash: sk-secret }\n");
-    wait_until!(program.status().await.contains("this is not the hash of a key"));
-    assert!(program.status().await.contains("keys.yaml:4:22: "));
-    wait_until!(program.status().await.contains("\"reload_failed\""));
+    wait_until!(shown("this is not the hash of a key").await);
+    assert!(shown("keys.yaml:4:22: ").await);
+    wait_until!(shown("\"reload_failed\"").await);
     assert_eq!(status(&program.ask("sk-new", &post(CHAT, ASK)).await), 200);
     fs::remove_file(program.folder.join("keys.yaml")).unwrap();
-    wait_until!(program.status().await.contains("no such file"));
+    wait_until!(shown("no such file").await);
     assert_eq!(status(&program.ask("sk-new", &post(CHAT, ASK)).await), 200);
     program.replace(&file("b", "sk-old"));
     program.until_served("sk-old").await;
-    assert!(program.status().await.contains("\"problem\":null"));
+    assert!(shown("\"problem\":null").await);
     let log = program.process.log();
     assert!(log.contains("keys reloaded") && log.contains("is not the hash of a key"), "{log}");
     for key in ["sk-old", "sk-new", "sk-secret", "the-backends-own"] {
@@ -122,19 +112,12 @@ async fn keys_change_during_a_stream_and_an_invalid_file_changes_nothing() {
 #[tokio::test]
 async fn a_gateway_with_a_missing_or_invalid_keys_file_does_not_start() {
     let folder = folder("keys-bad");
-    let config = folder.join("gateway.yaml");
-    for (keys, problem) in [
-        (None, "no such file"),
-        (
-            Some("tenants: [{ name: a, keys: [{ name: k, hash: sk-123 }] }]"),
-            "not the hash of a key",
-        ),
-    ] {
-        let file = folder.join("keys.yaml");
-        let _ = fs::remove_file(&file);
-        if let Some(keys) = keys {
-            fs::write(&file, keys).unwrap();
-        }
+    let (config, invalid) = (folder.join("gateway.yaml"), folder.join("keys.yaml"));
+    let keys = "tenants: [{ name: a, keys: [{ name: k, hash: sk-123 }] }]";
+    fs::write(&invalid, keys).unwrap();
+    for (file, problem) in
+        [(folder.join("absent.yaml"), "no such file"), (invalid, "not the hash of a key")]
+    {
         let text = format!(
             "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\nbackends: [{{ url: 'http://127.0.0.1:9' }}]\n\
              access: {{ keys_file: '{}' }}\n",
@@ -149,7 +132,6 @@ async fn a_gateway_with_a_missing_or_invalid_keys_file_does_not_start() {
             assert!(!output.contains("sk-123"), "{command}: {output}");
         }
     }
-    fs::remove_dir_all(folder).unwrap();
 }
 
 #[tokio::test]

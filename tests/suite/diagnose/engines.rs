@@ -1,14 +1,16 @@
 //! Tests the diagnosis on metrics of the simulator's engine in virtual time. Two faults occur: the KV cache
 //! is too small, and prompts arrive faster than the engine computes them.
 
-use super::fleet_model::{MINUTE_STEPS, empty_page, poisson};
+use super::fleet_model::{MINUTE_STEPS, poisson};
 use super::scenarios;
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
 use tokenweir_diagnose::{Diagnoser, Diagnosis, DiagnosisSample, EVERY, safe_max_num_seqs};
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::dialect::EngineLoad;
-use tokenweir_sim::engine::{Engine, EngineSpec, GeneratedToken, SequenceId, SequenceRequest};
+use tokenweir_sim::engine::{Engine, EngineSpec, FinishedSequence, SequenceId, SequenceRequest};
+use tokenweir_sim::telemetry::{EngineTelemetry, MetricNaming, MetricsSource, render_metrics_page};
+use tokenweir_sim::text::SimulatedFinishReason;
 
 /// The load of an engine: requests per second, and the ranges of prompt and output tokens.
 #[derive(Debug, Clone, Copy)]
@@ -20,8 +22,11 @@ pub(super) struct Traffic {
 
 /// A simulated engine, its metrics page, and a diagnosis that reads only this page.
 pub(super) struct EngineFixture {
+    spec: EngineSpec,
     engine: Engine,
+    telemetry: EngineTelemetry,
     now: Duration,
+    /// The page that the diagnosis has read last.
     page: EngineLoad,
     random: fastrand::Rng,
     sent: u64,
@@ -31,11 +36,12 @@ pub(super) struct EngineFixture {
 
 impl EngineFixture {
     pub(super) fn new(spec: EngineSpec, seed: u64) -> Self {
-        let page = empty_page(spec.block_size.into(), spec.blocks.into());
         Self {
+            spec,
             engine: Engine::new(spec),
+            telemetry: EngineTelemetry::default(),
             now: Duration::ZERO,
-            page,
+            page: EngineLoad::default(),
             random: fastrand::Rng::with_seed(seed),
             sent: 0,
             watch: Diagnoser::default(),
@@ -57,16 +63,16 @@ impl EngineFixture {
                 self.submit(traffic, at);
             }
             match self.engine.step(self.now) {
-                Some(step) => {
+                Some(mut step) => {
                     self.now += step.duration;
-                    step.tokens.iter().for_each(|token| self.on_token(token));
-                    for times in &step.finished {
-                        let queue = times.scheduled.saturating_sub(times.arrived);
-                        add(&mut self.page.queue_seconds, queue.as_secs_f64());
-                        add(&mut self.page.queued, 1.0);
-                        let prefill = times.first_token.saturating_sub(times.scheduled);
-                        add(&mut self.page.prefill_seconds, prefill.as_secs_f64());
-                        add(&mut self.page.prefilled, 1.0);
+                    // vLLM counts one inter-token time per step, even if the step accepted several draft
+                    // tokens.
+                    step.tokens.retain(|token| token.nth == 1 || !token.gap.is_zero());
+                    self.telemetry.record_step(&step);
+                    for times in step.finished {
+                        // A request that arrived during a step was submitted after it.
+                        let times = FinishedSequence { queued: times.arrived, ..times };
+                        self.telemetry.record_finished(&times, SimulatedFinishReason::Length);
                     }
                 }
                 None => self.now = arrivals.last().copied().unwrap_or(end).min(end),
@@ -87,33 +93,13 @@ impl EngineFixture {
         self.engine.submit(SequenceId(self.sent), request, at).unwrap();
     }
 
-    fn on_token(&mut self, token: &GeneratedToken) {
-        let (sum, count) = match token.nth {
-            1 => (&mut self.page.first_token_seconds, &mut self.page.first_tokens),
-            // vLLM counts one inter-token time per step, even if the step accepted several draft tokens.
-            _ if token.gap.is_zero() => return,
-            _ => (&mut self.page.gap_seconds, &mut self.page.gaps),
-        };
-        add(sum, token.gap.as_secs_f64());
-        add(count, 1.0);
-    }
-
     fn look(&mut self) -> Diagnosis {
-        let load = self.engine.load();
-        let page = EngineLoad {
-            kv_usage: Some(load.kv_usage),
-            running: Some(load.running as f64),
-            waiting: Some(load.waiting as f64),
-            preemptions: Some(load.preemptions as f64),
-            prefix_queries: Some(load.prefix_queries as f64),
-            prefix_hits: Some(load.prefix_hits as f64),
-            prompt_tokens: Some(load.prompt_tokens as f64),
-            generation_tokens: Some(load.generation_tokens as f64),
-            ..self.page
-        };
-        let at = self.start + self.now;
-        let sample =
-            DiagnosisSample { at, is_up: true, page: Some(page), gateway: None, gpus: None };
+        let (spec, load, telemetry) = (&self.spec, &self.engine.load(), &self.telemetry);
+        let source = MetricsSource { model: "tiny", spec, load, telemetry };
+        let page = render_metrics_page(&source, MetricNaming::Current);
+        self.page = EngineLoad::read(page.as_bytes());
+        let (at, page) = (self.start + self.now, Some(self.page));
+        let sample = DiagnosisSample { at, is_up: true, page, gateway: None, gpus: None };
         self.watch.diagnose(vec![(BackendId::new("gpu-0"), sample)], at)
     }
 
@@ -121,10 +107,6 @@ impl EngineFixture {
     fn preemptions_per_request(&self) -> f64 {
         self.engine.load().preemptions as f64 / self.sent as f64
     }
-}
-
-fn add(counter: &mut Option<f64>, value: f64) {
-    *counter = counter.map(|total| total + value);
 }
 
 /// The names of all verdicts during `steps` steps, sorted and without repetitions.

@@ -21,10 +21,7 @@ fn no_verdict_and_no_anomaly_remains_a_minute_after_the_load_has_ended() {
         }
         let is_named = during.verdicts.iter().any(|it| it.verdict == fault.name);
         assert!(is_named, "{} is staged: {:?}", fault.name, during.verdicts);
-        let mut after = plant.step(|_, _, tick, _| end_load(tick));
-        for _ in 0..MINUTE_STEPS {
-            after = plant.step(|_, _, tick, _| end_load(tick));
-        }
+        let after = plant.play(MINUTE_STEPS + 1, |_, _, tick| end_load(tick)).pop().unwrap();
         assert!(after.verdicts.is_empty(), "{}: {:#?}", fault.name, after.verdicts);
         assert!(after.anomalies.is_empty(), "{}: {:#?}", fault.name, after.anomalies);
     }

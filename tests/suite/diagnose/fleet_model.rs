@@ -107,7 +107,7 @@ pub(super) fn last_diagnosis(
 }
 
 /// The metrics page of an engine with this number of cache blocks. All its counters are zero.
-pub(super) fn empty_page(block_size: f64, blocks: f64) -> EngineLoad {
+fn empty_page(block_size: f64, blocks: f64) -> EngineLoad {
     let zero = Some(0.0);
     EngineLoad {
         block_size: Some(block_size),
@@ -134,8 +134,6 @@ pub(super) fn empty_page(block_size: f64, blocks: f64) -> EngineLoad {
 impl Shape {
     /// A healthy backend with normal load. All backends of a fleet have these properties.
     pub(super) fn healthy(random: &mut fastrand::Rng) -> Self {
-        let between =
-            |random: &mut fastrand::Rng, low: f64, high: f64| low + (high - low) * random.f64();
         let (rate, output) = (between(random, 1.0, 4.0), between(random, 100.0, 300.0));
         Self {
             rate,
@@ -191,6 +189,16 @@ impl Shape {
     }
 }
 
+/// A random number from `low` to `high`.
+pub(super) fn between(random: &mut fastrand::Rng, low: f64, high: f64) -> f64 {
+    low + (high - low) * random.f64()
+}
+
+/// Adds a value to a counter of a metrics page, if the page has the counter.
+fn add(counter: &mut Option<f64>, value: f64) {
+    *counter = counter.map(|total| total + value);
+}
+
 /// A random number of arrivals from the Poisson distribution with this mean.
 pub(super) fn poisson(mean: f64, random: &mut fastrand::Rng) -> f64 {
     let (limit, mut product, mut count) = ((-mean).exp(), random.f64(), 0.0);
@@ -224,7 +232,6 @@ impl FleetBackend {
         let requests = tick.requests + tick.foreign;
         let tokens = requests * self.shape.output * tick.made;
         let begun = requests * f64::from(u8::from(tick.made > 0.0));
-        let add = |counter: &mut Option<f64>, value: f64| *counter = counter.map(|it| it + value);
         let load = &mut self.load;
         load.kv_usage = Some(tick.kv);
         load.running = Some(tick.running);
@@ -295,9 +302,7 @@ impl Plant {
     /// A fleet of healthy backends with equal traffic. The diagnosis has already learned its baselines.
     pub(super) fn with_baselines(backend_count: usize, seed: u64) -> Self {
         let mut plant = Self::new(backend_count, seed);
-        for _ in 0..BASELINE_STEPS {
-            plant.step(|_, _, _, _| {});
-        }
+        plant.play(BASELINE_STEPS, |_, _, _| {});
         plant
     }
 
@@ -313,6 +318,17 @@ impl Plant {
             watch: Diagnoser::default(),
             now: Instant::now(),
         }
+    }
+
+    /// Computes this many steps, and returns the diagnosis after each. `change` modifies the values of each
+    /// backend in each step.
+    pub(super) fn play(
+        &mut self,
+        steps: u64,
+        change: impl Fn(u64, usize, &mut Tick),
+    ) -> Vec<Diagnosis> {
+        let step = |step| self.step(|place, _, tick, _| change(step, place, tick));
+        (0..steps).map(step).collect()
     }
 
     /// Computes one step of all backends, and then the diagnosis. `change` modifies the values of each

@@ -13,13 +13,11 @@ fn named_only_with<T: Copy>(
 ) -> Vec<String> {
     let named = |value: T| {
         let mut plant = Plant::with_baselines(backends, 5);
-        let mut named = Vec::new();
-        for step in 0..minutes * MINUTE_STEPS {
-            let diagnosis = plant.step(|place, _, tick, _| change(value, step, place, tick));
-            let verdicts = diagnosis.verdicts.into_iter().filter(|it| it.verdict == rule);
-            named.extend(verdicts.map(|it| it.backend));
-        }
-        named
+        let diagnoses = plant
+            .play(minutes * MINUTE_STEPS, |step, place, tick| change(value, step, place, tick));
+        let verdicts = diagnoses.into_iter().flat_map(|diagnosis| diagnosis.verdicts);
+        let named = verdicts.filter(|it| it.verdict == rule).map(|it| it.backend);
+        named.collect::<Vec<_>>()
     };
     assert_eq!(named(harmless), [""; 0], "{rule}");
     let named = named(fault);

@@ -3,6 +3,7 @@
 //! the symptoms. For some faults there is no rule: then every verdict is wrong.
 
 use super::engines::{EngineFixture, Traffic};
+use super::fleet_model::between;
 use super::scenarios;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,11 +11,13 @@ use tokenweir_diagnose::{EVERY, Verdict};
 use tokenweir_sim::engine::EngineSpec;
 use tokenweir_sim::engine::cost_model::CostModel;
 
+/// Returns the engine, its usual traffic, and the traffic that causes a fault.
+type Stage = fn(&mut fastrand::Rng) -> (EngineSpec, Traffic, Traffic);
+
 /// A fault of an engine with random parameters.
 struct HeldOutFault {
     name: &'static str,
-    /// Returns the engine, its usual traffic, and the traffic that causes the fault.
-    stage: fn(&mut fastrand::Rng) -> (EngineSpec, Traffic, Traffic),
+    stage: Stage,
     /// Whether this verdict names the fault. For a fault without a rule, no verdict does.
     is_right: fn(&Verdict) -> bool,
     /// Whether this verdict is true, but does not decide between two causes.
@@ -49,25 +52,15 @@ const FAULTS: [HeldOutFault; 6] = [
         is_right: |it| it.verdict == "kv_thrashing" || it.verdict == "kv_backlog",
         is_undecided: |_| false,
     },
-    HeldOutFault {
-        name: "busy and healthy",
-        stage: busy,
-        is_right: |_| false,
-        is_undecided: |_| false,
-    },
-    HeldOutFault {
-        name: "pauses of the process (no rule)",
-        stage: pauses,
-        is_right: |_| false,
-        is_undecided: |_| false,
-    },
-    HeldOutFault {
-        name: "longer answers (no rule)",
-        stage: longer_answers,
-        is_right: |_| false,
-        is_undecided: |_| false,
-    },
+    without_rule("busy and healthy", busy),
+    without_rule("pauses of the process (no rule)", pauses),
+    without_rule("longer answers (no rule)", longer_answers),
 ];
+
+/// A fault that no verdict names.
+const fn without_rule(name: &'static str, stage: Stage) -> HeldOutFault {
+    HeldOutFault { name, stage, is_right: |_| false, is_undecided: |_| false }
+}
 
 fn has_cause(verdict: &Verdict, name: &str, cause: &str) -> bool {
     verdict.verdict == name && verdict.cause.as_deref().is_some_and(|it| it.starts_with(cause))
@@ -75,8 +68,6 @@ fn has_cause(verdict: &Verdict, name: &str, cause: &str) -> bool {
 
 /// An engine with a random speed and a random cost model, and room for 256 sequences.
 fn engine(random: &mut fastrand::Rng) -> EngineSpec {
-    let between =
-        |random: &mut fastrand::Rng, low: f64, high: f64| low + (high - low) * random.f64();
     let cost_model = CostModel {
         is_roofline: random.bool(),
         attention_pair_seconds: between(random, 0.0, 2e-9),

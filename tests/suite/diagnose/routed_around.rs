@@ -16,9 +16,7 @@ use tokenweir_sim::engine::EngineSpec;
 
 fn healthy(backends: usize, seed: u64) -> Plant {
     let mut plant = Plant::new(backends, seed);
-    for _ in 0..BASELINE_STEPS {
-        plant.step(|_, _, tick, _| tick.running = tick.running.max(3.0));
-    }
+    plant.play(BASELINE_STEPS, |_, _, tick| tick.running = tick.running.max(3.0));
     plant
 }
 
@@ -39,45 +37,35 @@ fn at_first<'a>(diagnosis: &'a Diagnosis, rule: &str) -> Option<&'a Verdict> {
 
 #[test]
 fn a_backend_that_routing_avoids_is_named_if_it_is_slower_and_until_it_is_not() {
+    let is_avoided = |it: &Diagnosis| at_first(it, "backend_avoided").is_some();
     for (lag, is_named) in [(0.5, true), (0.005, false)] {
         let mut plant = healthy(3, 3);
-        let mut found = Vec::new();
-        for step in 0..10 * MINUTE_STEPS {
-            let diagnosis = plant.step(|place, _, tick, _| avoid_first(step, place, lag, tick));
-            found.push(at_first(&diagnosis, "backend_avoided").is_some());
-        }
-        assert_eq!(found.last(), Some(&is_named), "{lag}");
-        let first = found.iter().position(|found| *found).unwrap_or(usize::MAX) as u64;
+        let during = plant.play(10 * MINUTE_STEPS, |step, place, tick| {
+            avoid_first(step, place, lag, tick);
+        });
+        assert_eq!(during.last().map(is_avoided), Some(is_named), "{lag}");
+        let first = during.iter().position(is_avoided).unwrap_or(usize::MAX) as u64;
         assert!(first >= 4 * MINUTE_STEPS, "{first}");
-        let after: Vec<bool> = (0..6 * MINUTE_STEPS)
-            .map(|_| {
-                let diagnosis = plant.step(|_, _, tick, _| tick.running = tick.running.max(3.0));
-                at_first(&diagnosis, "backend_avoided").is_some()
-            })
-            .collect();
-        assert_eq!(after.last(), Some(&false));
+        let after = plant.play(6 * MINUTE_STEPS, |_, _, tick| tick.running = tick.running.max(3.0));
+        assert_eq!(after.last().map(is_avoided), Some(false));
     }
 }
 
 #[test]
 fn a_verdict_does_not_end_because_routing_keeps_requests_away_and_ends_when_requests_show_it() {
     let mut plant = healthy(3, 4);
-    for _ in 0..MINUTE_STEPS {
-        plant.step(|place, _, tick, _| {
-            tick.running = tick.running.max(3.0);
-            tick.requests = tick.requests.max(6.0);
-            if place == 0 {
-                tick.lag = 2.0;
-            }
-        });
-    }
-    let mut run = |lag: f64, minutes: u64| {
-        let mut last = None;
-        for step in 0..minutes * MINUTE_STEPS {
-            let diagnosis = plant.step(|place, _, tick, _| avoid_first(step, place, lag, tick));
-            last = at_first(&diagnosis, "front_end_gap").map(|it| it.cause.clone());
+    plant.play(MINUTE_STEPS, |_, place, tick| {
+        tick.running = tick.running.max(3.0);
+        tick.requests = tick.requests.max(6.0);
+        if place == 0 {
+            tick.lag = 2.0;
         }
-        last
+    });
+    let mut run = |lag: f64, minutes: u64| {
+        let diagnoses = plant.play(minutes * MINUTE_STEPS, |step, place, tick| {
+            avoid_first(step, place, lag, tick);
+        });
+        at_first(diagnoses.last()?, "front_end_gap").map(|it| it.cause.clone())
     };
     let held = run(2.0, 6).expect("two requests a minute show that the cause lasts");
     assert!(held.is_some_and(|cause| cause.contains("routing avoids it")));
@@ -90,21 +78,18 @@ fn a_verdict_ends_when_no_request_comes_for_the_models_of_the_backend() {
         let mut plant = healthy(3, 4);
         plant.fleet.backends =
             (0..3).map(|place| listing(place, if place == 0 { model } else { "m" })).collect();
-        let mut last = None;
-        for step in 0..8 * MINUTE_STEPS {
-            let diagnosis = plant.step(|place, _, tick, _| {
-                tick.running = tick.running.max(3.0);
-                tick.requests = tick.requests.max(6.0);
-                if place == 0 && step < MINUTE_STEPS {
-                    tick.lag = 2.0;
-                } else if place == 0 {
-                    (tick.requests, tick.running, tick.waiting, tick.cancelled) =
-                        (0.0, 0.0, 0.0, 0.0);
-                }
-            });
-            last = at_first(&diagnosis, "front_end_gap").map(|it| it.is_held);
-            assert!(step != MINUTE_STEPS || last.is_some());
-        }
+        let diagnoses = plant.play(8 * MINUTE_STEPS, |step, place, tick| {
+            tick.running = tick.running.max(3.0);
+            tick.requests = tick.requests.max(6.0);
+            if place == 0 && step < MINUTE_STEPS {
+                tick.lag = 2.0;
+            } else if place == 0 {
+                (tick.requests, tick.running, tick.waiting, tick.cancelled) = (0.0, 0.0, 0.0, 0.0);
+            }
+        });
+        let is_named = |it: &Diagnosis| at_first(it, "front_end_gap").map(|it| it.is_held);
+        assert!(is_named(&diagnoses[MINUTE_STEPS as usize]).is_some());
+        let last = diagnoses.last().and_then(is_named);
         assert_eq!(last, is_held.then_some(true), "{model}");
     }
 }

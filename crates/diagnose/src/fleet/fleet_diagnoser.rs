@@ -67,7 +67,7 @@ impl FleetDiagnoser {
 mod tests {
     use super::super::{DrainSummary, FleetBackend, observation};
     use super::*;
-    use crate::fleet::observation::RecentCounts;
+    use crate::fleet::observation::{AwaitedModel, RecentCounts};
     use std::time::Duration;
     use tokenweir_protocol::clock;
     use tokenweir_routing::resilience::Availability::{
@@ -143,6 +143,22 @@ mod tests {
         assert_eq!(verdicts.len(), 3, "{verdicts:#?}");
         assert_eq!(named(&fleet(&[], 0, 0)), ["critical no_capacity"]);
         assert_eq!(named(&fleet(&[Unknown, Down], 0, 0)), ["warning backend_down gpu-1"]);
+    }
+
+    #[test]
+    fn the_cause_names_the_models_that_requests_wait_for() {
+        let awaited = |model: &str, requests, seconds| AwaitedModel {
+            model: model.to_owned(),
+            requests,
+            seconds,
+        };
+        let awaited_models = vec![awaited("`llama`", 12, 40.0), awaited("any model", 1, 300.0)];
+        let observed = FleetObservation { awaited_models, ..fleet(&[Available], 0, 0) };
+        assert_eq!(named(&observed), ["warning backend_awaited"]);
+        let verdicts = FleetDiagnoser::default().diagnose(&observed, clock::epoch());
+        let expected = "no backend of `llama` for 40 s, 12 requests wait; \
+                        no backend of any model for 5 min, 1 request waits";
+        assert_eq!(verdicts[0].cause.as_deref(), Some(expected));
     }
 
     #[test]

@@ -132,6 +132,20 @@ pub(super) const ONE_TOKEN_EVENT: &str =
     r#"{"choices":[{"index":0,"delta":{"content":"a"}}],"usage":{"completion_tokens":1}}"#;
 
 #[test]
+fn a_recorded_stream_with_usage_becomes_equal_to_a_recorded_stream_without() {
+    for front_end in ["python", "rust"] {
+        let read = |name: &str| read_recorded_body(&format!("{front_end}/{name}"));
+        // Without `include_usage`, the option `continuous_usage_stats` only changes how the server batches
+        // tokens.
+        let expected = read("chat-stream-continuous-only");
+        let (filtered, _) = filter_stream([read("chat-stream-continuous-usage").as_bytes()]);
+        let id = |stream: &str| stream.split('"').nth(3).unwrap().to_owned();
+        let filtered = filtered.replace(&id(&filtered), &id(&expected));
+        assert_eq!(filtered, expected, "{front_end}");
+    }
+}
+
+#[test]
 fn an_event_that_is_too_long_to_hold_passes_in_parts_and_is_reported() {
     let long_text = format!("\"{}\"", "x".repeat(MAX_HELD_BYTES + 2_000));
     let long = ONE_TOKEN_EVENT.replace("\"a\"", &long_text);
