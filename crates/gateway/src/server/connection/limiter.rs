@@ -1,7 +1,7 @@
 //! Counts and limits client connections and open requests, in total and per client address.
 
-use super::activity::{ConnectionActivities, ConnectionActivity};
 use crate::proxy::OverloadGuard;
+use crate::server::activity::{ConnectionActivities, ConnectionActivity};
 use crate::server::limits::ServerLimits;
 use crate::telemetry::status::ConnectionStatusSnapshot;
 use std::collections::HashMap;
