@@ -110,13 +110,14 @@ async fn drain(
     accept_loop.accept_until(tokio::time::sleep(drain_delay)).await;
     open_streams.close_tunnels();
     let mut connections = accept_loop.stop_accepting().await;
-    let drained = tokio::time::timeout(drain_timeout, connections.drain()).await;
+    let ended = async { while connections.join_next().await.is_some() {} };
+    let drained = tokio::time::timeout(drain_timeout, ended).await;
     let outcome =
         if drained.is_ok() { DrainOutcome::Whole } else { DrainOutcome::DeadlineExceeded };
     if outcome == DrainOutcome::DeadlineExceeded {
         open_streams.begin_shutdown();
     }
-    connections.abort().await;
+    connections.shutdown().await;
     proxy.resumption.shutdown().await;
     outcome
 }
