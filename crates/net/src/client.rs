@@ -182,27 +182,22 @@ impl HttpClient {
         })
     }
 
-    /// Time after which an idle connection to a backend is closed.
-    pub fn idle_timeout(&self) -> Duration {
-        self.connection_limits.idle
-    }
-
-    /// The limits after which a connection to a backend gets no further request.
-    pub(crate) fn connection_limits(&self) -> &ConnectionLimits {
-        &self.connection_limits
-    }
-
-    /// Sends a request with an absolute URI over a pooled or a new connection and waits for the
-    /// response head. Dropping the future closes the connection.
+    /// Sends a request as [`send_via`](Self::send_via) does. If the server has closed the pooled
+    /// connection, sends the request once more, over a new connection: the server may get it twice.
     pub async fn send(
         &self,
         idle: &IdlePool,
         request: Request<Bytes>,
     ) -> Result<Response<BackendBody>, SendError> {
-        self.send_via(ConnectionSource::Pool, None, idle, (request, None)).await
+        let send = |via| self.send_via(via, None, idle, (request.clone(), None));
+        match send(ConnectionSource::Pool).await {
+            Err(SendError::StaleConnection { .. }) => send(ConnectionSource::New).await,
+            result => result,
+        }
     }
 
-    /// Sends a request as [`send`](Self::send) does, over a connection from the source `via`.
+    /// Sends a request with an absolute URI over a connection from the source `via` and waits for the
+    /// response head. Dropping the future closes the connection.
     /// `timeout` bounds the time until the response head, including a new connection, and in a body
     /// other than an event stream the time until each part. `None`: the timeout of this client. A request
     /// with a [`RequestStream`] has its body there. The timeout does not run while the gateway waits for
@@ -293,6 +288,8 @@ pub fn root_cause<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdError 
     }
     innermost
 }
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
 
 #[cfg(test)]
 mod tests {
@@ -308,6 +305,34 @@ mod tests {
     #[test]
     fn the_text_of_an_expired_certificate_does_not_change_with_time() {
         let error = "invalid peer certificate: certificate expired: verification time 7 (UNIX), but \
+    #[tokio::test]
+    async fn a_request_on_a_pooled_connection_that_the_server_closed_is_sent_again() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let response = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+        let serving = async {
+            let (mut first, _) = listener.accept().await.unwrap();
+            assert!(first.read(&mut [0; 4_096]).await.unwrap() > 0);
+            first.write_all(response).await.unwrap();
+            // The second request is too long to be written before the close.
+            first.read_u8().await.unwrap();
+            drop(first);
+            let (mut second, _) = listener.accept().await.unwrap();
+            second.write_all(response).await.unwrap();
+            second
+        };
+        let sending = async {
+            let (client, idle) =
+                (HttpClient::new(HttpClientTimeouts::default()), IdlePool::default());
+            for length in [0, 64 << 20] {
+                let request = Request::post(&url).body(vec![b'x'; length].into()).unwrap();
+                let response = client.send(&idle, request).await.unwrap();
+                assert_eq!(response.status(), StatusCode::OK, "{length}");
+            }
+        };
+        tokio::join!(sending, serving);
+    }
+
                      certificate is not valid after 5 (2 seconds ago)";
         assert_eq!(lasting_text(error), "invalid peer certificate: certificate expired");
         assert_eq!(lasting_text("connection refused"), "connection refused");

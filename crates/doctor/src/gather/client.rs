@@ -148,8 +148,7 @@ impl ServerClient {
         answer.unwrap_or(Err(GatherError::Timeout(self.timeout)))
     }
 
-    /// Sends a request. Returns the response head with the body still unread. If the server had closed the
-    /// idle connection that was reused, the request is sent once more.
+    /// Sends a request. Returns the response head with the body still unread.
     pub(super) async fn send(
         &self,
         method: Method,
@@ -159,13 +158,8 @@ impl ServerClient {
     ) -> Result<Response<BackendBody>, GatherError> {
         let path: PathAndQuery =
             path.parse().map_err(|_| GatherError::NotHttp(format!("invalid path: {path}")))?;
-        let request =
-            || self.build_request(method.clone(), &path, extra_header.clone(), body.clone());
-        let mut sent = self.client.send(&self.idle, request()).await;
-        if matches!(sent, Err(SendError::StaleConnection { .. })) {
-            sent = self.client.send(&self.idle, request()).await;
-        }
-        Ok(sent?)
+        let request = self.build_request(method, &path, extra_header, body);
+        Ok(self.client.send(&self.idle, request).await?)
     }
 
     fn build_request(
