@@ -4,7 +4,7 @@
 use crate::backend::pool::BackendRequirements;
 use crate::backend::{Backend, Lease};
 use crate::proxy::context::ProxyContext;
-use crate::proxy::request::deadline::{AttemptDeadlines, ResponseDeadline, within_deadline};
+use crate::proxy::request::deadline::{AttemptDeadlines, ResponseDeadline};
 use crate::proxy::request::upstream_body::UpstreamBody;
 use crate::proxy::response::EarlyResponse;
 use bytes::Bytes;
@@ -63,16 +63,22 @@ impl PreparedRequest<'_> {
     }
 
     /// Awaits `future` within the deadlines. Returns the deadline that passes first as the error.
+    /// `future` is passed as a pinned reference: a future passed by value would take memory for each
+    /// place that awaits it, and again for the argument.
     pub(super) async fn within_deadlines<T>(
         &self,
         mut future: Pin<&mut impl Future<Output = T>>,
     ) -> Result<T, ResponseDeadline> {
-        loop {
-            match within_deadline(self.current_deadlines().next(), future.as_mut()).await {
-                Err(_) if self.current_deadlines().passed(clock::now()).is_none() => {}
-                result => return result,
+        while let Some(deadline) = self.current_deadlines().next() {
+            let result = tokio::time::timeout_at(deadline.at.into(), future.as_mut()).await;
+            if let Ok(output) = result {
+                return Ok(output);
+            }
+            if self.current_deadlines().passed(clock::now()).is_some() {
+                return Err(deadline);
             }
         }
+        Ok(future.await)
     }
 }
 
