@@ -227,7 +227,7 @@ async fn build_pool(
     let entries = sources.backends(config);
     overload_guard.set_health_checkers(entries.len() + config.gpu.exporters.len());
     let client = HttpClient::with_tls(config.timeouts, config.outbound_tls(&entries)?)
-        .with_descriptors(overload_guard.descriptors().clone());
+        .with_descriptors(overload_guard.descriptors.clone());
     let backends = config.build_backends(&entries, env)?;
     let pool = BackendPool::with_peers(backends, &config.pool_settings(), peers);
     Ok((sources, Arc::new(pool), client))

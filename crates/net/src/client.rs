@@ -35,10 +35,11 @@ use tower::ServiceExt;
 #[derive(Debug, Clone)]
 pub struct HttpClient {
     connector: Connector,
-    connection_limits: ConnectionLimits,
+    /// The limits after which a connection to a backend gets no further request.
+    pub connection_limits: ConnectionLimits,
     response_header_timeout: Duration,
     /// The pool of file descriptors for connections. The client listener can share it.
-    descriptors: FileDescriptorPool,
+    pub(crate) descriptors: FileDescriptorPool,
 }
 
 /// Timeouts of requests to backends.
@@ -144,7 +145,7 @@ impl HttpClient {
 
     /// The TLS contexts of the connections to backends.
     pub fn outbound_tls(&self) -> &Arc<OutboundTls> {
-        self.connector.outbound()
+        &self.connector.outbound
     }
 
     /// Replaces the pool of file descriptors, so that the client can share it with other users.
@@ -161,12 +162,6 @@ impl HttpClient {
     ) -> Result<FileDescriptorPermit, SendError> {
         let descriptor = self.descriptors.acquire_for_probe(timeout).await;
         descriptor.ok_or_else(|| exhausted_error(&NO_DESCRIPTOR_MESSAGE))
-    }
-
-    /// Whether a health-check connection may stay open until the next health check: enough file
-    /// descriptors are free.
-    pub fn has_capacity_for_probes(&self) -> bool {
-        self.descriptors.has_capacity_for_probes()
     }
 
     /// Opens a new connection, without the idle pool and without a permit for its file descriptor.
@@ -288,13 +283,13 @@ pub fn root_cause<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdError 
     }
     innermost
 }
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::net::TcpListener;
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::io::{Error, ErrorKind};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
 
     #[test]
     fn a_connection_that_takes_too_long_is_a_timeout_and_a_refused_one_is_not() {
@@ -305,6 +300,11 @@ mod tests {
     #[test]
     fn the_text_of_an_expired_certificate_does_not_change_with_time() {
         let error = "invalid peer certificate: certificate expired: verification time 7 (UNIX), but \
+                     certificate is not valid after 5 (2 seconds ago)";
+        assert_eq!(lasting_text(error), "invalid peer certificate: certificate expired");
+        assert_eq!(lasting_text("connection refused"), "connection refused");
+    }
+
     #[tokio::test]
     async fn a_request_on_a_pooled_connection_that_the_server_closed_is_sent_again() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -331,11 +331,6 @@ mod tests {
             }
         };
         tokio::join!(sending, serving);
-    }
-
-                     certificate is not valid after 5 (2 seconds ago)";
-        assert_eq!(lasting_text(error), "invalid peer certificate: certificate expired");
-        assert_eq!(lasting_text("connection refused"), "connection refused");
     }
 
     #[tokio::test(start_paused = true)]

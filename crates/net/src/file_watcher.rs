@@ -133,11 +133,6 @@ impl FileWatcher {
         }
     }
 
-    /// The paths of the watched files.
-    pub fn files(&self) -> &[PathBuf] {
-        &self.files
-    }
-
     async fn read_state(&self) -> FileState {
         let (files, pending_reads) = (self.files.clone(), self.pending_reads.clone());
         if pending_reads.fetch_add(1, Ordering::Relaxed) >= MAX_PENDING_READS {
@@ -311,6 +306,6 @@ mod tests {
         symlink("2", path("..next")).unwrap();
         fs::rename(path("..next"), path("..data")).unwrap();
         watcher.changed().await;
-        assert_eq!(fs::read_to_string(&watcher.files()[0]).unwrap(), "2");
+        assert_eq!(fs::read_to_string(&watcher.files[0]).unwrap(), "2");
     }
 }

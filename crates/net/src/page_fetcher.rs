@@ -112,11 +112,6 @@ impl PageFetcher {
         }
     }
 
-    /// Time after which an idle connection to the backend is closed.
-    pub fn idle_timeout(&self) -> Duration {
-        self.client.idle_timeout()
-    }
-
     /// Fetches a page by its path. Returns the response status and the body.
     pub async fn get(&mut self, path: &'static str) -> Result<(StatusCode, &[u8]), FetchError> {
         self.get_path(&PathAndQuery::from_static(path)).await
@@ -145,7 +140,7 @@ impl PageFetcher {
         path: &PathAndQuery,
         post: Option<&PagePost>,
     ) -> Result<(StatusCode, &[u8]), FetchError> {
-        let idle = self.idle.take(self.client.connection_limits(), clock::now());
+        let idle = self.idle.take(&self.client.connection_limits, clock::now());
         // The wait for a file descriptor has its own timeout: it does not shorten the time that the
         // backend has for its response.
         let descriptor = match idle {
@@ -156,7 +151,7 @@ impl PageFetcher {
         let result =
             tokio::time::timeout(self.timeout, self.send_with_reconnect(path, post, connection))
                 .await;
-        if !self.client.has_capacity_for_probes() {
+        if !self.client.descriptors.has_capacity_for_probes() {
             self.idle.close_oldest();
         }
         let status = result.unwrap_or(Err(FetchError::Timeout))?;

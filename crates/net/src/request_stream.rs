@@ -16,7 +16,8 @@ use tokenweir_protocol::http1::{self, RequestFraming};
 /// The parts of a request body, and how the request states the end of the body.
 pub struct RequestStream {
     parts: Pin<Box<dyn Body<Data = Bytes, Error = io::Error> + Send>>,
-    framing: RequestFraming,
+    /// How the request states the end of the body.
+    pub framing: RequestFraming,
     /// Whether the end of the previous chunk is not yet written.
     is_in_chunk: bool,
     is_ended: bool,
@@ -70,11 +71,6 @@ impl RequestStream {
     /// does not end before the response.
     pub fn upload(&self) -> Option<Arc<UploadProgress>> {
         (self.framing != RequestFraming::Upgrade).then(|| self.upload.clone())
-    }
-
-    /// How the request states the end of the body.
-    pub fn framing(&self) -> RequestFraming {
-        self.framing
     }
 
     /// The next part with its framing. `None`: the body has ended. A body that does not have its

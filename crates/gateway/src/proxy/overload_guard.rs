@@ -33,9 +33,10 @@ pub struct OverloadLimits {
 #[derive(Debug, Default)]
 pub struct OverloadGuard {
     limits: OverloadLimits,
-    descriptors: FileDescriptorPool,
-    /// Number of open client connections.
-    client_connections: AtomicUsize,
+    /// The pool of file descriptors for client connections and backend connections.
+    pub descriptors: FileDescriptorPool,
+    /// Number of open client connections. The limiter of these connections changes it.
+    pub(crate) client_connections: AtomicUsize,
     /// Number of backends with health checks.
     health_checkers: AtomicUsize,
     /// Whether the memory of the process exceeds its limit.
@@ -52,20 +53,10 @@ impl OverloadGuard {
         }
     }
 
-    /// The pool of file descriptors for client connections and backend connections.
-    pub fn descriptors(&self) -> &FileDescriptorPool {
-        &self.descriptors
-    }
-
     /// Sets the number of backends with health checks. File descriptors are reserved for one
     /// health-check connection to each of these backends, at most a quarter of all descriptors.
     pub fn set_health_checkers(&self, count: usize) {
         self.health_checkers.store(count, Ordering::Relaxed);
-    }
-
-    /// The number of open client connections, which the limiter of these connections changes.
-    pub(crate) fn client_connections(&self) -> &AtomicUsize {
-        &self.client_connections
     }
 
     /// Sets whether the memory of the process exceeds its limit.
@@ -119,10 +110,10 @@ mod tests {
             max_descriptors: Some(10),
             ..OverloadLimits::default()
         });
-        guard.client_connections().store(4, Ordering::Relaxed);
+        guard.client_connections.store(4, Ordering::Relaxed);
         assert_eq!(guard.check(6, &client(1)), Ok(()));
         assert_eq!(guard.check(7, &client(1)), Err(GatewayError::Overloaded));
-        guard.client_connections().store(3, Ordering::Relaxed);
+        guard.client_connections.store(3, Ordering::Relaxed);
         assert_eq!(guard.check(7, &client(1)), Ok(()));
         guard.set_health_checkers(2);
         assert_eq!(guard.check(6, &client(1)), Err(GatewayError::Overloaded));

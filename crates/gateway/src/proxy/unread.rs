@@ -101,7 +101,8 @@ async fn forward(
     state.recording.log_start(record);
     let no_body = Bytes::new();
     let control = EngineControlCheck::check(access, principal, &route, record, &fields, &no_body)?;
-    let prompt = features::hash_prompt(&fields, &route, None, (&no_body, 0), pool.peer_key());
+    let prompt =
+        features::hash_prompt(&fields, &route, None, (&no_body, 0), pool.peer_key.as_ref());
     let body = UpstreamBody::new(no_body, record, head, &fields, &route, Vec::new())?;
     let requirements = BackendRequirements {
         model,

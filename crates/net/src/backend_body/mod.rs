@@ -52,7 +52,7 @@ impl Connection {
     ) -> impl Future<Output = Result<Response<BackendBody>, SendError>> {
         let (parts, body) = request.into_parts();
         let framing = RequestFraming::Length(body.len() as u64);
-        let framing = stream.as_ref().map_or(framing, RequestStream::framing);
+        let framing = stream.as_ref().map_or(framing, |stream| stream.framing);
         let is_upgrade = framing == RequestFraming::Upgrade;
         // For a WebSocket, the bytes of the client are sent only after the backend has accepted the upgrade.
         let (stream, upgraded) = if is_upgrade { (None, stream) } else { (stream, None) };

@@ -1,7 +1,7 @@
 //! Accepts TLS connections on the client listener and the admin listener.
 
 use super::error::TlsError;
-use super::file_backed::{BuiltConfig, FileBacked, Reloadable};
+use super::file_backed::{BuiltConfig, FileBacked};
 use super::pem::{PemFile, earliest_expiry};
 use super::provider::{Alpn, crypto_provider};
 use super::settings::TlsServerSettings;
@@ -16,7 +16,7 @@ use tokio_rustls::{TlsAcceptor, TlsStream};
 
 /// Accepts TLS connections. Clones share the certificate, which is reloaded when its files change.
 #[derive(Clone)]
-pub struct Acceptor(Arc<FileBacked<ServerConfig>>);
+pub struct Acceptor(pub(super) Arc<FileBacked<ServerConfig>>);
 
 impl Acceptor {
     /// Creates the acceptor of the client listener from the files of the configuration. `None`: no
@@ -47,11 +47,6 @@ impl Acceptor {
     pub async fn accept(&self, stream: TcpStream) -> io::Result<MaybeTlsStream> {
         let accepted = TlsAcceptor::from(self.0.get()).accept(stream).await?;
         Ok(MaybeTlsStream::Tls(Box::new(TlsStream::Server(accepted))))
-    }
-
-    /// The TLS configuration of this acceptor, which is reloaded when its files change.
-    pub(super) fn reloadable(&self) -> Arc<dyn Reloadable> {
-        self.0.clone()
     }
 }
 

@@ -21,7 +21,7 @@ pub(super) struct MetricsPage {
     /// The last page that was read.
     pub(super) last: LastPage,
     /// Whether the next fetch tries the other known paths if `path` has no metrics.
-    should_discover_path: bool,
+    pub(super) should_discover_path: bool,
 }
 
 /// The values of the last page with which the next page is compared, to see whether the engine works.
@@ -73,11 +73,6 @@ impl MetricsPage {
     /// the backend sent another response, or the page has a configured URL.
     pub(super) fn unavailable(&self) -> Option<DownCause> {
         self.last.unavailable.filter(|_| self.configured.is_none())
-    }
-
-    /// Tries all known paths again if the next fetch finds no metrics.
-    pub(super) fn rediscover(&mut self) {
-        self.should_discover_path = true;
     }
 
     /// Fetches and reads the page. `backend` fetches pages of the backend itself. If the page has no

@@ -36,7 +36,7 @@ impl HealthChecker {
         let is_idle = self.backend.load.in_flight() == 0
             && load.is_idle() == Some(true)
             && !self.has_load_changed
-            && self.context.pool.capacity_notifier().waiting_requests() == 0;
+            && self.context.pool.capacity_notifier.waiting_requests() == 0;
         if !is_idle {
             self.busy_at = now;
         }

@@ -4,7 +4,7 @@
 use super::ended_request::RequestCache;
 use super::key_space::KeySpace;
 use super::knowledge::CacheKnowledge;
-use arc_swap::{ArcSwap, Guard};
+use arc_swap::ArcSwap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use tokenweir_kv_events::correlation::RequestChain;
@@ -18,8 +18,11 @@ pub struct BackendCache {
     pub(in crate::backend) knowledge: Arc<CacheKnowledge>,
     /// Number that identifies the backend in [`RequestKey`](tokenweir_kv_events::correlation::RequestKey).
     pub(in crate::backend) number: u32,
-    ranks: ArcSwap<Vec<Arc<RankCache>>>,
-    space: ArcSwap<KeySpace>,
+    /// The caches of the data-parallel ranks. Hold a guard only during a lookup.
+    pub(in crate::backend) ranks: ArcSwap<Vec<Arc<RankCache>>>,
+    /// What the gateway knows about the texts of the blocks of the backend. Hold a guard only during a
+    /// lookup.
+    pub(in crate::backend) space: ArcSwap<KeySpace>,
     /// Whether the backend shares the key space of another backend.
     has_joined: AtomicBool,
     /// Whether the gateway no longer expects events from the backend, because the backend lists no
@@ -99,17 +102,6 @@ impl BackendCache {
         }
     }
 
-    /// The caches of the data-parallel ranks. Hold the guard only during a lookup.
-    pub(in crate::backend) fn loaded_ranks(&self) -> Guard<Arc<Vec<Arc<RankCache>>>> {
-        self.ranks.load()
-    }
-
-    /// The key space of the backend: what the gateway knows about the texts of its blocks. Hold the
-    /// guard only during a lookup.
-    pub(super) fn loaded_space(&self) -> Guard<Arc<KeySpace>> {
-        self.space.load()
-    }
-
     /// Replaces the caches of the ranks by `count` empty ones, and returns these.
     pub(in crate::backend) fn set_rank_count(&self, count: usize) -> Arc<Vec<Arc<RankCache>>> {
         let max_blocks = self.knowledge.settings.max_blocks;
@@ -130,10 +122,6 @@ impl BackendCache {
     /// Whether the backend counts as one without KV events.
     pub(in crate::backend) fn is_withdrawn(&self) -> bool {
         self.is_withdrawn.load(Ordering::Relaxed)
-    }
-
-    pub(in crate::backend) fn space(&self) -> Arc<KeySpace> {
-        self.space.load_full()
     }
 
     /// Replaces the key space by an empty one, and so forgets which texts the blocks contain: the

@@ -57,7 +57,7 @@ impl Drop for FollowedRequest {
         self.cache.knowledge.tell(EndedRequest {
             key: RequestKey { backend: self.cache.number, session: self.session },
             cache,
-            space: self.cache.space(),
+            space: self.cache.space.load_full(),
             block_size: self.cache.block_size(),
             prompt: self.prompt.clone(),
             counts,

@@ -36,14 +36,15 @@ pub struct BackendPool {
     state: Mutex<PoolState>,
     /// Number of leases that were requested so far, which numbers the routing decisions.
     pub(super) request_sequence: AtomicU64,
-    pub(super) capacity_notifier: Arc<CapacityNotifier>,
+    /// Wakes queued requests when a backend may have capacity.
+    pub capacity_notifier: Arc<CapacityNotifier>,
     /// The permit to put an engine to sleep. There is one, so only one engine at a time falls asleep.
     pub(super) sleep_permits: Arc<Semaphore>,
     /// The key that all gateways before the same backends share. `None`: no key is configured.
-    pub(super) peer_key: Option<ExchangeKey>,
+    pub peer_key: Option<ExchangeKey>,
     peers: Option<Arc<PeerExchange>>,
     /// The value of the `Via` header that names this gateway.
-    pub(super) hop: HeaderValue,
+    pub hop: HeaderValue,
 }
 
 /// State of the pool that is kept from snapshot to snapshot.
@@ -274,7 +275,7 @@ fn build_routes(
     let advertised = backends.iter().map(|backend| backend.health.load_state().models.clone());
     let advertised: Vec<Option<Arc<[ServedModel]>>> = advertised.collect();
     labels.update(
-        rules.iter().map(RouteRule::name),
+        rules.iter().map(|rule| &rule.name),
         ModelListInterner::distinct_models(&advertised),
         backends_left,
         clock::now(),

@@ -184,12 +184,12 @@ fn a_large_pool_has_prefix_affinity_and_finds_every_backend_that_is_up() {
 async fn freed_capacity_and_an_update_are_notified_only_while_requests_wait() {
     let pool = pool(&[None]);
     let is_notified = || {
-        futures_util::FutureExt::now_or_never(pool.capacity_notifier().wait_capacity_freed())
+        futures_util::FutureExt::now_or_never(pool.capacity_notifier.wait_capacity_freed())
             .is_some()
     };
     drop(lease(&pool, None).unwrap());
     assert!(!is_notified());
-    pool.capacity_notifier().set_waiting_requests(1);
+    pool.capacity_notifier.set_waiting_requests(1);
     assert!(!is_notified());
     drop(lease(&pool, None).unwrap());
     assert!(is_notified());

@@ -141,7 +141,7 @@ async fn send_via(
     let (head, prompt) = (prepared.head, prepared.requirements.prompt);
     let span_id = fastrand::u64(1..);
     let mut request = build_outbound_request(record, lease, (head, prompt), body, span_id);
-    if stream.as_ref().is_some_and(|stream| stream.framing() == RequestFraming::Upgrade) {
+    if stream.as_ref().is_some_and(|stream| stream.framing == RequestFraming::Upgrade) {
         request.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
         request.headers_mut().insert(UPGRADE, websocket::PROTOCOL);
     }
