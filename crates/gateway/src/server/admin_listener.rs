@@ -19,7 +19,6 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use std::future::poll_fn;
-use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,7 +92,7 @@ async fn serve_connection(
 ) {
     let stream = match acceptor {
         None => MaybeTlsStream::Plain(stream),
-        Some(acceptor) => match tls_handshake(&acceptor, stream).await {
+        Some(acceptor) => match acceptor.accept(stream, TLS_HANDSHAKE_TIMEOUT).await {
             Ok(stream) => stream,
             Err(error) => {
                 tracing::debug!(%peer, %error, "TLS handshake on the admin listener failed");
@@ -127,11 +126,6 @@ async fn serve_connection(
     if let Err(error) = served {
         tracing::debug!(%peer, %error, "connection to the admin listener failed");
     }
-}
-
-async fn tls_handshake(acceptor: &Acceptor, stream: TcpStream) -> io::Result<MaybeTlsStream> {
-    let accepted = tokio::time::timeout(TLS_HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await;
-    accepted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 // === impl AdminConnections ===

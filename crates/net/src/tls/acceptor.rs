@@ -9,6 +9,7 @@ use super::stream::MaybeTlsStream;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
@@ -42,10 +43,11 @@ impl Acceptor {
         Ok(Some(Self(Arc::new(FileBacked::new(files, build_server_config)?))))
     }
 
-    /// Performs the TLS handshake on an accepted TCP connection. The caller must set a timeout,
-    /// because the handshake has none.
-    pub async fn accept(&self, stream: TcpStream) -> io::Result<MaybeTlsStream> {
-        let accepted = TlsAcceptor::from(self.0.get()).accept(stream).await?;
+    /// Performs the TLS handshake on an accepted TCP connection. Fails if it takes longer than `timeout`.
+    pub async fn accept(&self, stream: TcpStream, timeout: Duration) -> io::Result<MaybeTlsStream> {
+        let accepting = TlsAcceptor::from(self.0.get()).accept(stream);
+        let accepted = tokio::time::timeout(timeout, accepting).await;
+        let accepted = accepted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
         Ok(MaybeTlsStream::Tls(Box::new(TlsStream::Server(accepted))))
     }
 }

@@ -103,16 +103,15 @@ impl ConnectionHandler {
     async fn tls_handshake(&self, stream: TcpStream, peer: SocketAddr) -> Option<MaybeTlsStream> {
         let Some(acceptor) = &self.acceptor else { return Some(MaybeTlsStream::Plain(stream)) };
         // Boxed: otherwise the memory of the handshake would be reserved until the connection ends.
-        let accepting = Box::pin(acceptor.accept(stream));
-        let error =
-            match tokio::time::timeout(self.state.limits.load().head_timeout, accepting).await {
-                Ok(Ok(stream)) => return Some(stream),
-                Ok(Err(error)) => error.to_string(),
-                Err(_) => "timed out".to_owned(),
-            };
-        self.state.connection_limiter.record_handshake_failure();
-        tracing::debug!(%peer, error, "TLS handshake with a client failed");
-        None
+        let timeout = self.state.limits.load().head_timeout;
+        match Box::pin(acceptor.accept(stream, timeout)).await {
+            Ok(stream) => Some(stream),
+            Err(error) => {
+                self.state.connection_limiter.record_handshake_failure();
+                tracing::debug!(%peer, %error, "TLS handshake with a client failed");
+                None
+            }
+        }
     }
 }
 
