@@ -118,19 +118,9 @@ pub(super) async fn send(
     }
 }
 
-/// Sends the request with the body `stream` once, on a new connection: a pooled connection that
-/// closes would lose a part of the body.
-pub(super) async fn send_unread(
-    record: &mut RequestRecord,
-    lease: &Lease,
-    prepared: &PreparedRequest<'_>,
-    stream: RequestStream,
-) -> Result<Response<BackendBody>, SendError> {
-    let body = (&Bytes::new(), Some(stream));
-    send_via(ConnectionSource::New, record, lease, prepared, body).await
-}
-
-async fn send_via(
+/// Sends the request to one backend over a connection from the source `via` and waits for the response
+/// head. `stream`: the body, if it is not in `body`.
+pub(super) async fn send_via(
     via: ConnectionSource,
     record: &mut RequestRecord,
     lease: &Lease,
