@@ -9,6 +9,7 @@ use super::pool_membership::PoolMembership;
 use super::state::{BackendState, DownCause, Health};
 use http::HeaderValue;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::address::{BackendAddress, MetricsUrl};
@@ -316,7 +317,7 @@ impl Backend {
 
     /// Sets the index of the backend in the pool.
     pub(super) fn set_position(&self, position: usize) {
-        self.membership.set_position(position);
+        self.membership.position.store(position, Ordering::Relaxed);
         self.publish_load_hint(clock::now());
     }
 
@@ -336,7 +337,8 @@ impl Backend {
     /// Publishes the load hint of the backend, an estimate of its load, to the sampler that selects
     /// candidates in a large pool.
     pub(super) fn publish_load_hint(&self, now: Instant) {
-        self.membership.publish_load_hint(now, || {
+        let PoolMembership { candidate_sampler, position, .. } = &self.membership;
+        candidate_sampler.show(position.load(Ordering::Relaxed), now, || {
             let is_excluded =
                 !self.health.is_serving() || self.weight() == 0 || self.health.breaker.is_shut(now);
             let candidate =
@@ -356,7 +358,8 @@ impl Backend {
     /// Records that another gateway sent a prompt to the backend.
     pub(super) fn on_peer_prompt(&self, prompt: &PromptFingerprint) {
         self.load.estimator.on_peer_prompt(prompt);
-        self.membership.on_peer_prompt(prompt);
+        let PoolMembership { candidate_sampler, position, .. } = &self.membership;
+        candidate_sampler.sent(prompt, position.load(Ordering::Relaxed));
     }
 
     /// The condition of the backend at `now`: its reported load and its state.
