@@ -7,8 +7,9 @@
 
 use crate::backend_body::BackendBody;
 use crate::connection::Connection;
+pub use crate::connection::HttpClientTimeouts;
 use crate::file_descriptors::{FileDescriptorPermit, FileDescriptorPool};
-use crate::idle_pool::{ConnectionLimits, IdlePool};
+use crate::idle_pool::IdlePool;
 use crate::request_stream::{RequestStream, UploadProgress};
 use crate::resource_exhaustion::{describe_exhaustion, is_timeout};
 pub use crate::send_error::SendError;
@@ -18,15 +19,11 @@ use futures_util::FutureExt;
 use futures_util::future::Either;
 use http::{Request, Response, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::error::Error as StdError;
 use std::future::Future;
-use std::num::NonZeroU32;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_protocol::units;
 use tokenweir_protocol::{clock, headers};
 use tokio::time::error::Elapsed;
 use tower::ServiceExt;
@@ -35,44 +32,10 @@ use tower::ServiceExt;
 #[derive(Debug, Clone)]
 pub struct HttpClient {
     connector: Connector,
-    /// The limits after which a connection to a backend gets no further request.
-    pub connection_limits: ConnectionLimits,
-    response_header_timeout: Duration,
+    /// The timeouts of requests.
+    pub timeouts: HttpClientTimeouts,
     /// The pool of file descriptors for connections. The client listener can share it.
     pub(crate) descriptors: FileDescriptorPool,
-}
-
-/// Timeouts of requests to backends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct HttpClientTimeouts {
-    /// Timeout for a new connection to a backend. The TLS handshake has the same timeout again.
-    #[serde(with = "units::Duration")]
-    pub connect: Duration,
-    /// Timeout for the response head of a backend, and for each further part of a body that is no
-    /// event stream. Without streaming, vLLM sends the head when it has generated the whole
-    /// response.
-    #[serde(with = "units::Duration")]
-    pub response_headers: Duration,
-    /// Timeout for the first output of a stream, from the head of the client's request. `None`: no
-    /// limit.
-    #[serde(with = "units::OptionalDuration")]
-    pub first_output: Option<Duration>,
-    /// Timeout for the whole request, from its head to the end of the response, or without
-    /// streaming to the response head. `None`: no limit.
-    #[serde(with = "units::OptionalDuration")]
-    pub total: Option<Duration>,
-    /// Time after which an idle connection to a backend is closed. Keep it below that of the
-    /// backends (vLLM: 5 s).
-    #[serde(with = "units::Duration")]
-    pub idle_connection: Duration,
-    /// Time after which a connection to a backend gets no further request. Within this time the
-    /// gateway follows a host name that moves to another address. `None`: no limit.
-    #[serde(with = "units::OptionalDuration")]
-    pub connection_age: Option<Duration>,
-    /// Number of requests after which a connection to a backend gets no further request, for load
-    /// balancers that distribute connections. `None`: no limit.
-    pub connection_requests: Option<NonZeroU32>,
 }
 
 /// The source of the connection on which a request is sent.
@@ -83,24 +46,6 @@ pub enum ConnectionSource {
     /// A new connection. A request is retried on a new connection after its pooled connection was
     /// closed, because the backend may also have closed the other pooled connections.
     New,
-}
-
-// === impl HttpClientTimeouts ===
-
-impl Default for HttpClientTimeouts {
-    /// Timeouts of 2 s to connect, 10 min for the response head, 10 min for the first output, 3 s for
-    /// idle connections, and 1 min for the age of a connection. The whole request has no limit.
-    fn default() -> Self {
-        Self {
-            connect: Duration::from_secs(2),
-            response_headers: Duration::from_mins(10),
-            first_output: Some(Duration::from_mins(10)),
-            total: None,
-            idle_connection: Duration::from_secs(3),
-            connection_age: Some(Duration::from_mins(1)),
-            connection_requests: None,
-        }
-    }
 }
 
 // === impl HttpClient ===
@@ -117,16 +62,7 @@ impl HttpClient {
     pub fn with_tls(timeouts: HttpClientTimeouts, outbound: Arc<OutboundTls>) -> Self {
         let connector = Connector::new(outbound, timeouts.connect);
         let descriptors = FileDescriptorPool::default();
-        Self {
-            connector,
-            connection_limits: ConnectionLimits {
-                idle: timeouts.idle_connection,
-                age: timeouts.connection_age,
-                requests: timeouts.connection_requests.map(NonZeroU32::get),
-            },
-            response_header_timeout: timeouts.response_headers,
-            descriptors,
-        }
+        Self { connector, timeouts, descriptors }
     }
 
     /// Replaces the timeouts. The TLS contexts and the pool of file descriptors are kept.
@@ -204,13 +140,13 @@ impl HttpClient {
         idle: &IdlePool,
         (request, stream): (Request<Bytes>, Option<RequestStream>),
     ) -> impl Future<Output = Result<Response<BackendBody>, SendError>> {
-        let timeout = timeout.unwrap_or(self.response_header_timeout);
+        let timeout = timeout.unwrap_or(self.timeouts.response_headers);
         let upload = stream.as_ref().and_then(RequestStream::upload);
         // Only this future holds the request. An `async fn` would reserve memory for the request a
         // second time.
         let response = async move {
             let pooled = match via {
-                ConnectionSource::Pool => idle.take(&self.connection_limits, clock::now()),
+                ConnectionSource::Pool => idle.take(&self.timeouts, clock::now()),
                 ConnectionSource::New => None,
             };
             let connection = if let Some(connection) = pooled {

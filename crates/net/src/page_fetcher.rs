@@ -140,7 +140,7 @@ impl PageFetcher {
         path: &PathAndQuery,
         post: Option<&PagePost>,
     ) -> Result<(StatusCode, &[u8]), FetchError> {
-        let idle = self.idle.take(&self.client.connection_limits, clock::now());
+        let idle = self.idle.take(&self.client.timeouts, clock::now());
         // The wait for a file descriptor has its own timeout: it does not shorten the time that the
         // backend has for its response.
         let descriptor = match idle {

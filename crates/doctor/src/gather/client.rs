@@ -12,7 +12,7 @@ use tokenweir_engine::address::{BackendAddress, MetricsUrl};
 use tokenweir_net::backend_body::BackendBody;
 use tokenweir_net::client::{HttpClient, HttpClientTimeouts, SendError};
 use tokenweir_net::connection::Connection;
-use tokenweir_net::idle_pool::{ConnectionLimits, IdlePool};
+use tokenweir_net::idle_pool::IdlePool;
 use tokenweir_net::tls::OutboundTls;
 use tokenweir_protocol::clock;
 
@@ -104,8 +104,7 @@ impl ServerClient {
     /// Takes an idle connection to the server. `None`: no connection is idle, because the server closes each
     /// connection after its response.
     pub(super) fn take_idle_connection(&self) -> Option<Connection> {
-        let limits = ConnectionLimits { idle: IDLE_CONNECTION_TIMEOUT, age: None, requests: None };
-        self.idle.take(&limits, clock::now())
+        self.idle.take(&self.client.timeouts, clock::now())
     }
 
     /// Time limit for each complete response.
