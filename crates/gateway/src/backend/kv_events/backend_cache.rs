@@ -1,16 +1,14 @@
 //! The prefix cache of one backend, as its KV events show it: the known contents of each
 //! data-parallel rank, and how far these can be trusted.
 
-use super::ended_request::RequestCache;
 use super::key_space::KeySpace;
 use super::knowledge::CacheKnowledge;
+use super::rank_cache::RankCache;
 use arc_swap::ArcSwap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use tokenweir_kv_events::correlation::RequestChain;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokenweir_kv_events::groups::PrefixGroups;
-use tokenweir_kv_events::residency::{CacheContents, StoredChain, StreamState};
-use tokenweir_protocol::mutex::SharedLock;
+use tokenweir_kv_events::residency::{StoredChain, StreamState};
 
 /// The prefix cache of one backend.
 #[derive(Debug)]
@@ -29,16 +27,6 @@ pub struct BackendCache {
     /// publisher any more.
     is_withdrawn: AtomicBool,
     errors: AtomicU64,
-}
-
-/// The prefix cache of one data-parallel rank.
-#[derive(Debug)]
-pub(in crate::backend) struct RankCache {
-    /// The contents of the cache. Requests do not wait for a writer, and only background tasks write.
-    pub(in crate::backend) contents: SharedLock<CacheContents>,
-    /// How far the contents can be trusted: a [`StreamState`] as its index in `StreamState::ALL`.
-    state: AtomicU8,
-    batches: AtomicU64,
 }
 
 /// The state of the cache of a backend, for metrics and status.
@@ -161,37 +149,8 @@ impl BackendCache {
     }
 }
 
-impl RequestCache for BackendCache {
-    fn set_text(&self, chain: &RequestChain, text: u64) {
-        // The engine does not report which rank had the request, so all ranks get the text. The
-        // call has no effect at ranks that do not have the blocks.
-        let RequestChain { parent, first_depth, blocks } = chain;
-        for rank in self.ranks.load().iter() {
-            rank.contents.write().set_text(*parent, *first_depth, blocks, text);
-        }
-    }
-}
-
 impl Drop for BackendCache {
     fn drop(&mut self) {
         self.knowledge.chains().remove_backend(self.number);
-    }
-}
-
-impl RankCache {
-    fn new(max_blocks: usize) -> Self {
-        Self {
-            contents: SharedLock::new(CacheContents::new(max_blocks, fastrand::u64(..))),
-            state: AtomicU8::new(StreamState::Off as u8),
-            batches: AtomicU64::new(0),
-        }
-    }
-
-    pub(in crate::backend) fn set_state(&self, state: StreamState) {
-        self.state.store(state as u8, Ordering::Relaxed);
-    }
-
-    pub(in crate::backend) fn count_batch(&self) {
-        self.batches.fetch_add(1, Ordering::Relaxed);
     }
 }

@@ -1,7 +1,8 @@
 //! Finds out how much of the prompt of one request each backend has in its prefix cache.
 
-use super::backend_cache::{BackendCache, RankCache};
+use super::backend_cache::BackendCache;
 use super::key_space::KeySpace;
+use super::rank_cache::RankCache;
 use crate::backend::ranks::RankPlace;
 use std::slice;
 use std::sync::Arc;

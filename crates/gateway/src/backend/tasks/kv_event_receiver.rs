@@ -3,8 +3,9 @@
 
 use crate::backend::Backend;
 use crate::backend::identity::BackendIdentity;
-use crate::backend::kv_events::backend_cache::{BackendCache, RankCache};
+use crate::backend::kv_events::backend_cache::BackendCache;
 use crate::backend::kv_events::knowledge::CacheKnowledge;
+use crate::backend::kv_events::rank_cache::RankCache;
 use crate::backend::kv_events::settings::{KvEventSource, host_of};
 use crate::backend::kv_events::sources::{self, Publisher};
 use futures_util::future::{join_all, pending};
