@@ -158,7 +158,7 @@ async fn a_drain_request_with_a_mistake_is_rejected_with_the_reason() {
         let document = body_json(&answer);
         assert!(document["error"].as_str().unwrap().contains(words), "{document}");
     }
-    assert!(!gateway.pool.backends()[0].health.is_drained());
+    assert!(!gateway.pool.backends()[0].health.is_drained.get());
 }
 
 #[tokio::test]

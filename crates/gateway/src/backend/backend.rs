@@ -123,13 +123,13 @@ impl Backend {
     /// Whether the backend gets the requests that no other backend can serve, although its engine
     /// seems stuck.
     pub fn is_last_resort(&self) -> bool {
-        self.health.is_suspected() && self.weight() > 0
+        self.health.is_suspected.get() && self.weight() > 0
     }
 
     /// The current weight: the share of the requests relative to other backends. 0 while the
     /// backend is drained.
     pub fn weight(&self) -> u32 {
-        if self.health.is_drained() { 0 } else { self.identity.weight() }
+        if self.health.is_drained.get() { 0 } else { self.identity.weight() }
     }
 
     /// Whether the backend may be sent new requests, and if not, why.
@@ -204,7 +204,7 @@ impl Backend {
 
     /// Ends the drain of the backend if its duration is over.
     pub(super) fn end_expired_drain(&self, now: Instant) {
-        if self.health.is_drained() {
+        if self.health.is_drained.get() {
             self.end_drain_if(DrainInitiator::Expiry, |drain| drain.is_over(now));
         }
     }
@@ -365,7 +365,7 @@ impl Backend {
     /// The condition of the backend at `now`: its reported load and its state.
     pub(super) fn condition(&self, now: Instant) -> BackendCondition {
         BackendCondition {
-            is_gpu_throttled: self.load.is_gpu_throttled(),
+            is_gpu_throttled: self.load.is_gpu_throttled.get(),
             ..self.health.load_state().condition(now)
         }
     }

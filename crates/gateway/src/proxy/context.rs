@@ -16,8 +16,8 @@ use crate::telemetry::Telemetry;
 use crate::telemetry::access_log::AccessLog;
 use bytes::Bytes;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use tokenweir_net::client::HttpClient;
+use tokenweir_protocol::atomic::AtomicFlag;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::openai::Api;
 use tokenweir_protocol::openai::request_fields::RequestFields;
@@ -64,7 +64,7 @@ pub struct ProxyState {
     /// The settings of the optional data in records: trace context, trace capture and sampled text.
     pub recording: RecordingSettings,
     /// Whether the gateway drains: it shuts down and completes its open requests.
-    pub draining: Arc<AtomicBool>,
+    pub draining: Arc<AtomicFlag>,
 }
 
 /// Settings of the optional data about requests: log lines at the start of requests, trace context,
@@ -95,18 +95,6 @@ pub struct ProxySettings {
     pub continuation_memory_bytes: usize,
     /// Settings of the observation of responses.
     pub observation: ObservationSettings,
-}
-
-impl ProxyState {
-    /// Whether the gateway drains.
-    pub fn is_draining(&self) -> bool {
-        self.draining.load(Ordering::Relaxed)
-    }
-
-    /// Marks the gateway as draining, for its status and its readiness.
-    pub fn begin_drain(&self) {
-        self.draining.store(true, Ordering::Relaxed);
-    }
 }
 
 impl ProxyContext {

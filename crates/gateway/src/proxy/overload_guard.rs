@@ -2,8 +2,9 @@
 //! request is rejected before its body is read.
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tokenweir_net::file_descriptors::{FileDescriptorPool, max_probe_descriptors};
+use tokenweir_protocol::atomic::AtomicFlag;
 use tokenweir_request::error::GatewayError;
 
 /// The client of a request.
@@ -40,7 +41,7 @@ pub struct OverloadGuard {
     /// Number of backends with health checks.
     health_checkers: AtomicUsize,
     /// Whether the memory of the process exceeds its limit.
-    is_memory_full: AtomicBool,
+    pub(crate) is_memory_full: AtomicFlag,
 }
 
 impl OverloadGuard {
@@ -59,16 +60,6 @@ impl OverloadGuard {
         self.health_checkers.store(count, Ordering::Relaxed);
     }
 
-    /// Sets whether the memory of the process exceeds its limit.
-    pub fn set_memory_full(&self, is_full: bool) {
-        self.is_memory_full.store(is_full, Ordering::Relaxed);
-    }
-
-    /// Whether the memory of the process exceeds its limit.
-    pub fn is_memory_full(&self) -> bool {
-        self.is_memory_full.load(Ordering::Relaxed)
-    }
-
     /// Checks the limits for a new request. Fails if one of the limits is exceeded. `open` is the
     /// number of open requests of all clients, including the new request.
     pub(super) fn check(&self, open: usize, client: &ClientInfo) -> Result<(), GatewayError> {
@@ -80,7 +71,7 @@ impl OverloadGuard {
         let used_by_connections = |max: usize| connections + max_probe_descriptors(checkers, max);
         let is_full = self.limits.max_requests.is_some_and(|max| open > max)
             || self.limits.max_descriptors.is_some_and(|max| open + used_by_connections(max) > max)
-            || self.is_memory_full();
+            || self.is_memory_full.get();
         if is_full { Err(GatewayError::Overloaded) } else { Ok(()) }
     }
 }
@@ -120,7 +111,7 @@ mod tests {
         assert_eq!(guard.check(5, &client(1)), Ok(()));
         guard.set_health_checkers(1_000);
         assert_eq!(guard.check(5, &client(1)), Ok(()), "health checks reserve a quarter at most");
-        guard.set_memory_full(true);
+        guard.is_memory_full.set(true);
         assert_eq!(guard.check(1, &client(1)), Err(GatewayError::Overloaded));
     }
 }

@@ -94,7 +94,7 @@ async fn drain(
     limits: ServerLimits,
     background: &mut Vec<SupervisedTask>,
 ) -> DrainOutcome {
-    proxy.begin_drain();
+    proxy.draining.set(true);
     let open_streams = &proxy.open_streams;
     let ServerLimits { drain_delay, drain_timeout, .. } = limits;
     tracing::info!(

@@ -169,7 +169,7 @@ impl ModelListProblem {
 }
 
 fn refresh_interval(backend: &Backend) -> Duration {
-    let is_stale = backend.health.is_model_list_stale();
+    let is_stale = backend.health.is_model_list_stale.get();
     if is_stale { STALE_MODELS_REFRESH_INTERVAL } else { MODELS_REFRESH_INTERVAL }
 }
 

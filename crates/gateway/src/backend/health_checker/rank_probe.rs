@@ -35,7 +35,7 @@ impl HealthChecker {
         let backend = self.backend.clone();
         let ranks = &backend.load.ranks;
         let numbers: Vec<u32> = self.metrics_page.last.ranks.iter().map(|load| load.rank).collect();
-        let is_done = ranks.count() > 0 || ranks.is_refused();
+        let is_done = ranks.count() > 0 || ranks.is_refused.get();
         let is_later = self.findings.next_rank_search.is_some_and(|next| clock::now() < next);
         if numbers.len() < 2 || is_done || is_later {
             return;

@@ -6,9 +6,10 @@ use super::knowledge::CacheKnowledge;
 use super::rank_cache::RankCache;
 use arc_swap::ArcSwap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use tokenweir_kv_events::groups::PrefixGroups;
 use tokenweir_kv_events::residency::{StoredChain, StreamState};
+use tokenweir_protocol::atomic::AtomicFlag;
 
 /// The prefix cache of one backend.
 #[derive(Debug)]
@@ -22,10 +23,10 @@ pub struct BackendCache {
     /// lookup.
     pub(in crate::backend) space: ArcSwap<KeySpace>,
     /// Whether the backend shares the key space of another backend.
-    has_joined: AtomicBool,
+    has_joined: AtomicFlag,
     /// Whether the gateway no longer expects events from the backend, because the backend lists no
     /// publisher any more.
-    is_withdrawn: AtomicBool,
+    pub(in crate::backend) is_withdrawn: AtomicFlag,
     errors: AtomicU64,
 }
 
@@ -55,8 +56,8 @@ impl BackendCache {
             number,
             ranks: ArcSwap::default(),
             space: ArcSwap::new(space),
-            has_joined: AtomicBool::new(false),
-            is_withdrawn: AtomicBool::new(false),
+            has_joined: AtomicFlag::default(),
+            is_withdrawn: AtomicFlag::default(),
             errors: AtomicU64::new(0),
         }
     }
@@ -96,7 +97,7 @@ impl BackendCache {
         let ranks = std::iter::repeat_with(|| Arc::new(RankCache::new(max_blocks))).take(count);
         let ranks: Arc<Vec<Arc<RankCache>>> = Arc::new(ranks.collect());
         self.ranks.store(ranks.clone());
-        self.is_withdrawn.store(false, Ordering::Relaxed);
+        self.is_withdrawn.set(false);
         ranks
     }
 
@@ -104,30 +105,25 @@ impl BackendCache {
     /// [`Self::set_rank_count`] sets ranks again.
     pub(in crate::backend) fn withdraw(&self) {
         self.set_rank_count(0);
-        self.is_withdrawn.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether the backend counts as one without KV events.
-    pub(in crate::backend) fn is_withdrawn(&self) -> bool {
-        self.is_withdrawn.load(Ordering::Relaxed)
+        self.is_withdrawn.set(true);
     }
 
     /// Replaces the key space by an empty one, and so forgets which texts the blocks contain: the
     /// engine may have restarted with another seed of its hashes.
     pub(in crate::backend) fn leave_space(&self) {
         self.space.store(self.knowledge.spaces.add(self.knowledge.settings.max_blocks));
-        self.has_joined.store(false, Ordering::Relaxed);
+        self.has_joined.set(false);
     }
 
     /// Joins the key space of another backend if both engines have stored a block with the same hash.
     /// This shows that both engines give equal blocks the same hash.
     pub(in crate::backend) fn join_space(&self, chain: &StoredChain<'_>) {
-        if self.has_joined.load(Ordering::Relaxed) {
+        if self.has_joined.get() {
             return;
         }
         if let Some(other) = self.knowledge.spaces.other_with(&self.space.load(), chain) {
             self.space.store(other);
-            self.has_joined.store(true, Ordering::Relaxed);
+            self.has_joined.set(true);
         }
     }
 

@@ -41,8 +41,8 @@ impl PoolSnapshot {
         let mut up = Vec::with_capacity(positions.len());
         up.extend(positions.iter().copied().filter(|position| {
             let backend = &self.backends[*position];
-            let is_serving =
-                backend.health.is_serving() || allows_suspected && backend.health.is_suspected();
+            let is_serving = backend.health.is_serving()
+                || allows_suspected && backend.health.is_suspected.get();
             is_serving && backend.weight() > 0 && !is_excluded(backend)
         }));
         up

@@ -55,7 +55,7 @@ pub(crate) async fn send(
     };
     // A client that pauses its upload can make a timeout of the backend expire. So a failure that
     // the circuit breaker would count is ignored while the upload is incomplete.
-    let is_held = upload.is_some_and(|upload| !upload.is_ended());
+    let is_held = upload.is_some_and(|upload| !upload.is_ended.get());
     if !is_held || failure.kind.effect() != BreakerAction::CountFailure {
         failure.apply_to(lease.backend());
     }

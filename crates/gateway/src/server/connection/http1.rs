@@ -214,7 +214,7 @@ impl ResponseWriter {
         // could arrive just as the gateway closes the connection. A request body that is forwarded
         // unread can still be in use. Then `has_complete_request`, which discards the buffered parts of
         // the body, must not be called.
-        let is_last = context.state.proxy.is_draining()
+        let is_last = context.state.proxy.draining.get()
             || shared.is_body_in_use()
             || !connection.has_complete_request()
             || !framing.is_self_delimiting();
