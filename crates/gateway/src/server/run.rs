@@ -68,7 +68,7 @@ impl Server {
             initial_limits,
             limiter.clone(),
         );
-        let mut admin_task = supervise::spawn_essential(BackgroundTask::AdminListener, serving);
+        let mut admin_task = supervise::spawn_once(BackgroundTask::AdminListener, serving);
         let mut background = start_background_tasks(&state, tls.credentials);
         let handler = ConnectionHandler::new(state.clone(), tls.client_acceptor);
         let mut accept_loop = AcceptLoop::new(client_listener, handler, limiter);
@@ -76,10 +76,16 @@ impl Server {
         let stop_signal = async {
             tokio::select! {
                 () = shutdown => {}
-                task = admin_task.wait_for_end() => failed_task = Some(task),
+                () = admin_task.wait_for_end() => failed_task = Some(BackgroundTask::AdminListener),
             }
         };
         accept_loop.accept_until(stop_signal).await;
+        if let Some(task) = failed_task {
+            tracing::error!(
+                task = task.as_str(),
+                "an essential task ended: the gateway drains and exits with an error"
+            );
+        }
         let limits = **state.limits.load();
         let outcome = drain(accept_loop, &proxy, limits, &mut background).await;
         failed_task.map_or(outcome, DrainOutcome::TaskFailed)
