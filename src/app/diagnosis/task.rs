@@ -284,14 +284,14 @@ mod tests {
     use super::*;
     use tokenweir_api::rank_clients;
     use tokenweir_engine::address::BackendAddress;
+    use tokenweir_gateway::backend::PoolSettings;
     use tokenweir_gateway::backend::pool::BackendPool;
-    use tokenweir_routing::Policy;
 
     #[test]
     fn a_backend_without_samples_is_listed_and_not_judged() {
         let address = BackendAddress::parse("http://127.0.0.1:9").unwrap();
         let backend = Backend::new(BackendId::new("gpu-0"), address, None);
-        let pool = BackendPool::new(vec![backend], &[], Policy::default());
+        let pool = BackendPool::with_settings(vec![backend], &PoolSettings::default());
         let (mut diagnoser, mut now) = (Diagnoser::default(), clock::now());
         let mut diagnose = || {
             now += EVERY;

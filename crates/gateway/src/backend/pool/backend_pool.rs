@@ -104,12 +104,6 @@ impl Default for PoolSettings {
 // === impl BackendPool ===
 
 impl BackendPool {
-    /// A pool of backends whose health is unknown, with these configured models and this policy.
-    pub fn new(backends: Vec<Backend>, models: &[ModelConfig], policy: Policy) -> Self {
-        let models = models.to_vec();
-        Self::with_settings(backends, &PoolSettings { models, policy, ..PoolSettings::default() })
-    }
-
     /// A pool of backends whose health is unknown, with these settings.
     pub fn with_settings(backends: Vec<Backend>, settings: &PoolSettings) -> Self {
         Self::with_peers(backends, settings, Peers::default())
