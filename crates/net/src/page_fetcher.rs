@@ -68,15 +68,12 @@ pub enum FetchError {
 }
 
 impl FetchError {
-    /// The meaning of a timeout for operators: the end of a sentence with the subject `the backend`.
-    const TIMEOUT_MEANING: &'static str = "accepts connections and does not respond: its \
-                                               process is stopped, still loads, or waits for its \
-                                               engine";
-
     /// The error as a text for operators.
     pub fn describe(&self) -> String {
         match self {
-            Self::Timeout => format!("timeout: the backend {}", Self::TIMEOUT_MEANING),
+            Self::Timeout => "timeout: the backend accepts connections and does not respond: its \
+                              process is stopped, still loads, or waits for its engine"
+                .to_owned(),
             error => format!("{error:?}"),
         }
     }
@@ -114,15 +111,7 @@ impl PageFetcher {
 
     /// Fetches a page by its path. Returns the response status and the body.
     pub async fn get(&mut self, path: &'static str) -> Result<(StatusCode, &[u8]), FetchError> {
-        self.get_path(&PathAndQuery::from_static(path)).await
-    }
-
-    /// Fetches a page by its path and query. Returns the response status and the body.
-    pub async fn get_path(
-        &mut self,
-        path: &PathAndQuery,
-    ) -> Result<(StatusCode, &[u8]), FetchError> {
-        self.fetch(path, None).await
+        self.fetch(&PathAndQuery::from_static(path), None).await
     }
 
     /// Sends a POST. Returns the response status and the body. If the backend has closed the idle
@@ -135,7 +124,8 @@ impl PageFetcher {
         self.fetch(&PathAndQuery::from_static(path), Some(post)).await
     }
 
-    async fn fetch(
+    /// Sends a GET, or the POST `post`. Returns the response status and the body.
+    pub async fn fetch(
         &mut self,
         path: &PathAndQuery,
         post: Option<&PagePost>,

@@ -84,7 +84,7 @@ impl MetricsPage {
         by_rank: bool,
     ) -> Result<EngineLoad, ScrapeError> {
         if let Some((fetcher, path)) = &mut self.configured {
-            return read_load(fetcher.get_path(path).await?, &mut self.last, by_rank);
+            return read_load(fetcher.fetch(path, None).await?, &mut self.last, by_rank);
         }
         let load = read_load(backend.get(self.path).await?, &mut self.last, by_rank);
         let is_wrong_path = matches!(load, Err(ScrapeError::Status | ScrapeError::NotUnderstood));
