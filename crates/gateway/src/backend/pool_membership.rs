@@ -26,20 +26,14 @@ pub(super) struct PoolMembership {
 }
 
 impl PoolMembership {
-    /// The membership of a backend that will join a pool and has no position yet.
-    pub(super) const fn new(
-        candidate_sampler: Arc<CandidateSampler>,
-        capacity_notifier: Arc<CapacityNotifier>,
-        peers: Option<Arc<PeerExchange>>,
-        hop: HeaderValue,
-    ) -> Self {
-        let position = AtomicUsize::new(usize::MAX);
-        Self { candidate_sampler, position, capacity_notifier, peers, hop }
-    }
-
     /// The membership of a backend that is not in a pool.
     pub(super) fn none(now: Instant) -> Self {
-        let hop = HeaderValue::from_static("1.1 tokenweir");
-        Self::new(Arc::new(CandidateSampler::new(now, 0)), Arc::default(), None, hop)
+        Self {
+            candidate_sampler: Arc::new(CandidateSampler::new(now, 0)),
+            position: AtomicUsize::new(usize::MAX),
+            capacity_notifier: Arc::default(),
+            peers: None,
+            hop: HeaderValue::from_static("1.1 tokenweir"),
+        }
     }
 }

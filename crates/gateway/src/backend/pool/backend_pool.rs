@@ -13,7 +13,7 @@ use crate::backend::{Backend, SleepSettings};
 use arc_swap::{ArcSwap, Guard};
 use http::HeaderValue;
 use std::collections::HashSet;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use tokenweir_engine::address::BackendId;
@@ -171,13 +171,13 @@ impl BackendPool {
 
     /// Connects a new backend to the sampler and the notifier of this pool.
     fn register(&self, backend: Backend) -> Arc<Backend> {
-        let sampler = self.snapshot().candidate_sampler.clone();
-        let membership = PoolMembership::new(
-            sampler,
-            self.capacity_notifier.clone(),
-            self.peers.clone(),
-            self.hop.clone(),
-        );
+        let membership = PoolMembership {
+            candidate_sampler: self.snapshot().candidate_sampler.clone(),
+            position: AtomicUsize::new(usize::MAX),
+            capacity_notifier: self.capacity_notifier.clone(),
+            peers: self.peers.clone(),
+            hop: self.hop.clone(),
+        };
         Arc::new(backend.with_membership(membership))
     }
 
