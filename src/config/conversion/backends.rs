@@ -81,3 +81,18 @@ pub fn backend_tls_contexts(entries: &[BackendConfig]) -> Result<BackendTlsConte
         })
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::config::tests::parse;
+
+    #[test]
+    fn a_backend_that_the_configuration_drains_is_drained_from_the_start() {
+        let text = "backends:\n  - { url: \"http://a:1\", drained: true }\n  - url: http://b:1\n";
+        let config = parse(text).unwrap().config;
+        let backends = config.build_backends(&config.backends, |_| None).unwrap();
+        let is_drained: Vec<bool> =
+            backends.iter().map(|backend| backend.health.is_drained.get()).collect();
+        assert_eq!(is_drained, [true, false]);
+    }
+}

@@ -54,7 +54,7 @@ impl Backend {
         let now = clock::now();
         Self {
             identity: BackendIdentity::new(id, address, authorization),
-            health: BackendHealth::new(CircuitBreakerSettings::default(), now),
+            health: BackendHealth::new(now),
             load: BackendLoad::new(now),
             membership: PoolMembership::none(now),
             idle_pool: IdlePool::default(),
@@ -73,9 +73,10 @@ impl Backend {
         self
     }
 
-    /// Sets the settings of the circuit breaker. Resets the health to unknown.
+    /// Sets the settings of the circuit breaker.
     pub fn with_circuit_breaker(self, settings: CircuitBreakerSettings) -> Self {
-        Self { health: BackendHealth::new(settings, clock::now()), ..self }
+        self.health.breaker.set(settings);
+        self
     }
 
     /// Sets the age of a load report at which it has half of its weight in predictions.

@@ -74,14 +74,14 @@ const UNSERVED_TIME: Duration = Duration::from_mins(10);
 
 impl BackendHealth {
     /// The health of a new backend: unknown, with a closed circuit breaker.
-    pub(super) fn new(settings: CircuitBreakerSettings, now: Instant) -> Self {
+    pub(super) fn new(now: Instant) -> Self {
         Self {
             is_serving: AtomicBool::new(false),
             is_suspected: AtomicFlag::default(),
             is_drained: AtomicFlag::default(),
             is_model_list_stale: AtomicFlag::default(),
             has_unserved: AtomicFlag::default(),
-            breaker: CircuitBreaker::new(settings, now),
+            breaker: CircuitBreaker::new(CircuitBreakerSettings::default(), now),
             state: ArcSwap::default(),
             signals: Box::default(),
         }
@@ -320,7 +320,7 @@ mod tests {
     use tokenweir_protocol::clock;
 
     fn new_health() -> BackendHealth {
-        BackendHealth::new(CircuitBreakerSettings::default(), clock::now())
+        BackendHealth::new(clock::now())
     }
 
     #[test]
