@@ -89,8 +89,8 @@ impl Application {
         let gpu_client = client.clone();
         let settings = config.proxy_settings(memory_limit::available_bytes(), &env)?;
         let stored = pipeline.stored_responses;
-        let proxy = ProxyContext::new(settings, pool, access, stored, guard, telemetry, client)
-            .with_recording(pipeline.recording);
+        let mut proxy = ProxyContext::new(settings, pool, access, stored, guard, telemetry, client);
+        proxy.state.recording = pipeline.recording;
         let admin = Arc::new(Admin {
             authorizer: AdminAuthorizer::from_config(&config.access, config.admin, &env)?,
             proxy: proxy.state.clone(),

@@ -485,7 +485,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         capture_ratio: setup.captured,
         payload_sampling: (share > 0.0).then_some(payload_sampling),
     };
-    let proxy = ProxyContext::new(
+    let mut proxy = ProxyContext::new(
         settings,
         pool.clone(),
         setup.access,
@@ -493,8 +493,8 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         overload_guard,
         telemetry,
         client.clone(),
-    )
-    .with_recording(recording);
+    );
+    proxy.state.recording = recording;
     let body_memory = proxy.state.body_memory.clone();
     let (counted, credentials, captured) =
         (connection_limiter.clone(), setup.tls.credentials.clone(), capture.clone());

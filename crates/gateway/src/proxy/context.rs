@@ -128,13 +128,6 @@ impl ProxyContext {
         Self { state, settings: settings.requests, backend_client, retry }
     }
 
-    /// Sets which optional data the records of requests contain.
-    #[must_use]
-    pub fn with_recording(mut self, recording: RecordingSettings) -> Self {
-        self.state.recording = recording;
-        self
-    }
-
     /// The context after a reload. The settings of the shared state (observation, memory limits and
     /// admission) take effect during this call, before the new context is used.
     #[must_use]
