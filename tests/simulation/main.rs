@@ -252,10 +252,12 @@ fn pool(backends: usize, world: &World) -> Arc<BackendPool> {
         let address = BackendAddress::parse(&format!("http://127.0.0.1:{}", number + 1)).unwrap();
         let kv_events = KvEventSource::default().resolve(&no_kv_events(), &address);
         let breaker = CircuitBreakerSettings { slow_start: Duration::ZERO, ..Default::default() };
-        Backend::new(address.default_id(), address, None)
-            .with_settings(BackendSettings { may_inject_usage: injects, ..Default::default() })
-            .with_circuit_breaker(breaker)
-            .with_kv_events(kv_events)
+        let settings = BackendSettings { may_inject_usage: injects, ..Default::default() };
+        let backend = Backend::new(address.default_id(), address, None);
+        let mut backend = backend.with_settings(settings);
+        backend.health.breaker.set(breaker);
+        backend.identity.kv_events = kv_events;
+        backend
     };
     let backends = (0..backends).map(backend).collect();
     Arc::new(BackendPool::with_settings(backends, &PoolSettings::default()))

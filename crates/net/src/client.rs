@@ -35,7 +35,7 @@ pub struct HttpClient {
     /// The timeouts of requests.
     pub timeouts: HttpClientTimeouts,
     /// The pool of file descriptors for connections. The client listener can share it.
-    pub(crate) descriptors: FileDescriptorPool,
+    pub descriptors: FileDescriptorPool,
 }
 
 /// The source of the connection on which a request is sent.
@@ -69,25 +69,20 @@ impl HttpClient {
     #[must_use]
     pub fn with_timeouts(self, timeouts: HttpClientTimeouts) -> Self {
         let outbound = self.outbound_tls().clone();
-        Self::with_tls(timeouts, outbound).with_descriptors(self.descriptors)
+        Self { descriptors: self.descriptors, ..Self::with_tls(timeouts, outbound) }
     }
 
     /// Replaces the sockets of new connections by the streams that `dial` opens, for a simulation.
     #[cfg(feature = "testing")]
     #[must_use]
-    pub fn with_dial(self, dial: crate::tls::Dial) -> Self {
-        Self { connector: self.connector.with_dial(dial), ..self }
+    pub fn with_dial(mut self, dial: crate::tls::Dial) -> Self {
+        self.connector.dial = Some(dial);
+        self
     }
 
     /// The TLS contexts of the connections to backends.
     pub fn outbound_tls(&self) -> &Arc<OutboundTls> {
         &self.connector.outbound
-    }
-
-    /// Replaces the pool of file descriptors, so that the client can share it with other users.
-    #[must_use]
-    pub fn with_descriptors(self, descriptors: FileDescriptorPool) -> Self {
-        Self { descriptors, ..self }
     }
 
     /// Acquires a file descriptor for a health-check connection. Fails with

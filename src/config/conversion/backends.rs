@@ -25,7 +25,6 @@ impl Config {
         let build = |entry: &BackendConfig| {
             let secret = entry.secret().map(|secret| secret.resolve(&env));
             let authorization = secret.transpose()?.map(|secret| secret.bearer().clone());
-            let backend = Backend::new(entry.id(), entry.url.clone(), authorization);
             let settings = BackendSettings {
                 weight: entry.weight,
                 role: entry.role,
@@ -40,12 +39,13 @@ impl Config {
                 ),
             };
             let kv_events = entry.kv_events.clone().unwrap_or_default();
-            Ok(backend
-                .with_settings(settings)
-                .with_kv_events(kv_events.resolve(&self.kv_events, &entry.url))
-                .with_metrics_url(entry.metrics_url.clone())
-                .with_circuit_breaker(self.circuit_breaker)
-                .with_load_horizon(horizon))
+            let backend = Backend::new(entry.id(), entry.url.clone(), authorization);
+            let mut backend = backend.with_settings(settings);
+            backend.identity.kv_events = kv_events.resolve(&self.kv_events, &entry.url);
+            backend.identity.metrics_url.clone_from(&entry.metrics_url);
+            backend.health.breaker.set(self.circuit_breaker);
+            backend.load.set_horizon(horizon);
+            Ok(backend)
         };
         entries.iter().map(build).collect()
     }

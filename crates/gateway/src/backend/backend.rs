@@ -3,7 +3,6 @@
 use super::drain::{Drain, DrainInitiator};
 use super::health::BackendHealth;
 use super::identity::{BackendIdentity, BackendSettings};
-use super::kv_events::KvEventSource;
 use super::load::BackendLoad;
 use super::pool_membership::PoolMembership;
 use super::state::{BackendState, DownCause, Health};
@@ -11,8 +10,8 @@ use http::HeaderValue;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use tokenweir_engine::address::BackendAddress;
 use tokenweir_engine::address::BackendId;
-use tokenweir_engine::address::{BackendAddress, MetricsUrl};
 use tokenweir_engine::dialect::EngineKind;
 use tokenweir_net::idle_pool::IdlePool;
 use tokenweir_net::resource_exhaustion;
@@ -20,9 +19,7 @@ use tokenweir_protocol::clock;
 use tokenweir_protocol::openai::Api;
 use tokenweir_request::record::BackendCondition;
 use tokenweir_routing::PromptFingerprint;
-use tokenweir_routing::resilience::{
-    Availability, BreakerAction, CircuitBreakerSettings, FailureKind,
-};
+use tokenweir_routing::resilience::{Availability, BreakerAction, FailureKind};
 
 /// One backend. A change of its health or its load is published to its pool.
 ///
@@ -40,7 +37,7 @@ pub struct Backend {
     /// The requests in flight, the estimates of load and speed, and the stalls and gaps of streams.
     pub load: BackendLoad,
     /// The membership in a pool, to which changes of health and load are published.
-    membership: PoolMembership,
+    pub(super) membership: PoolMembership,
     /// The idle connections to the backend.
     pub idle_pool: IdlePool,
 }
@@ -61,30 +58,6 @@ impl Backend {
         }
     }
 
-    /// Sets the URL of the metrics page. `None`: the page is at a known path of the backend.
-    pub fn with_metrics_url(mut self, metrics_url: Option<MetricsUrl>) -> Self {
-        self.identity.metrics_url = metrics_url;
-        self
-    }
-
-    /// Sets the publishers of KV events. `None`: the gateway does not subscribe to them.
-    pub fn with_kv_events(mut self, source: Option<KvEventSource>) -> Self {
-        self.identity.kv_events = source;
-        self
-    }
-
-    /// Sets the settings of the circuit breaker.
-    pub fn with_circuit_breaker(self, settings: CircuitBreakerSettings) -> Self {
-        self.health.breaker.set(settings);
-        self
-    }
-
-    /// Sets the age of a load report at which it has half of its weight in predictions.
-    pub fn with_load_horizon(self, horizon: Duration) -> Self {
-        self.load.set_horizon(horizon);
-        self
-    }
-
     /// Sets the settings that a reload can change.
     #[must_use]
     pub fn with_settings(self, settings: BackendSettings) -> Self {
@@ -94,11 +67,6 @@ impl Backend {
         }
         self.identity.replace_settings(Arc::new(settings));
         self
-    }
-
-    /// The same backend as a member of a pool.
-    pub(super) fn with_membership(self, membership: PoolMembership) -> Self {
-        Self { membership, ..self }
     }
 
     /// Copies the settings of `other` that can change while the backend stays in the pool: weight, usage

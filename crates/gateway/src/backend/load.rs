@@ -62,7 +62,7 @@ impl BackendLoad {
     }
 
     /// Sets the age of a load report at which it has half of its weight in predictions.
-    pub(super) fn set_horizon(&self, horizon: Duration) {
+    pub fn set_horizon(&self, horizon: Duration) {
         self.estimator.set_horizon(horizon);
         self.ranks.set_horizon(horizon);
     }

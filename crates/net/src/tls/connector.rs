@@ -39,7 +39,7 @@ pub struct Connector {
     timeout: Duration,
     /// Opens the connections of a simulation, without sockets. `None`: connections have sockets.
     #[cfg(feature = "testing")]
-    dial: Option<Dial>,
+    pub(crate) dial: Option<Dial>,
 }
 
 /// Opens a connection of a simulation.
@@ -139,13 +139,6 @@ impl Connector {
             #[cfg(feature = "testing")]
             dial: None,
         }
-    }
-
-    /// Replaces the sockets of new connections by the streams that `dial` opens, for a simulation.
-    #[cfg(feature = "testing")]
-    #[must_use]
-    pub fn with_dial(self, dial: Dial) -> Self {
-        Self { dial: Some(dial), ..self }
     }
 }
 

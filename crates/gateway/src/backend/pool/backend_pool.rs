@@ -170,15 +170,15 @@ impl BackendPool {
     }
 
     /// Connects a new backend to the sampler and the notifier of this pool.
-    fn register(&self, backend: Backend) -> Arc<Backend> {
-        let membership = PoolMembership {
+    fn register(&self, mut backend: Backend) -> Arc<Backend> {
+        backend.membership = PoolMembership {
             candidate_sampler: self.snapshot().candidate_sampler.clone(),
             position: AtomicUsize::new(usize::MAX),
             capacity_notifier: self.capacity_notifier.clone(),
             peers: self.peers.clone(),
             hop: self.hop.clone(),
         };
-        Arc::new(backend.with_membership(membership))
+        Arc::new(backend)
     }
 
     /// Applies a planned update and the settings. New requests are sent to the new set of backends

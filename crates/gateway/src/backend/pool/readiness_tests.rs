@@ -17,7 +17,11 @@ use tokenweir_routing::{PANIC, Policy, PolicyKind};
 fn pool_with_models(models: &[&[&str]], panic_threshold: f64, kind: PolicyKind) -> BackendPool {
     let breaker =
         resilience::CircuitBreakerSettings { slow_start: Duration::ZERO, ..Default::default() };
-    let backend = |port| backend_at(port).with_circuit_breaker(breaker);
+    let backend = |port| {
+        let backend = backend_at(port);
+        backend.health.breaker.set(breaker);
+        backend
+    };
     let backends = (8000..).map(backend).take(models.len()).collect();
     let models: Vec<_> = models.iter().copied().map(Some).collect();
     let policy = Policy { kind, ..Policy::default() };

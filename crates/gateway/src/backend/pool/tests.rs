@@ -229,7 +229,7 @@ fn a_retained_backend_keeps_its_state_and_gets_the_new_settings() {
     assert!(before[0].load.estimator.local_load().backlog > 0);
     let settings = BackendSettings { weight: 7, ..Default::default() };
     let changed = backend_at(8000).with_settings(settings);
-    let changed = changed.with_load_horizon(Duration::from_secs(9));
+    changed.load.set_horizon(Duration::from_secs(9));
     set_backends(&pool, vec![backend_at(8001), changed]);
     let after = pool.backends();
     assert!(Arc::ptr_eq(&before[0], &after[0]) && Arc::ptr_eq(&before[1], &after[1]));
