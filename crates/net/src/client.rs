@@ -156,7 +156,7 @@ impl HttpClient {
             let mut response = connection.send(request, stream, idle).await?;
             let is_tunnel = response.status() == StatusCode::SWITCHING_PROTOCOLS;
             if !is_tunnel && !headers::is_event_stream(response.headers()) {
-                response.body_mut().limit_silence(timeout);
+                response.body_mut().max_silence = Some(timeout);
             }
             Ok(response)
         };

@@ -210,7 +210,7 @@ impl BackendPool {
         }
         let is_for_legs = |backend: &Arc<Backend>| backend.identity.role() == Some(Role::Prefill);
         let has_prefill_backends = backends.iter().any(is_for_legs);
-        state.model_labels.set_max_labels(settings.max_model_labels);
+        state.model_labels.max_labels = settings.max_model_labels;
         self.snapshot.store(Arc::new(PoolSnapshot {
             routes: build_routes(&rules, &backends, &mut state.model_labels, backends_left),
             backends,

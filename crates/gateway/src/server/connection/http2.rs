@@ -43,7 +43,9 @@ pub(super) async fn serve(
     let stream = stream.with_idle_timeout(context.permit.activity.clone(), *limits);
     let executor = StreamExecutor::default();
     let service = service_fn(|request: hyper::Request<hyper::body::Incoming>| {
-        let abort_handle = executor.prepare_stream(context.register_stream());
+        // The stream can be aborted without the other streams of the connection.
+        let stream = context.state.abort_registry.stream(&context.abort_handle);
+        let abort_handle = executor.prepare_stream(stream);
         let request = request.map(RequestBody::Http2);
         // hyper limits the size of a request head, but not the number of its headers.
         let started = if request.headers().len() > limits.max_headers {

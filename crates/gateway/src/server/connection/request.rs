@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokenweir_net::supervise::{self, BackgroundTask};
 use tokenweir_request::error::{ErrorEnvelope, GatewayError};
-use tokenweir_request::observe::{RegisteredAbortHandle, ResponseAbortHandle};
+use tokenweir_request::observe::ResponseAbortHandle;
 
 /// The values that the requests of one client connection share.
 pub(super) struct ConnectionContext {
@@ -76,12 +76,6 @@ impl ConnectionContext {
         let envelope = ErrorEnvelope::for_path(request.uri().path());
         let response = error.to_response_in(envelope, None).map(ProxyResponseBody::Complete);
         (self.permit.acquire_request(), response)
-    }
-
-    /// Registers an HTTP/2 stream of the connection, so that the stream can be aborted without the
-    /// other streams.
-    pub(super) fn register_stream(&self) -> RegisteredAbortHandle {
-        self.state.abort_registry.stream(&self.abort_handle)
     }
 }
 
