@@ -6,7 +6,7 @@
 use libfuzzer_sys::fuzz_target;
 use std::sync::Arc;
 use tokenweir::admin;
-use tokenweir_gateway::backend::Backend;
+use tokenweir_gateway::backend::{Backend, PoolSettings};
 use tokenweir_gateway::backend::pool::{BackendPool, BackendRequirements};
 use tokenweir_gateway::telemetry::metric::KnownLabelValues;
 use tokenweir_gateway::telemetry::metrics_registry::{BucketOverrides, ExpositionFormat, Prometheus};
@@ -15,14 +15,14 @@ use tokenweir_engine::address::BackendAddress;
 use tokenweir_engine::dialect::EngineLoad;
 use tokenweir_net::supervise::{BackgroundTask, PanicCounts};
 use tokenweir_protocol::clock;
-use tokenweir_routing::{Policy, PromptFingerprint};
+use tokenweir_routing::PromptFingerprint;
 
 fuzz_target!(|pages: &[u8]| {
     let backends = ["http://127.0.0.1:9", "http://127.0.0.1:10"].map(|url| {
         let address = BackendAddress::parse(url).expect("a valid address");
         Backend::new(address.default_id(), address, None)
     });
-    let pool = BackendPool::new(backends.into(), &[], Policy::default());
+    let pool = BackendPool::with_settings(backends.into(), &PoolSettings::default());
     pool.backends().iter().for_each(|backend| backend.mark_up());
     let bad = pool.backends()[0].clone();
     for (page, number) in pages.split(|byte| *byte == 0).zip(0_u64..) {

@@ -69,7 +69,7 @@ pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot 
         reason: unavailability_reason(&state),
         weight: backend.weight(),
         role: backend.identity.role().map(Role::as_str),
-        drained: backend.health.is_drained(),
+        drained: backend.health.is_drained.get(),
         drain: backend.health.drain().map(|drain| drain_summary(&drain, now)),
         version: state.version.as_deref().map(Into::into),
         front_end: state.front_end.map(FrontEnd::as_str),

@@ -93,7 +93,7 @@ fn compress(page: &[u8]) -> Vec<u8> {
 }
 
 pub(super) async fn get_readiness(State(admin): State<Arc<Admin>>) -> Response {
-    if admin.proxy.is_draining() {
+    if admin.proxy.draining.get() {
         return (StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response();
     }
     let now = clock::now();

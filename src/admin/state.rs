@@ -88,7 +88,7 @@ impl Admin {
         let ProxyState { pool, access, admission, body_memory, open_streams, telemetry, .. } =
             &self.proxy;
         telemetry.settle();
-        let draining = self.proxy.is_draining();
+        let draining = self.proxy.draining.get();
         let readiness = pool.readiness(now);
         let unready_reason = self.unready_reason(&readiness, now);
         let mut status = StatusSnapshot {

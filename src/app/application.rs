@@ -89,8 +89,8 @@ impl Application {
         let gpu_client = client.clone();
         let settings = config.proxy_settings(memory_limit::available_bytes(), &env)?;
         let stored = pipeline.stored_responses;
-        let proxy = ProxyContext::new(settings, pool, access, stored, guard, telemetry, client)
-            .with_recording(pipeline.recording);
+        let mut proxy = ProxyContext::new(settings, pool, access, stored, guard, telemetry, client);
+        proxy.state.recording = pipeline.recording;
         let admin = Arc::new(Admin {
             authorizer: AdminAuthorizer::from_config(&config.access, config.admin, &env)?,
             proxy: proxy.state.clone(),
@@ -226,8 +226,8 @@ async fn build_pool(
     sources.wait_for_all_sources(FIRST_SCRAPE_TIMEOUT).await;
     let entries = sources.backends(config);
     overload_guard.set_health_checkers(entries.len() + config.gpu.exporters.len());
-    let client = HttpClient::with_tls(config.timeouts, config.outbound_tls(&entries)?)
-        .with_descriptors(overload_guard.descriptors().clone());
+    let mut client = HttpClient::with_tls(config.timeouts, config.outbound_tls(&entries)?);
+    client.descriptors = overload_guard.descriptors.clone();
     let backends = config.build_backends(&entries, env)?;
     let pool = BackendPool::with_peers(backends, &config.pool_settings(), peers);
     Ok((sources, Arc::new(pool), client))

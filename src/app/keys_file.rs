@@ -6,7 +6,7 @@ use crate::config::{self, Config, ConfigError};
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokenweir_gateway::proxy::access::AccessControl;
-use tokenweir_net::file_watcher::{self, FileWatcher};
+use tokenweir_net::file_watcher::{FileWatcher, LoadError};
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_request::access::KeyFile;
 
@@ -37,40 +37,30 @@ impl KeysFileWatcher {
     pub(crate) async fn watch(mut self, access: Arc<AccessControl>) {
         loop {
             self.watcher.changed().await;
-            match self.watcher.problem() {
-                None => self.reload(&access).await,
-                Some(problem) => self.keep_previous(&access, problem),
-            }
+            self.reload(&access).await;
         }
     }
 
     async fn reload(&mut self, access: &AccessControl) {
         let (file, tiers) = (self.file.clone(), self.tiers.clone());
-        let loading = file_watcher::read_within_limit(move || config::load_keys(&file, &tiers));
-        match loading.await {
-            None => {
-                self.watcher.retry_later();
-                self.keep_previous(access, "it could not be read in time");
-            }
-            Some(Ok(key_file)) => {
+        let load = move || config::load_keys(&file, &tiers);
+        let error = match self.watcher.load(load, ConfigError::is_unreadable).await {
+            Ok(key_file) => {
                 access.replace_keys(Some(&key_file));
                 let (file, tenants) = (self.file.display(), key_file.tenants.len());
                 let keys = access.keys().map_or(0, |keys| keys.len());
                 tracing::info!(%file, tenants, keys, "keys reloaded");
+                return;
             }
-            Some(Err(error)) => {
-                if error.is_unreadable() {
-                    self.watcher.retry_later();
-                }
+            Err(LoadError::Unread(error)) => {
+                tracing::error!(error, "keys file cannot be read: the previous keys stay active");
+                error
+            }
+            Err(LoadError::Invalid(error)) => {
                 tracing::error!(%error, "keys file is invalid: the previous keys stay active");
-                access.set_reload_error(error.to_string());
+                error.to_string()
             }
-        }
-    }
-
-    fn keep_previous(&self, access: &AccessControl, problem: &str) {
-        let error = format!("{}: {problem}", self.file.display());
-        tracing::error!(error, "keys file cannot be read: the previous keys stay active");
+        };
         access.set_reload_error(error);
     }
 }

@@ -193,23 +193,14 @@ impl Reloader {
 
     async fn load_and_apply(&mut self, file: PathBuf) -> Result<ReloadOutcome, String> {
         // A change of the configuration file after this point triggers another reload.
-        self.triggers.file_watcher.skip_current_within_limit().await;
-        if let Some(problem) = self.triggers.file_watcher.problem() {
-            return Err(format!("{}: {problem}", file.display()));
-        }
-        let overrides = self.overrides.clone();
-        let loading = file_watcher::read_within_limit(move || Config::load(Some(&file), overrides));
-        let Some(loaded) = loading.await else {
-            self.triggers.file_watcher.retry_later();
-            return Err("the configuration could not be read in time".to_owned());
-        };
-        if loaded.as_ref().is_err_and(ConfigError::is_unreadable) {
-            // The cause of a read error may disappear without a change of the file.
-            self.triggers.file_watcher.retry_later();
-        }
-        let loaded = loaded.and_then(|loaded| loaded.require_backend().map(|()| loaded));
-        let loaded = loaded.and_then(|loaded| loaded.require_support().map(|()| loaded));
-        let mut reloaded = self.loaded.reload(loaded.map_err(|error| error.to_string())?);
+        let (watcher, overrides) = (&mut self.triggers.file_watcher, self.overrides.clone());
+        watcher.skip_current_within_limit().await;
+        let load = move || Config::load(Some(&file), overrides);
+        let loaded = watcher.load(load, ConfigError::is_unreadable).await;
+        let loaded = loaded.map_err(|error| error.to_string())?;
+        let required = loaded.require_backend().and_then(|()| loaded.require_support());
+        required.map_err(|error| error.to_string())?;
+        let mut reloaded = self.loaded.reload(loaded);
         reloaded.changed.extend(self.apply(&reloaded.loaded.config).await?);
         self.loaded = reloaded.loaded.clone();
         self.admin.configuration.replace(self.loaded.view(), clock::wall_time());

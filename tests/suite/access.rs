@@ -58,7 +58,9 @@ pub(crate) fn access_of(tenants: Vec<TenantEntry>) -> Arc<AccessControl> {
 
 /// Access control without tenants, which gives all clients these permissions.
 pub(crate) fn access_for_all(allowed: &[Permission]) -> Arc<AccessControl> {
-    Arc::new(AccessControl::default().with_permissions(Permissions::new(allowed)))
+    let mut access = AccessControl::new(None, Cors::default());
+    access.permissions = Permissions::new(allowed);
+    Arc::new(access)
 }
 
 async fn gated(fake: &ScriptedBackend, tenant: TenantEntry) -> Running {

@@ -7,8 +7,9 @@
 
 use crate::backend_body::BackendBody;
 use crate::connection::Connection;
+pub use crate::connection::HttpClientTimeouts;
 use crate::file_descriptors::{FileDescriptorPermit, FileDescriptorPool};
-use crate::idle_pool::{ConnectionLimits, IdlePool};
+use crate::idle_pool::IdlePool;
 use crate::request_stream::{RequestStream, UploadProgress};
 use crate::resource_exhaustion::{describe_exhaustion, is_timeout};
 pub use crate::send_error::SendError;
@@ -18,15 +19,11 @@ use futures_util::FutureExt;
 use futures_util::future::Either;
 use http::{Request, Response, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::error::Error as StdError;
 use std::future::Future;
-use std::num::NonZeroU32;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_protocol::units;
 use tokenweir_protocol::{clock, headers};
 use tokio::time::error::Elapsed;
 use tower::ServiceExt;
@@ -35,43 +32,10 @@ use tower::ServiceExt;
 #[derive(Debug, Clone)]
 pub struct HttpClient {
     connector: Connector,
-    connection_limits: ConnectionLimits,
-    response_header_timeout: Duration,
+    /// The timeouts of requests.
+    pub timeouts: HttpClientTimeouts,
     /// The pool of file descriptors for connections. The client listener can share it.
-    descriptors: FileDescriptorPool,
-}
-
-/// Timeouts of requests to backends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct HttpClientTimeouts {
-    /// Timeout for a new connection to a backend. The TLS handshake has the same timeout again.
-    #[serde(with = "units::Duration")]
-    pub connect: Duration,
-    /// Timeout for the response head of a backend, and for each further part of a body that is no
-    /// event stream. Without streaming, vLLM sends the head when it has generated the whole
-    /// response.
-    #[serde(with = "units::Duration")]
-    pub response_headers: Duration,
-    /// Timeout for the first output of a stream, from the head of the client's request. `None`: no
-    /// limit.
-    #[serde(with = "units::OptionalDuration")]
-    pub first_output: Option<Duration>,
-    /// Timeout for the whole request, from its head to the end of the response, or without
-    /// streaming to the response head. `None`: no limit.
-    #[serde(with = "units::OptionalDuration")]
-    pub total: Option<Duration>,
-    /// Time after which an idle connection to a backend is closed. Keep it below that of the
-    /// backends (vLLM: 5 s).
-    #[serde(with = "units::Duration")]
-    pub idle_connection: Duration,
-    /// Time after which a connection to a backend gets no further request. Within this time the
-    /// gateway follows a host name that moves to another address. `None`: no limit.
-    #[serde(with = "units::OptionalDuration")]
-    pub connection_age: Option<Duration>,
-    /// Number of requests after which a connection to a backend gets no further request, for load
-    /// balancers that distribute connections. `None`: no limit.
-    pub connection_requests: Option<NonZeroU32>,
+    pub descriptors: FileDescriptorPool,
 }
 
 /// The source of the connection on which a request is sent.
@@ -82,24 +46,6 @@ pub enum ConnectionSource {
     /// A new connection. A request is retried on a new connection after its pooled connection was
     /// closed, because the backend may also have closed the other pooled connections.
     New,
-}
-
-// === impl HttpClientTimeouts ===
-
-impl Default for HttpClientTimeouts {
-    /// Timeouts of 2 s to connect, 10 min for the response head, 10 min for the first output, 3 s for
-    /// idle connections, and 1 min for the age of a connection. The whole request has no limit.
-    fn default() -> Self {
-        Self {
-            connect: Duration::from_secs(2),
-            response_headers: Duration::from_mins(10),
-            first_output: Some(Duration::from_mins(10)),
-            total: None,
-            idle_connection: Duration::from_secs(3),
-            connection_age: Some(Duration::from_mins(1)),
-            connection_requests: None,
-        }
-    }
 }
 
 // === impl HttpClient ===
@@ -116,41 +62,27 @@ impl HttpClient {
     pub fn with_tls(timeouts: HttpClientTimeouts, outbound: Arc<OutboundTls>) -> Self {
         let connector = Connector::new(outbound, timeouts.connect);
         let descriptors = FileDescriptorPool::default();
-        Self {
-            connector,
-            connection_limits: ConnectionLimits {
-                idle: timeouts.idle_connection,
-                age: timeouts.connection_age,
-                requests: timeouts.connection_requests.map(NonZeroU32::get),
-            },
-            response_header_timeout: timeouts.response_headers,
-            descriptors,
-        }
+        Self { connector, timeouts, descriptors }
     }
 
     /// Replaces the timeouts. The TLS contexts and the pool of file descriptors are kept.
     #[must_use]
     pub fn with_timeouts(self, timeouts: HttpClientTimeouts) -> Self {
         let outbound = self.outbound_tls().clone();
-        Self::with_tls(timeouts, outbound).with_descriptors(self.descriptors)
+        Self { descriptors: self.descriptors, ..Self::with_tls(timeouts, outbound) }
     }
 
     /// Replaces the sockets of new connections by the streams that `dial` opens, for a simulation.
     #[cfg(feature = "testing")]
     #[must_use]
-    pub fn with_dial(self, dial: crate::tls::Dial) -> Self {
-        Self { connector: self.connector.with_dial(dial), ..self }
+    pub fn with_dial(mut self, dial: crate::tls::Dial) -> Self {
+        self.connector.dial = Some(dial);
+        self
     }
 
     /// The TLS contexts of the connections to backends.
     pub fn outbound_tls(&self) -> &Arc<OutboundTls> {
-        self.connector.outbound()
-    }
-
-    /// Replaces the pool of file descriptors, so that the client can share it with other users.
-    #[must_use]
-    pub fn with_descriptors(self, descriptors: FileDescriptorPool) -> Self {
-        Self { descriptors, ..self }
+        &self.connector.outbound
     }
 
     /// Acquires a file descriptor for a health-check connection. Fails with
@@ -161,12 +93,6 @@ impl HttpClient {
     ) -> Result<FileDescriptorPermit, SendError> {
         let descriptor = self.descriptors.acquire_for_probe(timeout).await;
         descriptor.ok_or_else(|| exhausted_error(&NO_DESCRIPTOR_MESSAGE))
-    }
-
-    /// Whether a health-check connection may stay open until the next health check: enough file
-    /// descriptors are free.
-    pub fn has_capacity_for_probes(&self) -> bool {
-        self.descriptors.has_capacity_for_probes()
     }
 
     /// Opens a new connection, without the idle pool and without a permit for its file descriptor.
@@ -182,27 +108,22 @@ impl HttpClient {
         })
     }
 
-    /// Time after which an idle connection to a backend is closed.
-    pub fn idle_timeout(&self) -> Duration {
-        self.connection_limits.idle
-    }
-
-    /// The limits after which a connection to a backend gets no further request.
-    pub(crate) fn connection_limits(&self) -> &ConnectionLimits {
-        &self.connection_limits
-    }
-
-    /// Sends a request with an absolute URI over a pooled or a new connection and waits for the
-    /// response head. Dropping the future closes the connection.
+    /// Sends a request as [`send_via`](Self::send_via) does. If the server has closed the pooled
+    /// connection, sends the request once more, over a new connection: the server may get it twice.
     pub async fn send(
         &self,
         idle: &IdlePool,
         request: Request<Bytes>,
     ) -> Result<Response<BackendBody>, SendError> {
-        self.send_via(ConnectionSource::Pool, None, idle, (request, None)).await
+        let send = |via| self.send_via(via, None, idle, (request.clone(), None));
+        match send(ConnectionSource::Pool).await {
+            Err(SendError::StaleConnection { .. }) => send(ConnectionSource::New).await,
+            result => result,
+        }
     }
 
-    /// Sends a request as [`send`](Self::send) does, over a connection from the source `via`.
+    /// Sends a request with an absolute URI over a connection from the source `via` and waits for the
+    /// response head. Dropping the future closes the connection.
     /// `timeout` bounds the time until the response head, including a new connection, and in a body
     /// other than an event stream the time until each part. `None`: the timeout of this client. A request
     /// with a [`RequestStream`] has its body there. The timeout does not run while the gateway waits for
@@ -214,13 +135,13 @@ impl HttpClient {
         idle: &IdlePool,
         (request, stream): (Request<Bytes>, Option<RequestStream>),
     ) -> impl Future<Output = Result<Response<BackendBody>, SendError>> {
-        let timeout = timeout.unwrap_or(self.response_header_timeout);
+        let timeout = timeout.unwrap_or(self.timeouts.response_headers);
         let upload = stream.as_ref().and_then(RequestStream::upload);
         // Only this future holds the request. An `async fn` would reserve memory for the request a
         // second time.
         let response = async move {
             let pooled = match via {
-                ConnectionSource::Pool => idle.take(&self.connection_limits, clock::now()),
+                ConnectionSource::Pool => idle.take(&self.timeouts, clock::now()),
                 ConnectionSource::New => None,
             };
             let connection = if let Some(connection) = pooled {
@@ -235,7 +156,7 @@ impl HttpClient {
             let mut response = connection.send(request, stream, idle).await?;
             let is_tunnel = response.status() == StatusCode::SWITCHING_PROTOCOLS;
             if !is_tunnel && !headers::is_event_stream(response.headers()) {
-                response.body_mut().limit_silence(timeout);
+                response.body_mut().max_silence = Some(timeout);
             }
             Ok(response)
         };
@@ -298,6 +219,8 @@ pub fn root_cause<'a>(error: &'a (dyn StdError + 'static)) -> &'a (dyn StdError 
 mod tests {
     use super::*;
     use std::io::{Error, ErrorKind};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
 
     #[test]
     fn a_connection_that_takes_too_long_is_a_timeout_and_a_refused_one_is_not() {
@@ -311,6 +234,34 @@ mod tests {
                      certificate is not valid after 5 (2 seconds ago)";
         assert_eq!(lasting_text(error), "invalid peer certificate: certificate expired");
         assert_eq!(lasting_text("connection refused"), "connection refused");
+    }
+
+    #[tokio::test]
+    async fn a_request_on_a_pooled_connection_that_the_server_closed_is_sent_again() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        let response = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+        let serving = async {
+            let (mut first, _) = listener.accept().await.unwrap();
+            assert!(first.read(&mut [0; 4_096]).await.unwrap() > 0);
+            first.write_all(response).await.unwrap();
+            // The second request is too long to be written before the close.
+            first.read_u8().await.unwrap();
+            drop(first);
+            let (mut second, _) = listener.accept().await.unwrap();
+            second.write_all(response).await.unwrap();
+            second
+        };
+        let sending = async {
+            let (client, idle) =
+                (HttpClient::new(HttpClientTimeouts::default()), IdlePool::default());
+            for length in [0, 64 << 20] {
+                let request = Request::post(&url).body(vec![b'x'; length].into()).unwrap();
+                let response = client.send(&idle, request).await.unwrap();
+                assert_eq!(response.status(), StatusCode::OK, "{length}");
+            }
+        };
+        tokio::join!(sending, serving);
     }
 
     #[tokio::test(start_paused = true)]

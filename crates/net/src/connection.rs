@@ -9,14 +9,18 @@ use crate::tls::MaybeTlsStream;
 use bytes::buf::Chain;
 use bytes::{Buf, Bytes, BytesMut};
 use http::Method;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use std::future::poll_fn;
 use std::io::{self, ErrorKind, IoSlice};
 use std::mem::MaybeUninit;
+use std::num::NonZeroU32;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker, ready};
 use std::time::{Duration, Instant};
 use tokenweir_protocol::clock;
 use tokenweir_protocol::http1::{self, Http1ParseError, ResponseHead};
+use tokenweir_protocol::units;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// An HTTP/1.1 connection to a backend. It carries at most one request at a time.
@@ -33,6 +37,39 @@ pub struct Connection {
     /// The permit of the file descriptor. The field is declared after `stream`, so that the permit
     /// is returned only after the stream is closed.
     _descriptor: FileDescriptorPermit,
+}
+
+/// Timeouts of requests to backends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct HttpClientTimeouts {
+    /// Timeout for a new connection to a backend. The TLS handshake has the same timeout again.
+    #[serde(with = "units::Duration")]
+    pub connect: Duration,
+    /// Timeout for the response head of a backend, and for each further part of a body that is no
+    /// event stream. Without streaming, vLLM sends the head when it has generated the whole
+    /// response.
+    #[serde(with = "units::Duration")]
+    pub response_headers: Duration,
+    /// Timeout for the first output of a stream, from the head of the client's request. `None`: no
+    /// limit.
+    #[serde(with = "units::OptionalDuration")]
+    pub first_output: Option<Duration>,
+    /// Timeout for the whole request, from its head to the end of the response, or without
+    /// streaming to the response head. `None`: no limit.
+    #[serde(with = "units::OptionalDuration")]
+    pub total: Option<Duration>,
+    /// Time after which an idle connection to a backend is closed. Keep it below that of the
+    /// backends (vLLM: 5 s).
+    #[serde(with = "units::Duration")]
+    pub idle_connection: Duration,
+    /// Time after which a connection to a backend gets no further request. Within this time the
+    /// gateway follows a host name that moves to another address. `None`: no limit.
+    #[serde(with = "units::OptionalDuration")]
+    pub connection_age: Option<Duration>,
+    /// Number of requests after which a connection to a backend gets no further request, for load
+    /// balancers that distribute connections. `None`: no limit.
+    pub connection_requests: Option<NonZeroU32>,
 }
 
 /// The part of a request that is not yet written.
@@ -69,6 +106,26 @@ const MAX_RESPONSE_HEAD_BYTES: usize = 256 << 10;
 /// Maximum size of one read from the socket, in bytes. It bounds the bytes that are buffered for a
 /// slow client.
 const READ_BUFFER_BYTES: usize = 16 << 10;
+
+// === impl HttpClientTimeouts ===
+
+impl Default for HttpClientTimeouts {
+    /// Timeouts of 2 s to connect, 10 min for the response head, 10 min for the first output, 3 s for
+    /// idle connections, and 1 min for the age of a connection. The whole request has no limit.
+    fn default() -> Self {
+        Self {
+            connect: Duration::from_secs(2),
+            response_headers: Duration::from_mins(10),
+            first_output: Some(Duration::from_mins(10)),
+            total: None,
+            idle_connection: Duration::from_secs(3),
+            connection_age: Some(Duration::from_mins(1)),
+            connection_requests: None,
+        }
+    }
+}
+
+// === impl UnsentRequest, Connection ===
 
 impl UnsentRequest {
     /// A request of which nothing is written: its head, the beginning of its body, and the further
@@ -184,6 +241,14 @@ impl Connection {
     /// Whether the connection has been idle for at least `duration`.
     pub fn has_been_idle_for(&self, duration: Duration, now: Instant) -> bool {
         now.saturating_duration_since(self.idle_since) >= duration
+    }
+
+    /// Whether the connection is neither too old for another request nor has carried too many.
+    pub(crate) fn is_within(&self, limits: &HttpClientTimeouts, now: Instant) -> bool {
+        let age = now.saturating_duration_since(self.opened_at);
+        let requests = self.served_requests;
+        limits.connection_age.is_none_or(|limit| age < limit)
+            && limits.connection_requests.is_none_or(|limit| requests < limit.get())
     }
 
     /// Whether the connection can carry another request: there are no unread bytes, and the backend

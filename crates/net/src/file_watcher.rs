@@ -44,6 +44,17 @@ enum FileState {
     Late,
 }
 
+/// Why the owner of a watcher gets no value from its files.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError<E> {
+    /// A read of the files would block, or takes too long.
+    #[error("{0}")]
+    Unread(String),
+    /// The loader failed.
+    #[error("{0}")]
+    Invalid(E),
+}
+
 /// Longest wait for the content of a file.
 pub const READ_LIMIT: Duration = Duration::from_secs(5);
 /// Time between two polls after a read that was too long. The thread of that read is lost until the
@@ -84,12 +95,33 @@ impl FileWatcher {
 
     /// Why the files of the last report must not be read: a read would block. `None`: the files can
     /// be read, or are missing.
-    pub fn problem(&self) -> Option<&'static str> {
+    fn problem(&self) -> Option<&'static str> {
         match self.reported {
             Some(FileState::NotRegular) => Some(NOT_REGULAR),
             Some(FileState::Late) => Some(LATE),
             _ => None,
         }
+    }
+
+    /// Loads a value from the files with `load`, which may block, after a report. If the files could not
+    /// be read, which `is_unreadable` decides for an error of `load`, the watcher reports a change again
+    /// later: the cause of a read error may disappear without a change of the files.
+    pub async fn load<T: Send + 'static, E: Send + 'static>(
+        &mut self,
+        load: impl FnOnce() -> Result<T, E> + Send + 'static,
+        is_unreadable: impl FnOnce(&E) -> bool,
+    ) -> Result<T, LoadError<E>> {
+        let files = self.files.iter().map(|file| file.display().to_string());
+        let files = files.collect::<Vec<_>>().join(", ");
+        let unread = |problem: &str| Err(LoadError::Unread(format!("{files}: {problem}")));
+        if let Some(problem) = self.problem() {
+            return unread(problem);
+        }
+        let loaded = read_within_limit(load).await;
+        if loaded.as_ref().is_none_or(|loaded| loaded.as_ref().is_err_and(is_unreadable)) {
+            self.retry_later();
+        }
+        loaded.map_or_else(|| unread(LOAD_LATE), |loaded| loaded.map_err(LoadError::Invalid))
     }
 
     /// Makes the watcher report the current state again, for an owner that could not read the
@@ -133,11 +165,6 @@ impl FileWatcher {
         }
     }
 
-    /// The paths of the watched files.
-    pub fn files(&self) -> &[PathBuf] {
-        &self.files
-    }
-
     async fn read_state(&self) -> FileState {
         let (files, pending_reads) = (self.files.clone(), self.pending_reads.clone());
         if pending_reads.fetch_add(1, Ordering::Relaxed) >= MAX_PENDING_READS {
@@ -157,6 +184,8 @@ impl FileWatcher {
 const NOT_REGULAR: &str = "this is no regular file: a directory, a FIFO or a device";
 /// The text for operators about a file whose read does not end in time.
 const LATE: &str = "reading this file takes longer than 5 s: its file system does not respond";
+/// The text for operators about a file that the watcher could read and its owner could not.
+const LOAD_LATE: &str = "it could not be read in time";
 
 /// Runs `read`, which may block, on a thread of its own. `None`: `read` took longer than
 /// [`READ_LIMIT`], or panicked.
@@ -296,6 +325,28 @@ mod tests {
         assert_eq!(read_within_limit(|| 7).await, Some(7));
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_value_that_is_not_loaded_in_time_is_an_error_and_reported_again() {
+        let folder = TempFolder::new("watched-load");
+        let mut watcher = FileWatcher::new([folder.write("a", "one")]);
+        watcher.changed().await;
+        let (sender, receiver) = std::sync::mpsc::channel::<()>();
+        let loading = tokio::spawn(async move {
+            let result = watcher.load(move || receiver.recv(), |_| false).await;
+            (result, watcher)
+        });
+        tokio::task::yield_now().await;
+        tokio::time::advance(READ_LIMIT * 2).await;
+        let (result, mut watcher) = loading.await.unwrap();
+        let error = result.unwrap_err().to_string();
+        assert!(error.ends_with("/a: it could not be read in time"), "{error}");
+        drop(sender);
+        watcher.changed().await;
+        let loaded = watcher.load(|| Err::<(), _>("invalid"), |_| false).await;
+        assert_eq!(loaded.unwrap_err().to_string(), "invalid");
+        assert!(!is_changed_within(&mut watcher, POLL_INTERVAL * 10).await, "it was readable");
+    }
+
     /// The kubelet updates a volume in this way: it writes a new folder and replaces the symbolic
     /// link `..data`.
     #[tokio::test(start_paused = true)]
@@ -311,6 +362,6 @@ mod tests {
         symlink("2", path("..next")).unwrap();
         fs::rename(path("..next"), path("..data")).unwrap();
         watcher.changed().await;
-        assert_eq!(fs::read_to_string(&watcher.files()[0]).unwrap(), "2");
+        assert_eq!(fs::read_to_string(&watcher.files[0]).unwrap(), "2");
     }
 }

@@ -1,6 +1,6 @@
 //! The pool of idle connections to one backend.
 
-use crate::connection::Connection;
+use crate::connection::{Connection, HttpClientTimeouts};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokenweir_protocol::mutex::lock;
@@ -9,18 +9,6 @@ use tokenweir_protocol::mutex::lock;
 /// used. Clones share the pool.
 #[derive(Clone, Default)]
 pub struct IdlePool(Arc<Mutex<Vec<Connection>>>);
-
-/// The limits after which a connection to a backend gets no further request. A host name is resolved for
-/// each new connection, so the age limits how long requests go to an old address of the name.
-#[derive(Debug, Clone, Copy)]
-pub struct ConnectionLimits {
-    /// Greatest time for which a connection may be idle.
-    pub idle: Duration,
-    /// Greatest time since the connection was opened. `None`: no limit.
-    pub age: Option<Duration>,
-    /// Greatest number of requests on one connection. `None`: no limit.
-    pub requests: Option<u32>,
-}
 
 /// Time between the closes of two connections when several connections are closed.
 const CLOSE_INTERVAL: Duration = Duration::from_millis(1);
@@ -31,19 +19,19 @@ impl IdlePool {
     /// Takes the most recently used connection that is reusable and within `limits`. `None`: the pool
     /// has no such connection. Closes expired connections and connections that the backend has closed,
     /// in a background task. Must be called inside a Tokio runtime.
-    pub fn take(&self, limits: &ConnectionLimits, now: Instant) -> Option<Connection> {
+    pub fn take(&self, limits: &HttpClientTimeouts, now: Instant) -> Option<Connection> {
         let mut unusable = Vec::new();
         let reusable = loop {
             let mut list = lock(&self.0);
             let Some(mut connection) = list.pop() else { break None };
-            if connection.has_been_idle_for(limits.idle, now) {
+            if connection.has_been_idle_for(limits.idle_connection, now) {
                 // All other connections were idle for longer.
                 unusable.append(&mut list);
                 unusable.push(connection);
                 break None;
             }
             drop(list);
-            if limits.allow(&connection, now) && connection.is_reusable() {
+            if connection.is_within(limits, now) && connection.is_reusable() {
                 break Some(connection);
             }
             unusable.push(connection);
@@ -81,14 +69,6 @@ impl IdlePool {
     }
 }
 
-impl ConnectionLimits {
-    fn allow(&self, connection: &Connection, now: Instant) -> bool {
-        let age = now.saturating_duration_since(connection.opened_at);
-        self.age.is_none_or(|limit| age < limit)
-            && self.requests.is_none_or(|limit| connection.served_requests < limit)
-    }
-}
-
 impl std::fmt::Debug for IdlePool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("IdlePool").field(&lock(&self.0).len()).finish()
@@ -116,13 +96,20 @@ pub(crate) mod tests {
     use crate::file_descriptors::FileDescriptorPool;
     use crate::tls::MaybeTlsStream;
     use std::io::{ErrorKind, Read};
+    use std::num::NonZeroU32;
     use tokenweir_protocol::clock;
     use tokio::io::AsyncReadExt;
     use tokio::net::{TcpListener, TcpStream};
 
     const IDLE_TIMEOUT: Duration = Duration::from_secs(3);
-    const LIMITS: ConnectionLimits =
-        ConnectionLimits { idle: IDLE_TIMEOUT, age: None, requests: None };
+
+    fn limits() -> HttpClientTimeouts {
+        HttpClientTimeouts {
+            idle_connection: IDLE_TIMEOUT,
+            connection_age: None,
+            ..HttpClientTimeouts::default()
+        }
+    }
 
     /// A new connection, and the socket at its other end.
     pub(crate) async fn connection_and_peer() -> (Connection, TcpStream) {
@@ -148,7 +135,7 @@ pub(crate) mod tests {
     async fn expired_connections_are_closed_in_the_background() {
         let (idle, peers) = filled_pool(20).await;
         let mut peers: Vec<_> = peers.into_iter().map(|peer| peer.into_std().unwrap()).collect();
-        assert!(idle.take(&LIMITS, clock::now() + IDLE_TIMEOUT).is_none());
+        assert!(idle.take(&limits(), clock::now() + IDLE_TIMEOUT).is_none());
         let is_open = |peer: &mut std::net::TcpStream| {
             peer.read(&mut [0]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
         };
@@ -162,11 +149,12 @@ pub(crate) mod tests {
     #[tokio::test]
     async fn a_connection_that_is_old_or_has_carried_its_requests_is_not_used_again() {
         let (idle, _peers) = filled_pool(2).await;
-        let age = Some(IDLE_TIMEOUT / 3);
+        let connection_age = Some(IDLE_TIMEOUT / 3);
         let now = clock::now();
-        assert!(idle.take(&ConnectionLimits { age, ..LIMITS }, now + IDLE_TIMEOUT / 2).is_none());
+        let young = HttpClientTimeouts { connection_age, ..limits() };
+        assert!(idle.take(&young, now + IDLE_TIMEOUT / 2).is_none());
         let (idle, _peers) = filled_pool(2).await;
-        let limits = ConnectionLimits { requests: Some(2), ..LIMITS };
+        let limits = HttpClientTimeouts { connection_requests: NonZeroU32::new(2), ..limits() };
         let mut used = idle.take(&limits, now).unwrap();
         used.served_requests = 2;
         idle.put(used);
@@ -185,7 +173,7 @@ pub(crate) mod tests {
             stream.readable().await.unwrap();
         }
         *lock(&idle.0) = connections;
-        let taken = idle.take(&LIMITS, clock::now()).unwrap();
+        let taken = idle.take(&limits(), clock::now()).unwrap();
         let MaybeTlsStream::Plain(stream) = &taken.stream else { unreachable!() };
         assert_eq!(stream.local_addr().unwrap(), expected);
         assert!(lock(&idle.0).is_empty());

@@ -68,15 +68,12 @@ pub enum FetchError {
 }
 
 impl FetchError {
-    /// The meaning of a timeout for operators: the end of a sentence with the subject `the backend`.
-    const TIMEOUT_MEANING: &'static str = "accepts connections and does not respond: its \
-                                               process is stopped, still loads, or waits for its \
-                                               engine";
-
     /// The error as a text for operators.
     pub fn describe(&self) -> String {
         match self {
-            Self::Timeout => format!("timeout: the backend {}", Self::TIMEOUT_MEANING),
+            Self::Timeout => "timeout: the backend accepts connections and does not respond: its \
+                              process is stopped, still loads, or waits for its engine"
+                .to_owned(),
             error => format!("{error:?}"),
         }
     }
@@ -112,22 +109,9 @@ impl PageFetcher {
         }
     }
 
-    /// Time after which an idle connection to the backend is closed.
-    pub fn idle_timeout(&self) -> Duration {
-        self.client.idle_timeout()
-    }
-
     /// Fetches a page by its path. Returns the response status and the body.
     pub async fn get(&mut self, path: &'static str) -> Result<(StatusCode, &[u8]), FetchError> {
-        self.get_path(&PathAndQuery::from_static(path)).await
-    }
-
-    /// Fetches a page by its path and query. Returns the response status and the body.
-    pub async fn get_path(
-        &mut self,
-        path: &PathAndQuery,
-    ) -> Result<(StatusCode, &[u8]), FetchError> {
-        self.fetch(path, None).await
+        self.fetch(&PathAndQuery::from_static(path), None).await
     }
 
     /// Sends a POST. Returns the response status and the body. If the backend has closed the idle
@@ -140,12 +124,13 @@ impl PageFetcher {
         self.fetch(&PathAndQuery::from_static(path), Some(post)).await
     }
 
-    async fn fetch(
+    /// Sends a GET, or the POST `post`. Returns the response status and the body.
+    pub async fn fetch(
         &mut self,
         path: &PathAndQuery,
         post: Option<&PagePost>,
     ) -> Result<(StatusCode, &[u8]), FetchError> {
-        let idle = self.idle.take(self.client.connection_limits(), clock::now());
+        let idle = self.idle.take(&self.client.timeouts, clock::now());
         // The wait for a file descriptor has its own timeout: it does not shorten the time that the
         // backend has for its response.
         let descriptor = match idle {
@@ -156,7 +141,7 @@ impl PageFetcher {
         let result =
             tokio::time::timeout(self.timeout, self.send_with_reconnect(path, post, connection))
                 .await;
-        if !self.client.has_capacity_for_probes() {
+        if !self.client.descriptors.has_capacity_for_probes() {
             self.idle.close_oldest();
         }
         let status = result.unwrap_or(Err(FetchError::Timeout))?;

@@ -6,17 +6,17 @@ use http_body::Body;
 use std::io::{self, ErrorKind};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, ready};
 use std::time::Instant;
-use tokenweir_protocol::atomic::AtomicInstant;
+use tokenweir_protocol::atomic::{AtomicFlag, AtomicInstant};
 use tokenweir_protocol::clock;
 use tokenweir_protocol::http1::{self, RequestFraming};
 
 /// The parts of a request body, and how the request states the end of the body.
 pub struct RequestStream {
     parts: Pin<Box<dyn Body<Data = Bytes, Error = io::Error> + Send>>,
-    framing: RequestFraming,
+    /// How the request states the end of the body.
+    pub framing: RequestFraming,
     /// Whether the end of the previous chunk is not yet written.
     is_in_chunk: bool,
     is_ended: bool,
@@ -28,22 +28,18 @@ pub struct RequestStream {
 #[derive(Debug, Default)]
 pub struct UploadProgress {
     /// Whether the gateway waits for the next part of the body from the client.
-    waits_for_client: AtomicBool,
-    is_ended: AtomicBool,
+    waits_for_client: AtomicFlag,
+    /// Whether the whole body has come from the client.
+    pub is_ended: AtomicFlag,
     /// Time of the last call of [`Self::record`]. None: no call.
     last_part_at: AtomicInstant,
 }
 
 impl UploadProgress {
-    /// Whether the whole body has come from the client.
-    pub fn is_ended(&self) -> bool {
-        self.is_ended.load(Ordering::Relaxed)
-    }
-
     /// The time at which the last part of the body came, or `now` while the gateway waits for a part from
     /// the client.
     pub(crate) fn last_part_at(&self, now: Instant) -> Instant {
-        if self.waits_for_client.load(Ordering::Relaxed) {
+        if self.waits_for_client.get() {
             return now;
         }
         self.last_part_at.get().unwrap_or_else(clock::epoch)
@@ -51,8 +47,8 @@ impl UploadProgress {
 
     pub(crate) fn record(&self, waits_for_client: bool, is_ended: bool) {
         self.last_part_at.set(Some(clock::now()));
-        self.waits_for_client.store(waits_for_client, Ordering::Relaxed);
-        self.is_ended.store(is_ended, Ordering::Relaxed);
+        self.waits_for_client.set(waits_for_client);
+        self.is_ended.set(is_ended);
     }
 }
 
@@ -70,11 +66,6 @@ impl RequestStream {
     /// does not end before the response.
     pub fn upload(&self) -> Option<Arc<UploadProgress>> {
         (self.framing != RequestFraming::Upgrade).then(|| self.upload.clone())
-    }
-
-    /// How the request states the end of the body.
-    pub fn framing(&self) -> RequestFraming {
-        self.framing
     }
 
     /// The next part with its framing. `None`: the body has ended. A body that does not have its

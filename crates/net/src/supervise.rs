@@ -1,9 +1,8 @@
 //! Runs background tasks and restarts them after a panic.
 //!
 //! A panic is logged and counted under the name of its task. The task is then restarted after a
-//! delay. A task that cannot be restarted is an [`EssentialTask`]: its end is reported to the
-//! server, which drains and exits with an error. The panic counts are static, because they belong
-//! to the process and not to one gateway in it.
+//! delay. A task that cannot be restarted is spawned with [`spawn_once`], and its owner waits for its
+//! end. The panic counts are static, because they belong to the process and not to one gateway in it.
 
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -82,16 +81,9 @@ named_enum! {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct PanicCounts(pub [u64; BackgroundTask::ALL.len()]);
 
-/// A task that is restarted after a panic. Dropping this value aborts the task.
+/// A task whose panics are caught. Dropping this value aborts the task.
 #[derive(Debug)]
 pub struct SupervisedTask(JoinHandle<()>);
-
-/// A task that cannot be restarted. Dropping this value aborts the task.
-#[derive(Debug)]
-pub struct EssentialTask {
-    task: BackgroundTask,
-    handle: SupervisedTask,
-}
 
 /// Delay before the first restart after a panic. It doubles with each further panic.
 const INITIAL_RESTART_DELAY: Duration = Duration::from_secs(1);
@@ -195,23 +187,26 @@ async fn run_supervised(
     }
 }
 
-/// Spawns a task that is not restarted and must not end before the gateway stops. Must be called
-/// inside a Tokio runtime.
-pub fn spawn_essential(
+/// Spawns a task that is not restarted. Must be called inside a Tokio runtime.
+pub fn spawn_once(
     task: BackgroundTask,
     future: impl Future<Output = ()> + Send + 'static,
-) -> EssentialTask {
+) -> SupervisedTask {
     // The result is ignored, because a panic and a return both end the task.
-    let supervised = catch_panic_async(task, future).map(|_| ()).boxed();
-    EssentialTask { task, handle: SupervisedTask(tokio::spawn(supervised)) }
+    SupervisedTask(tokio::spawn(catch_panic_async(task, future).map(|_| ()).boxed()))
 }
 
-// === impl SupervisedTask, EssentialTask ===
+// === impl SupervisedTask ===
 
 impl SupervisedTask {
     /// Aborts the task and waits until its future is dropped.
     pub async fn stop(mut self) {
         self.0.abort();
+        self.wait_for_end().await;
+    }
+
+    /// Waits until the task ends. Must not be called again after it returned.
+    pub async fn wait_for_end(&mut self) {
         // The result is an abort or a normal end: panics are caught inside the task.
         let _ = (&mut self.0).await;
     }
@@ -220,19 +215,6 @@ impl SupervisedTask {
 impl Drop for SupervisedTask {
     fn drop(&mut self) {
         self.0.abort();
-    }
-}
-
-impl EssentialTask {
-    /// Waits until the task ends, which is a failure. Logs the end and returns the kind of the
-    /// task. Must not be called again after it returned.
-    pub async fn wait_for_end(&mut self) -> BackgroundTask {
-        let _ = (&mut self.handle.0).await;
-        tracing::error!(
-            task = self.task.as_str(),
-            "an essential task ended: the gateway drains and exits with an error"
-        );
-        self.task
     }
 }
 
@@ -303,14 +285,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn end_of_an_essential_task_is_reported() {
+    async fn end_of_a_task_that_is_not_restarted_is_reported() {
         let before = PanicCounts::snapshot().for_task(BackgroundTask::AdminListener);
-        let mut panicking_task =
-            spawn_essential(BackgroundTask::AdminListener, async { panic!("a defect") });
-        assert_eq!(panicking_task.wait_for_end().await, BackgroundTask::AdminListener);
+        spawn_once(BackgroundTask::AdminListener, async { panic!("a defect") })
+            .wait_for_end()
+            .await;
         assert_eq!(PanicCounts::snapshot().for_task(BackgroundTask::AdminListener) - before, 1);
-        let mut returning_task = spawn_essential(BackgroundTask::AdminListener, async {});
-        assert_eq!(returning_task.wait_for_end().await, BackgroundTask::AdminListener);
+        spawn_once(BackgroundTask::AdminListener, async {}).wait_for_end().await;
         assert_eq!(PanicCounts::snapshot().for_task(BackgroundTask::AdminListener) - before, 1);
     }
 

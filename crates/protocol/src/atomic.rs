@@ -1,8 +1,12 @@
-//! Values with relaxed atomic access for which the standard library has no type.
+//! Values with relaxed atomic access.
 
 use crate::clock;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+
+/// A `bool` with relaxed atomic access.
+#[derive(Debug, Default)]
+pub struct AtomicFlag(AtomicBool);
 
 /// An `f64` with relaxed atomic access.
 #[derive(Debug, Default)]
@@ -11,6 +15,26 @@ pub struct AtomicF64(AtomicU64);
 /// A time, or none, with relaxed atomic access: nanoseconds as [`clock::nanos`] counts them. 0: none.
 #[derive(Debug, Default)]
 pub struct AtomicInstant(AtomicI64);
+
+impl AtomicFlag {
+    /// The current value.
+    #[inline]
+    pub fn get(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Replaces the value.
+    #[inline]
+    pub fn set(&self, value: bool) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+
+    /// Replaces the value. Returns the previous value.
+    #[inline]
+    pub fn replace(&self, value: bool) -> bool {
+        self.0.swap(value, Ordering::Relaxed)
+    }
+}
 
 impl AtomicF64 {
     /// A number with this value.

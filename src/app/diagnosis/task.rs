@@ -87,7 +87,7 @@ impl DiagnosisTask {
         let gpus = self.admin.gpus.assign(backends.iter().map(|it| gpu_backend(it)), now);
         let samples = backends.iter().zip(gpus.conditions()).map(|(backend, gpus)| {
             let is_throttled = gpus.and_then(|gpus| gpus.is_throttled);
-            backend.load.set_gpu_throttled(is_throttled.unwrap_or(false));
+            backend.load.is_gpu_throttled.set(is_throttled.unwrap_or(false));
             let counts = self.request_counters.take(&backend.identity.id);
             (backend.identity.id.clone(), sample_backend(backend, counts, queued, gpus, now))
         });
@@ -284,14 +284,14 @@ mod tests {
     use super::*;
     use tokenweir_api::rank_clients;
     use tokenweir_engine::address::BackendAddress;
+    use tokenweir_gateway::backend::PoolSettings;
     use tokenweir_gateway::backend::pool::BackendPool;
-    use tokenweir_routing::Policy;
 
     #[test]
     fn a_backend_without_samples_is_listed_and_not_judged() {
         let address = BackendAddress::parse("http://127.0.0.1:9").unwrap();
         let backend = Backend::new(BackendId::new("gpu-0"), address, None);
-        let pool = BackendPool::new(vec![backend], &[], Policy::default());
+        let pool = BackendPool::with_settings(vec![backend], &PoolSettings::default());
         let (mut diagnoser, mut now) = (Diagnoser::default(), clock::now());
         let mut diagnose = || {
             now += EVERY;

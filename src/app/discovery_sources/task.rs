@@ -1,10 +1,10 @@
 //! The task of one discovery source: polls or watches its target and publishes the last result.
 
 use super::discovered_backends::DiscoveredBackends;
-use crate::config::{BackendConfig, DiscoveryConfig, backends_in};
+use crate::config::{BackendConfig, ConfigError, DiscoveryConfig, backends_in};
 use std::path::PathBuf;
 use std::sync::Arc;
-use tokenweir_net::file_watcher::{self, FileWatcher};
+use tokenweir_net::file_watcher::FileWatcher;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokio::sync::watch;
 
@@ -57,27 +57,13 @@ async fn watch_file(file: PathBuf, discovered: &DiscoveredBackends) {
     };
     loop {
         watcher.changed().await;
-        if let Some(problem) = watcher.problem() {
-            keep_previous(format!("{}: {problem}", file.display()));
-            continue;
-        }
         let read = file.clone();
-        let Some(backends) = file_watcher::read_within_limit(move || backends_in(&read)).await
-        else {
-            watcher.retry_later();
-            continue;
-        };
-        match backends {
+        match watcher.load(move || backends_in(&read), ConfigError::is_unreadable).await {
             Ok(backends) if backends.is_empty() => {
                 keep_previous(format!("{}: it lists no backends", file.display()));
             }
             Ok(backends) => discovered.set(backends),
-            Err(error) => {
-                keep_previous(error.to_string());
-                if error.is_unreadable() {
-                    watcher.retry_later();
-                }
-            }
+            Err(error) => keep_previous(error.to_string()),
         }
     }
 }

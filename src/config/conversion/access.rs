@@ -14,10 +14,11 @@ impl AccessConfig {
         keys: Option<&KeyFile>,
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<AccessControl, UnreadableSecret> {
-        let access = AccessControl::new(keys, Cors::new(&self.cors))
-            .with_permissions(Permissions::new(&self.allow));
+        let mut access = AccessControl::new(keys, Cors::new(&self.cors));
+        access.permissions = Permissions::new(&self.allow);
         let salt = self.salt_secret().map(|secret| secret.resolve(env)).transpose()?;
-        Ok(access.with_salt_key(salt.map(|secret| SaltKey::new(secret.digest()))))
+        access.salt_key = salt.map(|secret| SaltKey::new(secret.digest()));
+        Ok(access)
     }
 
     /// The digest of the token of the admin listener. `None`: no token is required.

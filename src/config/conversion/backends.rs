@@ -25,7 +25,6 @@ impl Config {
         let build = |entry: &BackendConfig| {
             let secret = entry.secret().map(|secret| secret.resolve(&env));
             let authorization = secret.transpose()?.map(|secret| secret.bearer().clone());
-            let backend = Backend::new(entry.id(), entry.url.clone(), authorization);
             let settings = BackendSettings {
                 weight: entry.weight,
                 role: entry.role,
@@ -40,12 +39,13 @@ impl Config {
                 ),
             };
             let kv_events = entry.kv_events.clone().unwrap_or_default();
-            Ok(backend
-                .with_settings(settings)
-                .with_kv_events(kv_events.resolve(&self.kv_events, &entry.url))
-                .with_metrics_url(entry.metrics_url.clone())
-                .with_circuit_breaker(self.circuit_breaker)
-                .with_load_horizon(horizon))
+            let backend = Backend::new(entry.id(), entry.url.clone(), authorization);
+            let mut backend = backend.with_settings(settings);
+            backend.identity.kv_events = kv_events.resolve(&self.kv_events, &entry.url);
+            backend.identity.metrics_url.clone_from(&entry.metrics_url);
+            backend.health.breaker.set(self.circuit_breaker);
+            backend.load.set_horizon(horizon);
+            Ok(backend)
         };
         entries.iter().map(build).collect()
     }
@@ -80,4 +80,19 @@ pub fn backend_tls_contexts(entries: &[BackendConfig]) -> Result<BackendTlsConte
             Ok((entry.url.authority().to_owned(), Arc::new(context)))
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::tests::parse;
+
+    #[test]
+    fn a_backend_that_the_configuration_drains_is_drained_from_the_start() {
+        let text = "backends:\n  - { url: \"http://a:1\", drained: true }\n  - url: http://b:1\n";
+        let config = parse(text).unwrap().config;
+        let backends = config.build_backends(&config.backends, |_| None).unwrap();
+        let is_drained: Vec<bool> =
+            backends.iter().map(|backend| backend.health.is_drained.get()).collect();
+        assert_eq!(is_drained, [true, false]);
+    }
 }

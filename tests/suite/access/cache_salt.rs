@@ -19,8 +19,9 @@ async fn derived() -> (ScriptedBackend, Running) {
         ..tenant_with_key(name, name)
     };
     let key_file = KeyFile { tenants: ["a", "b", "free"].map(named).into() };
-    let access = AccessControl::new(Some(&key_file), Cors::default());
-    let access = Arc::new(access.with_salt_key(Some(SaltKey::new(KeyDigest::from_key(b"secret")))));
+    let mut access = AccessControl::new(Some(&key_file), Cors::default());
+    access.salt_key = Some(SaltKey::new(KeyDigest::from_key(b"secret")));
+    let access = Arc::new(access);
     let fake = scripted_backend().await;
     let setup = Setup { access, captured: 1.0, ..Setup::default() };
     let gateway = start_with(&[fake.addr], setup).await;

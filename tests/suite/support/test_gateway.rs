@@ -368,18 +368,19 @@ fn pool(backends: &[SocketAddr], setup: &Setup) -> Arc<BackendPool> {
         let address = BackendAddress::parse(&format!("{scheme}://{addr}{}", setup.prefix)).unwrap();
         let key = setup.backend_key.map(HeaderValue::from_static);
         let kv_events = KvEventSource::default().resolve(&setup.kv_events, &address);
-        Backend::new(address.default_id(), address, key)
-            .with_metrics_url(setup.metrics_url.clone())
-            .with_settings(BackendSettings {
-                role,
-                may_inject_usage: setup.injects_usage,
-                continuous_usage_share: setup.continuous_usage,
-                routes_to_ranks: setup.data_parallel_ranks,
-                gpu_cost: BackendSettings::gpu_cost(setup.gpus, setup.gpu_hour_price),
-                ..BackendSettings::default()
-            })
-            .with_circuit_breaker(setup.health)
-            .with_kv_events(kv_events)
+        let settings = BackendSettings {
+            role,
+            may_inject_usage: setup.injects_usage,
+            continuous_usage_share: setup.continuous_usage,
+            routes_to_ranks: setup.data_parallel_ranks,
+            gpu_cost: BackendSettings::gpu_cost(setup.gpus, setup.gpu_hour_price),
+            ..BackendSettings::default()
+        };
+        let mut backend = Backend::new(address.default_id(), address, key).with_settings(settings);
+        backend.identity.metrics_url.clone_from(&setup.metrics_url);
+        backend.identity.kv_events = kv_events;
+        backend.health.breaker.set(setup.health);
+        backend
     };
     let roles = setup.roles.iter().copied().map(Some).chain(std::iter::repeat(None));
     let backends = backends.iter().zip(roles).map(backend).collect();
@@ -406,11 +407,12 @@ fn client(setup: &Setup) -> HttpClient {
         connection_age: setup.connection_age.or(defaults.connection_age),
         ..defaults
     };
-    let client = match &setup.outbound {
+    let mut client = match &setup.outbound {
         Some(outbound) => HttpClient::with_tls(limits, outbound.clone()),
         None => HttpClient::new(limits),
     };
-    client.with_descriptors(setup.descriptors.clone())
+    client.descriptors = setup.descriptors.clone();
+    client
 }
 
 /// As [`start`], with these settings.
@@ -500,7 +502,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         capture_ratio: setup.captured,
         payload_sampling: (share > 0.0).then_some(payload_sampling),
     };
-    let proxy = ProxyContext::new(
+    let mut proxy = ProxyContext::new(
         settings,
         pool.clone(),
         setup.access,
@@ -508,8 +510,8 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         overload_guard,
         telemetry,
         client.clone(),
-    )
-    .with_recording(recording);
+    );
+    proxy.state.recording = recording;
     let body_memory = proxy.state.body_memory.clone();
     let (counted, credentials) = (connection_limiter.clone(), setup.tls.credentials.clone());
     status_sources.push(Arc::new(move |status, _| status.connections = counted.snapshot()));

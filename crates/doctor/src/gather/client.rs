@@ -12,7 +12,7 @@ use tokenweir_engine::address::{BackendAddress, MetricsUrl};
 use tokenweir_net::backend_body::BackendBody;
 use tokenweir_net::client::{HttpClient, HttpClientTimeouts, SendError};
 use tokenweir_net::connection::Connection;
-use tokenweir_net::idle_pool::{ConnectionLimits, IdlePool};
+use tokenweir_net::idle_pool::IdlePool;
 use tokenweir_net::tls::OutboundTls;
 use tokenweir_protocol::clock;
 
@@ -104,8 +104,7 @@ impl ServerClient {
     /// Takes an idle connection to the server. `None`: no connection is idle, because the server closes each
     /// connection after its response.
     pub(super) fn take_idle_connection(&self) -> Option<Connection> {
-        let limits = ConnectionLimits { idle: IDLE_CONNECTION_TIMEOUT, age: None, requests: None };
-        self.idle.take(&limits, clock::now())
+        self.idle.take(&self.client.timeouts, clock::now())
     }
 
     /// Time limit for each complete response.
@@ -148,8 +147,7 @@ impl ServerClient {
         answer.unwrap_or(Err(GatherError::Timeout(self.timeout)))
     }
 
-    /// Sends a request. Returns the response head with the body still unread. If the server had closed the
-    /// idle connection that was reused, the request is sent once more.
+    /// Sends a request. Returns the response head with the body still unread.
     pub(super) async fn send(
         &self,
         method: Method,
@@ -159,13 +157,8 @@ impl ServerClient {
     ) -> Result<Response<BackendBody>, GatherError> {
         let path: PathAndQuery =
             path.parse().map_err(|_| GatherError::NotHttp(format!("invalid path: {path}")))?;
-        let request =
-            || self.build_request(method.clone(), &path, extra_header.clone(), body.clone());
-        let mut sent = self.client.send(&self.idle, request()).await;
-        if matches!(sent, Err(SendError::StaleConnection { .. })) {
-            sent = self.client.send(&self.idle, request()).await;
-        }
-        Ok(sent?)
+        let request = self.build_request(method, &path, extra_header, body);
+        Ok(self.client.send(&self.idle, request).await?)
     }
 
     fn build_request(

@@ -3,15 +3,15 @@
 use super::drain::{Drain, DrainInitiator};
 use super::health::BackendHealth;
 use super::identity::{BackendIdentity, BackendSettings};
-use super::kv_events::KvEventSource;
 use super::load::BackendLoad;
 use super::pool_membership::PoolMembership;
 use super::state::{BackendState, DownCause, Health};
 use http::HeaderValue;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
+use tokenweir_engine::address::BackendAddress;
 use tokenweir_engine::address::BackendId;
-use tokenweir_engine::address::{BackendAddress, MetricsUrl};
 use tokenweir_engine::dialect::EngineKind;
 use tokenweir_net::idle_pool::IdlePool;
 use tokenweir_net::resource_exhaustion;
@@ -19,9 +19,7 @@ use tokenweir_protocol::clock;
 use tokenweir_protocol::openai::Api;
 use tokenweir_request::record::BackendCondition;
 use tokenweir_routing::PromptFingerprint;
-use tokenweir_routing::resilience::{
-    Availability, BreakerAction, CircuitBreakerSettings, FailureKind,
-};
+use tokenweir_routing::resilience::{Availability, BreakerAction, FailureKind};
 
 /// One backend. A change of its health or its load is published to its pool.
 ///
@@ -39,7 +37,7 @@ pub struct Backend {
     /// The requests in flight, the estimates of load and speed, and the stalls and gaps of streams.
     pub load: BackendLoad,
     /// The membership in a pool, to which changes of health and load are published.
-    membership: PoolMembership,
+    pub(super) membership: PoolMembership,
     /// The idle connections to the backend.
     pub idle_pool: IdlePool,
 }
@@ -53,34 +51,11 @@ impl Backend {
         let now = clock::now();
         Self {
             identity: BackendIdentity::new(id, address, authorization),
-            health: BackendHealth::new(CircuitBreakerSettings::default(), now),
+            health: BackendHealth::new(now),
             load: BackendLoad::new(now),
             membership: PoolMembership::none(now),
             idle_pool: IdlePool::default(),
         }
-    }
-
-    /// Sets the URL of the metrics page. `None`: the page is at a known path of the backend.
-    pub fn with_metrics_url(mut self, metrics_url: Option<MetricsUrl>) -> Self {
-        self.identity.metrics_url = metrics_url;
-        self
-    }
-
-    /// Sets the publishers of KV events. `None`: the gateway does not subscribe to them.
-    pub fn with_kv_events(mut self, source: Option<KvEventSource>) -> Self {
-        self.identity.kv_events = source;
-        self
-    }
-
-    /// Sets the settings of the circuit breaker. Resets the health to unknown.
-    pub fn with_circuit_breaker(self, settings: CircuitBreakerSettings) -> Self {
-        Self { health: BackendHealth::new(settings, clock::now()), ..self }
-    }
-
-    /// Sets the age of a load report at which it has half of its weight in predictions.
-    pub fn with_load_horizon(self, horizon: Duration) -> Self {
-        self.load.set_horizon(horizon);
-        self
     }
 
     /// Sets the settings that a reload can change.
@@ -92,11 +67,6 @@ impl Backend {
         }
         self.identity.replace_settings(Arc::new(settings));
         self
-    }
-
-    /// The same backend as a member of a pool.
-    pub(super) fn with_membership(self, membership: PoolMembership) -> Self {
-        Self { membership, ..self }
     }
 
     /// Copies the settings of `other` that can change while the backend stays in the pool: weight, usage
@@ -122,13 +92,13 @@ impl Backend {
     /// Whether the backend gets the requests that no other backend can serve, although its engine
     /// seems stuck.
     pub fn is_last_resort(&self) -> bool {
-        self.health.is_suspected() && self.weight() > 0
+        self.health.is_suspected.get() && self.weight() > 0
     }
 
     /// The current weight: the share of the requests relative to other backends. 0 while the
     /// backend is drained.
     pub fn weight(&self) -> u32 {
-        if self.health.is_drained() { 0 } else { self.identity.weight() }
+        if self.health.is_drained.get() { 0 } else { self.identity.weight() }
     }
 
     /// Whether the backend may be sent new requests, and if not, why.
@@ -203,7 +173,7 @@ impl Backend {
 
     /// Ends the drain of the backend if its duration is over.
     pub(super) fn end_expired_drain(&self, now: Instant) {
-        if self.health.is_drained() {
+        if self.health.is_drained.get() {
             self.end_drain_if(DrainInitiator::Expiry, |drain| drain.is_over(now));
         }
     }
@@ -316,7 +286,7 @@ impl Backend {
 
     /// Sets the index of the backend in the pool.
     pub(super) fn set_position(&self, position: usize) {
-        self.membership.set_position(position);
+        self.membership.position.store(position, Ordering::Relaxed);
         self.publish_load_hint(clock::now());
     }
 
@@ -336,7 +306,8 @@ impl Backend {
     /// Publishes the load hint of the backend, an estimate of its load, to the sampler that selects
     /// candidates in a large pool.
     pub(super) fn publish_load_hint(&self, now: Instant) {
-        self.membership.publish_load_hint(now, || {
+        let PoolMembership { candidate_sampler, position, .. } = &self.membership;
+        candidate_sampler.show(position.load(Ordering::Relaxed), now, || {
             let is_excluded =
                 !self.health.is_serving() || self.weight() == 0 || self.health.breaker.is_shut(now);
             let candidate =
@@ -356,13 +327,14 @@ impl Backend {
     /// Records that another gateway sent a prompt to the backend.
     pub(super) fn on_peer_prompt(&self, prompt: &PromptFingerprint) {
         self.load.estimator.on_peer_prompt(prompt);
-        self.membership.on_peer_prompt(prompt);
+        let PoolMembership { candidate_sampler, position, .. } = &self.membership;
+        candidate_sampler.sent(prompt, position.load(Ordering::Relaxed));
     }
 
     /// The condition of the backend at `now`: its reported load and its state.
     pub(super) fn condition(&self, now: Instant) -> BackendCondition {
         BackendCondition {
-            is_gpu_throttled: self.load.is_gpu_throttled(),
+            is_gpu_throttled: self.load.is_gpu_throttled.get(),
             ..self.health.load_state().condition(now)
         }
     }

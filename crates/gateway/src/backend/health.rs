@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::dialect::EngineKind;
 use tokenweir_engine::model::ServedModel;
+use tokenweir_protocol::atomic::AtomicFlag;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_routing::resilience::{
     Availability, BreakerAction, CircuitBreaker, CircuitBreakerSettings,
@@ -24,25 +25,25 @@ pub struct BackendHealth {
     /// reads this copy, which is cheaper than `state`, for many backends per request.
     is_serving: AtomicBool,
     /// Whether the engine seems stuck: a copy of [`BackendState::is_suspected`].
-    is_suspected: AtomicBool,
+    pub(super) is_suspected: AtomicFlag,
     /// Whether the backend is drained. Copy of [`HealthSignals::drain`], which routing reads.
-    is_drained: AtomicBool,
-    /// Whether the backend rejected a model that it had listed, so that the stored model list may
-    /// be out of date.
-    is_model_list_stale: AtomicBool,
+    pub is_drained: AtomicFlag,
+    /// Whether the backend rejected a model that it had listed since the last new model list, so that
+    /// the stored model list may be out of date.
+    pub(super) is_model_list_stale: AtomicFlag,
     /// Whether [`HealthSignals::unserved`] has a path.
-    has_unserved: AtomicBool,
+    has_unserved: AtomicFlag,
     /// The circuit breaker, which ejects the backend when its requests fail.
     pub breaker: CircuitBreaker,
     state: ArcSwap<BackendState>,
     /// The signals of the health checker. They are boxed so that in memory the load of the backend
     /// follows closely.
-    signals: Box<HealthSignals>,
+    pub(super) signals: Box<HealthSignals>,
 }
 
 /// Signals between the health checker of a backend and the requests to the backend.
 #[derive(Debug, Default)]
-struct HealthSignals {
+pub(super) struct HealthSignals {
     /// Wakes the health checker before its interval is over.
     check_requested: Notify,
     /// Set when the first health check has completed.
@@ -53,9 +54,10 @@ struct HealthSignals {
     /// Wakes requests when the backend is declared down, in the order in which they began to wait.
     went_down: Notify,
     /// Whether the log already states that the backend is down.
-    is_down_logged: AtomicBool,
-    /// Whether requests wait until the sleeping engine is awake.
-    is_wake_requested: AtomicBool,
+    is_down_logged: AtomicFlag,
+    /// Whether requests wait until the sleeping engine is awake. Cleared when the engine is awake or
+    /// cannot be woken.
+    pub(super) is_wake_requested: AtomicFlag,
     /// Number of times that the gateway woke the engine (first) and put it to sleep (second).
     sleep_counts: [AtomicU64; 2],
     /// The drain. `None`: the backend is not drained.
@@ -72,14 +74,14 @@ const UNSERVED_TIME: Duration = Duration::from_mins(10);
 
 impl BackendHealth {
     /// The health of a new backend: unknown, with a closed circuit breaker.
-    pub(super) fn new(settings: CircuitBreakerSettings, now: Instant) -> Self {
+    pub(super) fn new(now: Instant) -> Self {
         Self {
             is_serving: AtomicBool::new(false),
-            is_suspected: AtomicBool::new(false),
-            is_drained: AtomicBool::new(false),
-            is_model_list_stale: AtomicBool::new(false),
-            has_unserved: AtomicBool::new(false),
-            breaker: CircuitBreaker::new(settings, now),
+            is_suspected: AtomicFlag::default(),
+            is_drained: AtomicFlag::default(),
+            is_model_list_stale: AtomicFlag::default(),
+            has_unserved: AtomicFlag::default(),
+            breaker: CircuitBreaker::new(CircuitBreakerSettings::default(), now),
             state: ArcSwap::default(),
             signals: Box::default(),
         }
@@ -106,16 +108,6 @@ impl BackendHealth {
         self.is_serving.load(Ordering::Acquire)
     }
 
-    /// Whether the backend is down only because its engine seems stuck.
-    pub(super) fn is_suspected(&self) -> bool {
-        self.is_suspected.load(Ordering::Relaxed)
-    }
-
-    /// Whether the backend is drained.
-    pub fn is_drained(&self) -> bool {
-        self.is_drained.load(Ordering::Relaxed)
-    }
-
     /// The drain of the backend. `None`: the backend is not drained.
     pub fn drain(&self) -> Option<Arc<Drain>> {
         lock(&self.signals.drain).clone()
@@ -130,14 +122,14 @@ impl BackendHealth {
         let mut drain = lock(&self.signals.drain);
         let next = change(drain.as_deref());
         // The lock is still held, so `is_drained` always matches the stored drain.
-        self.is_drained.store(next.is_some(), Ordering::Relaxed);
+        self.is_drained.set(next.is_some());
         [std::mem::replace(&mut *drain, next.clone()), next]
     }
 
     /// Whether a backend with this configured weight may be sent new requests, and if not, why.
     pub(super) fn availability(&self, weight: u32, now: Instant) -> Availability {
         match self.state.load().engine_availability() {
-            _ if self.is_drained() => Availability::Drained,
+            _ if self.is_drained.get() => Availability::Drained,
             Some(availability) => availability,
             None if weight == 0 => Availability::ZeroWeight,
             None if self.breaker.is_ejected(now) => Availability::Ejected,
@@ -156,7 +148,7 @@ impl BackendHealth {
         // repeats until the stored value belongs to the current state.
         loop {
             let state = self.state.load();
-            self.is_suspected.store(state.is_suspected(), Ordering::Relaxed);
+            self.is_suspected.set(state.is_suspected());
             self.is_serving.store(state.is_serving(), Ordering::Release);
             if Arc::ptr_eq(&state, &self.state.load()) {
                 break;
@@ -197,14 +189,14 @@ impl BackendHealth {
         let was_known = paths.iter().any(|(missing, _)| *missing == path);
         paths.retain(|(missing, _)| *missing != path);
         paths.push((path, now));
-        self.has_unserved.store(true, Ordering::Relaxed);
+        self.has_unserved.set(true);
         !was_known
     }
 
     /// Whether a request in the last 10 minutes showed that the backend does not serve this path.
     pub(super) fn lacks(&self, path: Option<&'static str>, now: Instant) -> bool {
         let is_recent = |since: Instant| now.saturating_duration_since(since) < UNSERVED_TIME;
-        self.has_unserved.load(Ordering::Relaxed)
+        self.has_unserved.get()
             && lock(&self.signals.unserved)
                 .iter()
                 .any(|(missing, since)| Some(*missing) == path && is_recent(*since))
@@ -224,7 +216,7 @@ impl BackendHealth {
     /// Forgets the paths that the backend did not serve: after a restart, another program may run there.
     pub(super) fn forget_unserved(&self) {
         lock(&self.signals.unserved).clear();
-        self.has_unserved.store(false, Ordering::Relaxed);
+        self.has_unserved.set(false);
     }
 
     /// Makes the health checker check the backend at once.
@@ -234,18 +226,8 @@ impl BackendHealth {
 
     /// Asks the health checker to wake the engine.
     pub(super) fn request_wake(&self) {
-        self.signals.is_wake_requested.store(true, Ordering::Relaxed);
+        self.signals.is_wake_requested.set(true);
         self.request_check();
-    }
-
-    /// Whether requests wait until the engine is awake.
-    pub(super) fn is_wake_requested(&self) -> bool {
-        self.signals.is_wake_requested.load(Ordering::Relaxed)
-    }
-
-    /// Ends the request to wake the engine, because the engine is awake or cannot be woken.
-    pub(super) fn end_wake_request(&self) {
-        self.signals.is_wake_requested.store(false, Ordering::Relaxed);
     }
 
     /// Counts that the gateway put the engine to sleep (`is_asleep`) or woke it.
@@ -266,28 +248,23 @@ impl BackendHealth {
     /// Marks the stored model list as out of date, because the backend rejected a model that it had
     /// listed. Requests a health check, which fetches a new list.
     pub fn mark_models_stale(&self) {
-        if !self.is_model_list_stale.swap(true, Ordering::Relaxed) {
+        if !self.is_model_list_stale.replace(true) {
             self.request_check();
         }
-    }
-
-    /// Whether the backend rejected a model that it had listed, since the last new model list.
-    pub(super) fn is_model_list_stale(&self) -> bool {
-        self.is_model_list_stale.load(Ordering::Relaxed)
     }
 
     /// Whether `models`, a list that the backend sent, differs from the stored model list: a model
     /// was added, removed, changed or moved. Also true if no list is stored. Every call clears the
     /// mark of [`Self::mark_models_stale`], which does not influence the result.
     pub(super) fn has_new_models(&self, models: &[ServedModel]) -> bool {
-        self.is_model_list_stale.store(false, Ordering::Relaxed);
+        self.is_model_list_stale.set(false);
         let stored_models = self.state.load().models.clone();
         !stored_models.is_some_and(|stored| ServedModel::are_equivalent(&stored, models))
     }
 
     /// Logs that the backend is down, once each time that it goes down.
     pub(super) fn log_down(&self, id: &BackendId, reason: &str) {
-        if !self.signals.is_down_logged.swap(true, Ordering::Relaxed) {
+        if !self.signals.is_down_logged.replace(true) {
             tracing::warn!(
                 backend = %id,
                 reason,
@@ -299,7 +276,7 @@ impl BackendHealth {
 
     /// Logs that the backend is up.
     pub(super) fn log_up(&self, id: &BackendId) {
-        self.signals.is_down_logged.store(false, Ordering::Relaxed);
+        self.signals.is_down_logged.set(false);
         tracing::info!(backend = %id, "backend is up: it gets requests");
     }
 
@@ -343,7 +320,7 @@ mod tests {
     use tokenweir_protocol::clock;
 
     fn new_health() -> BackendHealth {
-        BackendHealth::new(CircuitBreakerSettings::default(), clock::now())
+        BackendHealth::new(clock::now())
     }
 
     #[test]
@@ -365,11 +342,11 @@ mod tests {
         let health = new_health();
         let is_check_requested = || health.wait_check_requested().now_or_never().is_some();
         health.mark_models_stale();
-        assert!(health.is_model_list_stale() && is_check_requested());
+        assert!(health.is_model_list_stale.get() && is_check_requested());
         health.mark_models_stale();
         assert!(!is_check_requested(), "it was requested before");
         let models = model_list(&["a"]);
-        assert!(health.has_new_models(&models) && !health.is_model_list_stale());
+        assert!(health.has_new_models(&models) && !health.is_model_list_stale.get());
         health.update_state(|state| state.models = Some(models.clone()));
         assert!(!health.has_new_models(&models), "the list is known");
     }

@@ -111,7 +111,7 @@ impl BackendIdentity {
 
     /// The prefix cache of the backend. `None`: the gateway does not subscribe to its KV events.
     pub fn kv_cache(&self) -> Option<&Arc<BackendCache>> {
-        self.kv_cache.get().filter(|cache| !cache.is_withdrawn())
+        self.kv_cache.get().filter(|cache| !cache.is_withdrawn.get())
     }
 
     /// The prefix cache of the backend, made by `create` if there is none yet.

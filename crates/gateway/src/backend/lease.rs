@@ -203,13 +203,13 @@ impl Backend {
     /// Whether the backend serves prefill legs: its role allows them, and since its start it has kept
     /// the KV blocks of all prefill legs.
     pub(super) fn serves_prefill_legs(&self) -> bool {
-        self.identity.role().is_some_and(Role::serves_prefill_legs) && !self.load.lacks_blocks()
+        self.identity.role().is_some_and(Role::serves_prefill_legs) && !self.load.lacks_blocks.get()
     }
 
     /// Records that the response to a prefill leg names no KV blocks that another backend could fetch.
     /// Until the backend restarts, it gets no prefill leg.
     pub fn on_leg_without_blocks(&self) {
-        if self.load.set_lacks_blocks() {
+        if !self.load.lacks_blocks.replace(true) {
             tracing::warn!(backend = %self.identity.id, "the backend keeps no KV cache blocks for decode backends: it gets no prefill legs until it restarts");
         }
     }

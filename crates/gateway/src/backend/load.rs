@@ -4,9 +4,9 @@
 use super::ranks::DataParallelRanks;
 use super::recent_times::RollingGapHistogram;
 use super::stream_profile::StreamProfile;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tokenweir_protocol::atomic::AtomicInstant;
+use tokenweir_protocol::atomic::{AtomicFlag, AtomicInstant};
 use tokenweir_routing::LoadEstimator;
 use tokio::sync::Notify;
 
@@ -20,7 +20,7 @@ pub struct BackendLoad {
     pub ranks: DataParallelRanks,
     /// Whether `first_request` was signalled and the health checker has not received the signal
     /// yet.
-    is_first_request_notified: AtomicBool,
+    is_first_request_notified: AtomicFlag,
     /// Signals to the health checker that the idle backend got a request.
     first_request: Notify,
     /// The recent gaps between outputs of streams.
@@ -30,11 +30,12 @@ pub struct BackendLoad {
     stall_count: AtomicU64,
     /// Number of restarts of the server process since the backend joined the gateway.
     restart_count: AtomicU64,
-    /// Whether the response to a prefill leg named no KV blocks, because the backend has no KV
-    /// connector.
-    lacks_blocks: AtomicBool,
-    /// Whether a GPU of the backend lowers its clock because of a fault.
-    is_gpu_throttled: AtomicBool,
+    /// Whether, since its start, the backend answered a prefill leg without naming KV blocks, because it
+    /// has no KV connector.
+    pub(super) lacks_blocks: AtomicFlag,
+    /// Whether a GPU of the backend lowers its clock because of a fault of cooling or of the power
+    /// supply. False: no GPU lowers its clock, or the state of the GPUs is not known.
+    pub is_gpu_throttled: AtomicFlag,
     /// When a response last had output, which shows that the engine works. `None`: never.
     pub(super) last_output_at: AtomicInstant,
 }
@@ -48,20 +49,20 @@ impl BackendLoad {
         Self {
             estimator: LoadEstimator::new(now, DEFAULT_LOAD_HORIZON),
             ranks: DataParallelRanks::default(),
-            is_first_request_notified: AtomicBool::new(false),
+            is_first_request_notified: AtomicFlag::default(),
             first_request: Notify::new(),
             recent_gaps: RollingGapHistogram::default(),
             stream_profile: StreamProfile::default(),
             stall_count: AtomicU64::new(0),
             restart_count: AtomicU64::new(0),
-            lacks_blocks: AtomicBool::new(false),
-            is_gpu_throttled: AtomicBool::new(false),
+            lacks_blocks: AtomicFlag::default(),
+            is_gpu_throttled: AtomicFlag::default(),
             last_output_at: AtomicInstant::default(),
         }
     }
 
     /// Sets the age of a load report at which it has half of its weight in predictions.
-    pub(super) fn set_horizon(&self, horizon: Duration) {
+    pub fn set_horizon(&self, horizon: Duration) {
         self.estimator.set_horizon(horizon);
         self.ranks.set_horizon(horizon);
     }
@@ -86,28 +87,6 @@ impl BackendLoad {
         self.restart_count.load(Ordering::Relaxed)
     }
 
-    /// Whether a GPU of the backend lowers its clock because of a fault of cooling or of the power
-    /// supply. False: no GPU lowers its clock, or the state of the GPUs is not known.
-    pub fn is_gpu_throttled(&self) -> bool {
-        self.is_gpu_throttled.load(Ordering::Relaxed)
-    }
-
-    /// Sets whether a GPU of the backend lowers its clock because of a fault.
-    pub fn set_gpu_throttled(&self, is_throttled: bool) {
-        self.is_gpu_throttled.store(is_throttled, Ordering::Relaxed);
-    }
-
-    /// Whether, since its start, the backend answered a prefill leg without naming KV blocks.
-    pub(super) fn lacks_blocks(&self) -> bool {
-        self.lacks_blocks.load(Ordering::Relaxed)
-    }
-
-    /// Records that the backend answered a prefill leg without naming KV blocks. Returns whether this is
-    /// new.
-    pub(super) fn set_lacks_blocks(&self) -> bool {
-        !self.lacks_blocks.swap(true, Ordering::Relaxed)
-    }
-
     /// The p99 of the recent gaps between outputs of streams, in seconds. `None`: there are too few
     /// gaps.
     pub fn gap_p99(&self) -> Option<f64> {
@@ -128,7 +107,7 @@ impl BackendLoad {
         self.restart_count.fetch_add(1, Ordering::Relaxed);
         self.estimator.on_restart();
         self.ranks.end(false);
-        self.lacks_blocks.store(false, Ordering::Relaxed);
+        self.lacks_blocks.set(false);
         self.stream_profile.on_restart();
     }
 
@@ -136,9 +115,7 @@ impl BackendLoad {
     /// has not received the signal, further calls only read a flag. The flag is cheaper than the
     /// `Notify`, which is usually not in the CPU caches.
     pub(super) fn on_first_request(&self) {
-        if !self.is_first_request_notified.load(Ordering::Relaxed)
-            && !self.is_first_request_notified.swap(true, Ordering::Relaxed)
-        {
+        if !self.is_first_request_notified.get() && !self.is_first_request_notified.replace(true) {
             self.first_request.notify_one();
         }
     }
@@ -146,7 +123,7 @@ impl BackendLoad {
     /// Waits until the idle backend gets a request.
     pub(super) async fn wait_first_request(&self) {
         self.first_request.notified().await;
-        self.is_first_request_notified.store(false, Ordering::Relaxed);
+        self.is_first_request_notified.set(false);
     }
 }
 

@@ -6,17 +6,17 @@ use super::capacity_notifier::CapacityNotifier;
 use super::peers::PeerExchange;
 use http::HeaderValue;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::AtomicUsize;
 use std::time::Instant;
-use tokenweir_routing::{Candidate, CandidateSampler, PromptFingerprint};
+use tokenweir_routing::CandidateSampler;
 
 /// The parts of a pool to which one of its backends reports changes.
 #[derive(Debug)]
 pub(super) struct PoolMembership {
     /// The sampler of the pool, which receives the load hint of the backend.
-    candidate_sampler: Arc<CandidateSampler>,
+    pub(super) candidate_sampler: Arc<CandidateSampler>,
     /// Index of the backend in the pool. `usize::MAX`: the backend is not in a pool.
-    position: AtomicUsize,
+    pub(super) position: AtomicUsize,
     /// The notifier of the pool, which is called after every change that may free capacity.
     pub(super) capacity_notifier: Arc<CapacityNotifier>,
     /// The data exchange with other gateways. `None`: not configured.
@@ -26,40 +26,14 @@ pub(super) struct PoolMembership {
 }
 
 impl PoolMembership {
-    /// The membership of a backend that will join a pool and has no position yet.
-    pub(super) const fn new(
-        candidate_sampler: Arc<CandidateSampler>,
-        capacity_notifier: Arc<CapacityNotifier>,
-        peers: Option<Arc<PeerExchange>>,
-        hop: HeaderValue,
-    ) -> Self {
-        let position = AtomicUsize::new(usize::MAX);
-        Self { candidate_sampler, position, capacity_notifier, peers, hop }
-    }
-
     /// The membership of a backend that is not in a pool.
     pub(super) fn none(now: Instant) -> Self {
-        let hop = HeaderValue::from_static("1.1 tokenweir");
-        Self::new(Arc::new(CandidateSampler::new(now, 0)), Arc::default(), None, hop)
-    }
-
-    /// Sets the index of the backend in the pool.
-    pub(super) fn set_position(&self, position: usize) {
-        self.position.store(position, Ordering::Relaxed);
-    }
-
-    /// Publishes the load hint of the backend to the sampler. `candidate` computes the load
-    /// estimate. It returns `None` if the backend must not get requests.
-    pub(super) fn publish_load_hint(
-        &self,
-        now: Instant,
-        candidate: impl FnOnce() -> Option<Candidate>,
-    ) {
-        self.candidate_sampler.show(self.position.load(Ordering::Relaxed), now, candidate);
-    }
-
-    /// Tells the sampler that another gateway sent a prompt to the backend.
-    pub(super) fn on_peer_prompt(&self, prompt: &PromptFingerprint) {
-        self.candidate_sampler.sent(prompt, self.position.load(Ordering::Relaxed));
+        Self {
+            candidate_sampler: Arc::new(CandidateSampler::new(now, 0)),
+            position: AtomicUsize::new(usize::MAX),
+            capacity_notifier: Arc::default(),
+            peers: None,
+            hop: HeaderValue::from_static("1.1 tokenweir"),
+        }
     }
 }

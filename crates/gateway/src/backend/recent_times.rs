@@ -23,8 +23,9 @@ pub(super) struct MeanPrefill {
     /// The load of an earlier scrape, with which the counters are compared, and the start of that
     /// scrape. `None` before the first scrape.
     baseline: Option<(EngineLoad, Instant)>,
-    /// The mean prefill time since the baseline. `None`: not known.
-    time: Option<Duration>,
+    /// The mean prefill time since the baseline. It does not change while the engine's counters do not
+    /// grow. `None`: not known.
+    pub(super) time: Option<Duration>,
 }
 
 /// Upper bounds of the histogram buckets, in seconds. They do not depend on the configured buckets
@@ -91,12 +92,6 @@ impl MeanPrefill {
             self.baseline = Some((*load, scraped_at));
         }
     }
-
-    /// The recent mean prefill time. It does not change while the engine's counters do not grow.
-    /// `None`: not known.
-    pub(super) const fn time(&self) -> Option<Duration> {
-        self.time
-    }
 }
 
 /// The mean prefill time of the requests since the load `baseline`. `None`: there are no new requests,
@@ -136,12 +131,12 @@ mod tests {
             ..EngineLoad::default()
         };
         mean.record_load(&load(10.0, 100.0), now);
-        assert_eq!(mean.time(), None);
+        assert_eq!(mean.time, None);
         mean.record_load(&load(12.0, 100.5), now);
-        assert_eq!(mean.time(), Some(Duration::from_millis(250)));
+        assert_eq!(mean.time, Some(Duration::from_millis(250)));
         // A scrape without new requests keeps the mean, and so does a restart.
         mean.record_load(&load(12.0, 100.5), now);
         mean.record_load(&load(0.0, 0.0), now);
-        assert_eq!(mean.time(), Some(Duration::from_millis(250)));
+        assert_eq!(mean.time, Some(Duration::from_millis(250)));
     }
 }

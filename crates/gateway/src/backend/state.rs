@@ -136,7 +136,7 @@ impl BackendState {
             server_kind: from_models.or_else(from_metrics),
             condition: BackendCondition { is_down: self.health == Health::Down, ..condition },
             scraped_at: self.sample.map(|sample| sample.scraped_at),
-            mean_prefill: self.mean_prefill.time(),
+            mean_prefill: self.mean_prefill.time,
         };
         self
     }

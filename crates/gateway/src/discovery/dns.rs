@@ -5,9 +5,8 @@
 //! how often the name is resolved.
 
 use hickory_resolver::TokioResolver;
-use hickory_resolver::config::{LookupIpStrategy, NameServerConfig, ResolverConfig, ResolverOpts};
+use hickory_resolver::config::{LookupIpStrategy, ResolverOpts};
 use hickory_resolver::net::NetError;
-use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::proto::rr::{RData, RecordType};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -56,19 +55,6 @@ impl DnsResolver {
     /// runtime.
     pub fn from_system_config() -> Result<Self, DnsError> {
         let mut builder = TokioResolver::builder_tokio()?;
-        configure(builder.options_mut());
-        Ok(Self(builder.build()?))
-    }
-
-    /// Uses one name server over UDP. Must be called inside a Tokio runtime.
-    pub fn with_name_server(server: SocketAddr) -> Result<Self, DnsError> {
-        let mut name_server = NameServerConfig::udp(server.ip());
-        for connection in &mut name_server.connections {
-            connection.port = server.port();
-        }
-        let config = ResolverConfig::from_parts(None, Vec::new(), vec![name_server]);
-        let provider = TokioRuntimeProvider::default();
-        let mut builder = TokioResolver::builder_with_config(config, provider);
         configure(builder.options_mut());
         Ok(Self(builder.build()?))
     }

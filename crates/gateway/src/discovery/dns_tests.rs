@@ -3,6 +3,8 @@
 use super::*;
 use crate::discovery::dns_watcher::DnsWatcher;
 use crate::discovery::{DiscoveryChange, DiscoverySource};
+use hickory_resolver::config::{NameServerConfig, ResolverConfig};
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::proto::op::{Message, ResponseCode};
 use hickory_resolver::proto::rr::rdata::SRV;
 use hickory_resolver::proto::rr::{Name, Record};
@@ -42,9 +44,21 @@ impl TestNameServer {
         *self.zone.lock().unwrap() = zone;
     }
 
+    /// A resolver that uses this name server over UDP.
+    fn resolver(&self) -> DnsResolver {
+        let mut name_server = NameServerConfig::udp(self.addr.ip());
+        for connection in &mut name_server.connections {
+            connection.port = self.addr.port();
+        }
+        let config = ResolverConfig::from_parts(None, Vec::new(), vec![name_server]);
+        let provider = TokioRuntimeProvider::default();
+        let mut builder = TokioResolver::builder_with_config(config, provider);
+        configure(builder.options_mut());
+        DnsResolver(builder.build().unwrap())
+    }
+
     async fn resolve(&self, query: &DnsQuery) -> Result<Vec<String>, DnsError> {
-        let resolver = DnsResolver::with_name_server(self.addr).unwrap();
-        let addresses = resolver.resolve(query).await?;
+        let addresses = self.resolver().resolve(query).await?;
         Ok(addresses.iter().map(BackendAddress::to_string).collect())
     }
 }
@@ -111,7 +125,7 @@ async fn failures_and_empty_responses_are_errors() {
 #[tokio::test]
 async fn only_changed_addresses_and_the_second_failure_in_succession_are_reported() {
     let server = TestNameServer::start(Some(vec![a_record(1), a_record(2)])).await;
-    let resolver = DnsResolver::with_name_server(server.addr).unwrap();
+    let resolver = server.resolver();
     let mut watcher = DnsWatcher::new(resolver, host_query(), Duration::from_millis(5));
     assert!(
         matches!(watcher.changed().await, DiscoveryChange::Backends(found) if found.len() == 2)

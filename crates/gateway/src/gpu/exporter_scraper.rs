@@ -64,7 +64,7 @@ impl ScrapedExporter {
     }
 
     async fn scrape(&self, fetcher: &mut PageFetcher) -> Result<GpuPage, ScrapeError> {
-        match fetcher.get_path(&self.settings.url.path).await {
+        match fetcher.fetch(&self.settings.url.path, None).await {
             Ok((StatusCode::OK, body)) => GpuPage::read(body).ok_or(ScrapeError::NotUnderstood),
             Ok(_) => Err(ScrapeError::Status),
             Err(error) => Err(error.into()),

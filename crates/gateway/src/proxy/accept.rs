@@ -71,7 +71,7 @@ pub fn accept_request<B>(
         (Err(no_route), _) => Err(no_route_error(context, no_route, request)),
         (Ok((route, _)), Ok(_))
             if route.is_forwarded()
-                && headers::has_passed(request.headers(), context.state.pool.hop()) =>
+                && headers::has_passed(request.headers(), &context.state.pool.hop) =>
         {
             Err(GatewayError::Loop)
         }

@@ -32,10 +32,10 @@ pub struct AccessControl {
     keys: ArcSwapOption<ApiKeys>,
     pub(super) cors: Cors,
     /// The engine-control permissions of all clients, in addition to those of an API key.
-    permissions: Permissions,
+    pub permissions: Permissions,
     /// The secret key from which the `cache_salt` of each tenant is derived. `None`: the gateway
     /// forwards the `cache_salt` of the client unchanged.
-    pub(super) salt_key: Option<SaltKey>,
+    pub salt_key: Option<SaltKey>,
     /// The reason why the last reload of the key file failed. `None`: the reload did not fail, so the
     /// gateway uses the keys of the file.
     reload_error: ArcSwapOption<String>,
@@ -75,18 +75,6 @@ impl AccessControl {
         let access = Self { cors, ..Self::default() };
         access.replace_keys(key_file);
         access
-    }
-
-    /// Sets the engine-control permissions of all clients.
-    #[must_use]
-    pub fn with_permissions(self, permissions: Permissions) -> Self {
-        Self { permissions, ..self }
-    }
-
-    /// Sets the key that derives the `cache_salt` of requests from their tenants.
-    #[must_use]
-    pub fn with_salt_key(self, salt_key: Option<SaltKey>) -> Self {
-        Self { salt_key, ..self }
     }
 
     /// Replaces the API keys for new requests. The used parts of rate limits and quotas stay used,

@@ -16,8 +16,8 @@ use crate::telemetry::Telemetry;
 use crate::telemetry::access_log::AccessLog;
 use bytes::Bytes;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use tokenweir_net::client::HttpClient;
+use tokenweir_protocol::atomic::AtomicFlag;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::openai::Api;
 use tokenweir_protocol::openai::request_fields::RequestFields;
@@ -64,7 +64,7 @@ pub struct ProxyState {
     /// The settings of the optional data in records: trace context, trace capture and sampled text.
     pub recording: RecordingSettings,
     /// Whether the gateway drains: it shuts down and completes its open requests.
-    pub draining: Arc<AtomicBool>,
+    pub draining: Arc<AtomicFlag>,
 }
 
 /// Settings of the optional data about requests: log lines at the start of requests, trace context,
@@ -97,18 +97,6 @@ pub struct ProxySettings {
     pub observation: ObservationSettings,
 }
 
-impl ProxyState {
-    /// Whether the gateway drains.
-    pub fn is_draining(&self) -> bool {
-        self.draining.load(Ordering::Relaxed)
-    }
-
-    /// Marks the gateway as draining, for its status and its readiness.
-    pub fn begin_drain(&self) {
-        self.draining.store(true, Ordering::Relaxed);
-    }
-}
-
 impl ProxyContext {
     /// The context at the start of the gateway.
     pub fn new(
@@ -138,13 +126,6 @@ impl ProxyContext {
         };
         let retry = RetryController::new(settings.retry);
         Self { state, settings: settings.requests, backend_client, retry }
-    }
-
-    /// Sets which optional data the records of requests contain.
-    #[must_use]
-    pub fn with_recording(mut self, recording: RecordingSettings) -> Self {
-        self.state.recording = recording;
-        self
     }
 
     /// The context after a reload. The settings of the shared state (observation, memory limits and

@@ -181,7 +181,7 @@ async fn forward_read<B: IncomingBody>(
     let plan = continuation::plan(exchange, mode, head, &fields, &original, &mut edits);
     let record = exchange.record();
     let body = (&*original, record.options.prompt_bytes.media);
-    let prompt = features::hash_prompt(&fields, &route, salt, body, pool.peer_key());
+    let prompt = features::hash_prompt(&fields, &route, salt, body, pool.peer_key.as_ref());
     let body = UpstreamBody::new(original.clone(), record, head, &fields, &route, edits)?;
     record.options.usage_requested = body.requests_usage_event();
     memory_permit.add(body.edited_copy_bytes())?;

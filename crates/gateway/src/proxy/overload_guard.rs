@@ -2,8 +2,9 @@
 //! request is rejected before its body is read.
 
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tokenweir_net::file_descriptors::{FileDescriptorPool, max_probe_descriptors};
+use tokenweir_protocol::atomic::AtomicFlag;
 use tokenweir_request::error::GatewayError;
 
 /// The client of a request.
@@ -33,13 +34,14 @@ pub struct OverloadLimits {
 #[derive(Debug, Default)]
 pub struct OverloadGuard {
     limits: OverloadLimits,
-    descriptors: FileDescriptorPool,
-    /// Number of open client connections.
-    client_connections: AtomicUsize,
+    /// The pool of file descriptors for client connections and backend connections.
+    pub descriptors: FileDescriptorPool,
+    /// Number of open client connections. The limiter of these connections changes it.
+    pub(crate) client_connections: AtomicUsize,
     /// Number of backends with health checks.
     health_checkers: AtomicUsize,
     /// Whether the memory of the process exceeds its limit.
-    is_memory_full: AtomicBool,
+    pub(crate) is_memory_full: AtomicFlag,
 }
 
 impl OverloadGuard {
@@ -52,30 +54,10 @@ impl OverloadGuard {
         }
     }
 
-    /// The pool of file descriptors for client connections and backend connections.
-    pub fn descriptors(&self) -> &FileDescriptorPool {
-        &self.descriptors
-    }
-
     /// Sets the number of backends with health checks. File descriptors are reserved for one
     /// health-check connection to each of these backends, at most a quarter of all descriptors.
     pub fn set_health_checkers(&self, count: usize) {
         self.health_checkers.store(count, Ordering::Relaxed);
-    }
-
-    /// The number of open client connections, which the limiter of these connections changes.
-    pub(crate) fn client_connections(&self) -> &AtomicUsize {
-        &self.client_connections
-    }
-
-    /// Sets whether the memory of the process exceeds its limit.
-    pub fn set_memory_full(&self, is_full: bool) {
-        self.is_memory_full.store(is_full, Ordering::Relaxed);
-    }
-
-    /// Whether the memory of the process exceeds its limit.
-    pub fn is_memory_full(&self) -> bool {
-        self.is_memory_full.load(Ordering::Relaxed)
     }
 
     /// Checks the limits for a new request. Fails if one of the limits is exceeded. `open` is the
@@ -89,7 +71,7 @@ impl OverloadGuard {
         let used_by_connections = |max: usize| connections + max_probe_descriptors(checkers, max);
         let is_full = self.limits.max_requests.is_some_and(|max| open > max)
             || self.limits.max_descriptors.is_some_and(|max| open + used_by_connections(max) > max)
-            || self.is_memory_full();
+            || self.is_memory_full.get();
         if is_full { Err(GatewayError::Overloaded) } else { Ok(()) }
     }
 }
@@ -119,17 +101,17 @@ mod tests {
             max_descriptors: Some(10),
             ..OverloadLimits::default()
         });
-        guard.client_connections().store(4, Ordering::Relaxed);
+        guard.client_connections.store(4, Ordering::Relaxed);
         assert_eq!(guard.check(6, &client(1)), Ok(()));
         assert_eq!(guard.check(7, &client(1)), Err(GatewayError::Overloaded));
-        guard.client_connections().store(3, Ordering::Relaxed);
+        guard.client_connections.store(3, Ordering::Relaxed);
         assert_eq!(guard.check(7, &client(1)), Ok(()));
         guard.set_health_checkers(2);
         assert_eq!(guard.check(6, &client(1)), Err(GatewayError::Overloaded));
         assert_eq!(guard.check(5, &client(1)), Ok(()));
         guard.set_health_checkers(1_000);
         assert_eq!(guard.check(5, &client(1)), Ok(()), "health checks reserve a quarter at most");
-        guard.set_memory_full(true);
+        guard.is_memory_full.set(true);
         assert_eq!(guard.check(1, &client(1)), Err(GatewayError::Overloaded));
     }
 }

@@ -11,15 +11,11 @@ use tokio::task::JoinSet;
 /// All runs, and their tasks.
 #[derive(Default)]
 pub struct Resumption {
-    registry: Arc<Registry<RunHead>>,
+    pub(super) registry: Arc<Registry<RunHead>>,
     tasks: Mutex<JoinSet<()>>,
 }
 
 impl Resumption {
-    pub(super) fn registry(&self) -> &Arc<Registry<RunHead>> {
-        &self.registry
-    }
-
     /// The memory of all runs, in bytes.
     pub fn used_bytes(&self) -> usize {
         self.registry.used_bytes()

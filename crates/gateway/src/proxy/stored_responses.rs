@@ -122,8 +122,8 @@ impl Sink for StoredResponses {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::PoolSettings;
     use tokenweir_request::record::{ClientIdentity, fixtures};
-    use tokenweir_routing::Policy;
 
     fn begun(tenant: &str) -> RequestRecord {
         let mut record = fixtures::streamed();
@@ -143,7 +143,7 @@ mod tests {
         let owner = Owner { backend, tenant: Some("a".into()) };
         assert_eq!(responses.owner("resp_1"), Some(owner));
         assert_eq!(responses.owner("resp_2"), None);
-        let pool = BackendPool::new(Vec::new(), &[], Policy::default());
+        let pool = BackendPool::with_settings(Vec::new(), &PoolSettings::default());
         let found = responses.locate("resp_1", &Principal::default(), &pool);
         assert!(matches!(found, Err(GatewayError::ResponseNotFound { .. })), "without a tenant");
     }

@@ -36,8 +36,8 @@ pub(super) async fn forward_body<B: IncomingBody + Send + 'static>(
     let length = body::declared_length(head, max_bytes)?;
     let is_empty = body.is_end_stream();
     let received = exchange.count_forwarded_bytes();
-    let idle_timeout = context.settings.body_idle_timeout;
-    let body = ForwardedBody::new(body, received).with_limits(max_bytes, idle_timeout);
+    let idle_timeout = Some(context.settings.body_idle_timeout);
+    let body = ForwardedBody::new(body, received, max_bytes, idle_timeout);
     let length = if is_empty { Some(0) } else { length };
     let framing =
         length.map_or(RequestFraming::Chunked, |length| RequestFraming::Length(length as u64));
@@ -62,7 +62,8 @@ pub(super) async fn forward_websocket<B: IncomingBody + Send + 'static>(
     }
     let model = query_value(head.uri.query().unwrap_or_default(), "model");
     let received = exchange.count_forwarded_bytes();
-    let stream = RequestStream::new(ForwardedBody::new(body, received), RequestFraming::Upgrade);
+    let body = ForwardedBody::new(body, received, usize::MAX, None);
+    let stream = RequestStream::new(body, RequestFraming::Upgrade);
     let limits = TimeLimits { total: None, idle: Some(context.settings.websocket_idle_timeout) };
     let forwarding =
         forward(context, principal, exchange, (head, stream), model.as_deref(), limits);
@@ -101,7 +102,8 @@ async fn forward(
     state.recording.log_start(record);
     let no_body = Bytes::new();
     let control = EngineControlCheck::check(access, principal, &route, record, &fields, &no_body)?;
-    let prompt = features::hash_prompt(&fields, &route, None, (&no_body, 0), pool.peer_key());
+    let prompt =
+        features::hash_prompt(&fields, &route, None, (&no_body, 0), pool.peer_key.as_ref());
     let body = UpstreamBody::new(no_body, record, head, &fields, &route, Vec::new())?;
     let requirements = BackendRequirements {
         model,

@@ -26,12 +26,6 @@ pub(super) struct AcceptLoop {
     shutdown: watch::Sender<bool>,
 }
 
-/// The open connections after the client listener was closed.
-pub(super) struct DrainingConnections {
-    connections: JoinSet<()>,
-    shutdown: watch::Sender<bool>,
-}
-
 /// At shutdown, the listener is closed when no connection has arrived for this time. If the port is
 /// shared, TCP handshakes that began before [`listener::drop_new_syns`] can complete within this time.
 /// It is shorter than the second after which a client repeats a SYN that was dropped.
@@ -71,8 +65,9 @@ impl AcceptLoop {
 
     /// Accepts the connections that wait in the kernel's accept queue, and then closes the
     /// listener. If the port is shared (`SO_REUSEPORT`), a filter first drops new SYN packets, so that
-    /// new connections go to the other processes.
-    pub(super) async fn stop_accepting(mut self) -> DrainingConnections {
+    /// new connections go to the other processes. Tells all connections to close after their open
+    /// requests, and returns their tasks.
+    pub(super) async fn stop_accepting(mut self) -> JoinSet<()> {
         listener::drop_new_syns(&self.listener);
         let deadline = clock::now() + ACCEPT_DRAIN_TIMEOUT;
         loop {
@@ -83,7 +78,8 @@ impl AcceptLoop {
                 Err(_) => break,
             }
         }
-        DrainingConnections { connections: self.connections, shutdown: self.shutdown }
+        self.shutdown.send_replace(true);
+        self.connections
     }
 
     /// Admits a connection and spawns the task that serves it.
@@ -95,21 +91,5 @@ impl AcceptLoop {
             let serving = self.handler.clone().serve(stream, peer, permit, shutdown);
             self.connections.spawn(serving);
         }
-    }
-}
-
-// === impl DrainingConnections ===
-
-impl DrainingConnections {
-    /// Sends the shutdown signal to all connections, and waits until every connection has finished
-    /// its open requests and closed.
-    pub(super) async fn drain(&mut self) {
-        self.shutdown.send_replace(true);
-        while self.connections.join_next().await.is_some() {}
-    }
-
-    /// Aborts the remaining connections.
-    pub(super) async fn abort(mut self) {
-        self.connections.shutdown().await;
     }
 }

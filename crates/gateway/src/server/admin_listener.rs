@@ -4,28 +4,26 @@
 //! So the admin listener does not use the file descriptors that clients need, and stays reachable
 //! for probes.
 
-use super::connection::handler::HTTP2_PREFACE;
+use super::client_stream::ClientStream;
 use super::connection::limiter::ConnectionLimiter;
 use super::guarded_body::guarded;
 use super::limits::ServerLimits;
 use super::listener::accept;
-use super::write_timeout::WriteTimeoutStream;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
-use bytes::BufMut;
+use http::Version;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use std::io::{self, Cursor};
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_net::tls::{Acceptor, MaybeTlsStream};
 use tokenweir_request::observe::ResponseAbortHandle;
-use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 use tower::ServiceExt;
@@ -92,9 +90,9 @@ async fn serve_connection(
     limits: ServerLimits,
     requests: Arc<()>,
 ) {
-    let mut stream = match acceptor {
+    let stream = match acceptor {
         None => MaybeTlsStream::Plain(stream),
-        Some(acceptor) => match tls_handshake(&acceptor, stream).await {
+        Some(acceptor) => match acceptor.accept(stream, TLS_HANDSHAKE_TIMEOUT).await {
             Ok(stream) => stream,
             Err(error) => {
                 tracing::debug!(%peer, %error, "TLS handshake on the admin listener failed");
@@ -109,14 +107,13 @@ async fn serve_connection(
         let response = router.clone().oneshot(request.map(Body::new));
         async { response.await.map(|response| response.map(|body| guarded(body, guard))) }
     });
-    let beginning = tokio::time::timeout(HEADER_READ_TIMEOUT, read_preface(&mut stream)).await;
-    let Ok(Ok(beginning)) = beginning else { return };
-    let is_http2 = beginning == HTTP2_PREFACE;
-    let stream =
-        WriteTimeoutStream::new(stream, limits.write_timeout, ResponseAbortHandle::default());
-    let (reader, writer) = tokio::io::split(stream);
-    let stream = TokioIo::new(tokio::io::join(Cursor::new(beginning).chain(reader), writer));
-    let served = if is_http2 {
+    let mut stream =
+        ClientStream::new(stream, limits.write_timeout, ResponseAbortHandle::default());
+    let detecting = poll_fn(|cx| stream.poll_version(cx));
+    let version = tokio::time::timeout(HEADER_READ_TIMEOUT, detecting).await;
+    let Ok(Ok(Some(version))) = version else { return };
+    let stream = TokioIo::new(stream);
+    let served = if version == Version::HTTP_2 {
         let mut builder = http2::Builder::new(TokioExecutor::new());
         builder.timer(TokioTimer::new()).keep_alive_interval(Some(PING_INTERVAL));
         builder.max_concurrent_streams(MAX_STREAMS);
@@ -129,23 +126,6 @@ async fn serve_connection(
     if let Err(error) = served {
         tracing::debug!(%peer, %error, "connection to the admin listener failed");
     }
-}
-
-/// Reads the first bytes of a connection, until they are the preface of HTTP/2 or differ from it.
-async fn read_preface(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
-    let mut beginning = Vec::with_capacity(HTTP2_PREFACE.len());
-    while beginning.len() < HTTP2_PREFACE.len() && HTTP2_PREFACE.starts_with(&beginning) {
-        let missing = HTTP2_PREFACE.len() - beginning.len();
-        if stream.read_buf(&mut (&mut beginning).limit(missing)).await? == 0 {
-            break;
-        }
-    }
-    Ok(beginning)
-}
-
-async fn tls_handshake(acceptor: &Acceptor, stream: TcpStream) -> io::Result<MaybeTlsStream> {
-    let accepted = tokio::time::timeout(TLS_HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await;
-    accepted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 // === impl AdminConnections ===

@@ -21,8 +21,8 @@ pub struct ServerLimits {
     pub max_connections: usize,
     /// Maximum number of connections of one client address. `None`: no limit.
     pub max_connections_per_client: Option<u32>,
-    /// Maximum number of rejected client connections that get an error response at the same time.
-    /// Further rejected connections are closed without a response.
+    /// Maximum number of rejected client connections that are kept open at the same time until the client
+    /// has read the error response. Further ones are closed as soon as the response is sent.
     pub max_concurrent_rejections: usize,
     /// Maximum number of connections to the admin listener.
     pub max_admin_connections: usize,

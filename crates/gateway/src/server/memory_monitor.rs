@@ -27,8 +27,7 @@ pub(super) async fn monitor_memory(limit: u64, overload_guard: Arc<OverloadGuard
             return;
         };
         let is_full = resident > limit;
-        if is_full != overload_guard.is_memory_full() {
-            overload_guard.set_memory_full(is_full);
+        if is_full != overload_guard.is_memory_full.replace(is_full) {
             if is_full {
                 tracing::warn!(
                     resident,

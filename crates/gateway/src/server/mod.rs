@@ -5,7 +5,9 @@
 //! end, and aborts the connections that are left.
 
 mod accept_loop;
+mod activity;
 mod admin_listener;
+mod client_stream;
 mod connection;
 mod descriptor_budget;
 mod guarded_body;
@@ -14,7 +16,6 @@ mod listener;
 mod memory_monitor;
 mod run;
 mod tls;
-mod write_timeout;
 
 pub use connection::limiter::ConnectionLimiter;
 pub use connection::state::ServerState;

@@ -68,7 +68,7 @@ impl Server {
             initial_limits,
             limiter.clone(),
         );
-        let mut admin_task = supervise::spawn_essential(BackgroundTask::AdminListener, serving);
+        let mut admin_task = supervise::spawn_once(BackgroundTask::AdminListener, serving);
         let mut background = start_background_tasks(&state, tls.credentials);
         let handler = ConnectionHandler::new(state.clone(), tls.client_acceptor);
         let mut accept_loop = AcceptLoop::new(client_listener, handler, limiter);
@@ -76,10 +76,16 @@ impl Server {
         let stop_signal = async {
             tokio::select! {
                 () = shutdown => {}
-                task = admin_task.wait_for_end() => failed_task = Some(task),
+                () = admin_task.wait_for_end() => failed_task = Some(BackgroundTask::AdminListener),
             }
         };
         accept_loop.accept_until(stop_signal).await;
+        if let Some(task) = failed_task {
+            tracing::error!(
+                task = task.as_str(),
+                "an essential task ended: the gateway drains and exits with an error"
+            );
+        }
         let limits = **state.limits.load();
         let outcome = drain(accept_loop, &proxy, limits, &mut background).await;
         failed_task.map_or(outcome, DrainOutcome::TaskFailed)
@@ -94,7 +100,7 @@ async fn drain(
     limits: ServerLimits,
     background: &mut Vec<SupervisedTask>,
 ) -> DrainOutcome {
-    proxy.begin_drain();
+    proxy.draining.set(true);
     let open_streams = &proxy.open_streams;
     let ServerLimits { drain_delay, drain_timeout, .. } = limits;
     tracing::info!(
@@ -110,13 +116,14 @@ async fn drain(
     accept_loop.accept_until(tokio::time::sleep(drain_delay)).await;
     open_streams.close_tunnels();
     let mut connections = accept_loop.stop_accepting().await;
-    let drained = tokio::time::timeout(drain_timeout, connections.drain()).await;
+    let ended = async { while connections.join_next().await.is_some() {} };
+    let drained = tokio::time::timeout(drain_timeout, ended).await;
     let outcome =
         if drained.is_ok() { DrainOutcome::Whole } else { DrainOutcome::DeadlineExceeded };
     if outcome == DrainOutcome::DeadlineExceeded {
         open_streams.begin_shutdown();
     }
-    connections.abort().await;
+    connections.shutdown().await;
     proxy.resumption.shutdown().await;
     outcome
 }

@@ -29,8 +29,8 @@ pub struct BackendBody {
     /// Whether the connection may carry another request after this response.
     is_reusable: bool,
     idle_pool: IdlePool,
-    /// Longest time between two parts of the body. `None`: there is no limit.
-    max_silence: Option<Duration>,
+    /// Time without a part of the body after which reading fails. `None`: there is no limit.
+    pub(crate) max_silence: Option<Duration>,
     /// The timer that ends `max_silence` after the last part. `None`: the body does not wait for a part.
     silence: Option<Pin<Box<Sleep>>>,
 }
@@ -52,7 +52,7 @@ impl Connection {
     ) -> impl Future<Output = Result<Response<BackendBody>, SendError>> {
         let (parts, body) = request.into_parts();
         let framing = RequestFraming::Length(body.len() as u64);
-        let framing = stream.as_ref().map_or(framing, RequestStream::framing);
+        let framing = stream.as_ref().map_or(framing, |stream| stream.framing);
         let is_upgrade = framing == RequestFraming::Upgrade;
         // For a WebSocket, the bytes of the client are sent only after the backend has accepted the upgrade.
         let (stream, upgraded) = if is_upgrade { (None, stream) } else { (stream, None) };
@@ -123,11 +123,6 @@ impl Connection {
 }
 
 impl BackendBody {
-    /// Makes the body fail if the backend sends no part of it for `max_silence`.
-    pub(crate) fn limit_silence(&mut self, max_silence: Duration) {
-        self.max_silence = Some(max_silence);
-    }
-
     /// Ready with [`ConnectionError::Silent`] when no part of the body has come for `max_silence`. Pending
     /// while a part of the request is not written yet: then the backend may wait for the client.
     fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionError> {

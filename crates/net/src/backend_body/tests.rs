@@ -48,7 +48,7 @@ async fn a_body_fails_when_its_backend_sends_no_part_of_it_in_time() {
         tokio::join!(connection.send(request_with_body(3), None, &idle), peer.write_all(head));
     sent.unwrap();
     let mut body = response.unwrap().into_body();
-    body.limit_silence(Duration::from_mins(10));
+    body.max_silence = Some(Duration::from_mins(10));
     let began = clock::now();
     let mut read = 0;
     let error = loop {

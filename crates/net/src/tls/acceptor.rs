@@ -1,7 +1,7 @@
 //! Accepts TLS connections on the client listener and the admin listener.
 
 use super::error::TlsError;
-use super::file_backed::{BuiltConfig, FileBacked, Reloadable};
+use super::file_backed::{BuiltConfig, FileBacked};
 use super::pem::{PemFile, earliest_expiry};
 use super::provider::{Alpn, crypto_provider};
 use super::settings::TlsServerSettings;
@@ -9,6 +9,7 @@ use super::stream::MaybeTlsStream;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
@@ -16,7 +17,7 @@ use tokio_rustls::{TlsAcceptor, TlsStream};
 
 /// Accepts TLS connections. Clones share the certificate, which is reloaded when its files change.
 #[derive(Clone)]
-pub struct Acceptor(Arc<FileBacked<ServerConfig>>);
+pub struct Acceptor(pub(super) Arc<FileBacked<ServerConfig>>);
 
 impl Acceptor {
     /// Creates the acceptor of the client listener from the files of the configuration. `None`: no
@@ -42,16 +43,12 @@ impl Acceptor {
         Ok(Some(Self(Arc::new(FileBacked::new(files, build_server_config)?))))
     }
 
-    /// Performs the TLS handshake on an accepted TCP connection. The caller must set a timeout,
-    /// because the handshake has none.
-    pub async fn accept(&self, stream: TcpStream) -> io::Result<MaybeTlsStream> {
-        let accepted = TlsAcceptor::from(self.0.get()).accept(stream).await?;
+    /// Performs the TLS handshake on an accepted TCP connection. Fails if it takes longer than `timeout`.
+    pub async fn accept(&self, stream: TcpStream, timeout: Duration) -> io::Result<MaybeTlsStream> {
+        let accepting = TlsAcceptor::from(self.0.get()).accept(stream);
+        let accepted = tokio::time::timeout(timeout, accepting).await;
+        let accepted = accepted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
         Ok(MaybeTlsStream::Tls(Box::new(TlsStream::Server(accepted))))
-    }
-
-    /// The TLS configuration of this acceptor, which is reloaded when its files change.
-    pub(super) fn reloadable(&self) -> Arc<dyn Reloadable> {
-        self.0.clone()
     }
 }
 

@@ -18,7 +18,7 @@ pub struct TlsClientContext {
     /// first connection, because loading the authorities of this machine is slow.
     config: OnceLock<Arc<FileBacked<ClientConfig>>>,
     /// The name that the server certificate must have. `None`: the host of the URL.
-    server_name: Option<ServerName<'static>>,
+    pub(super) server_name: Option<ServerName<'static>>,
 }
 
 impl TlsClientContext {
@@ -48,11 +48,6 @@ impl TlsClientContext {
         }
         let loaded = Arc::new(load_client_config(&TlsClientSettings::default(), self.alpn)?);
         Ok(self.config.get_or_init(|| loaded).get())
-    }
-
-    /// The name that the server certificate must have. `None`: the host of the URL.
-    pub(super) fn server_name(&self) -> Option<&ServerName<'static>> {
-        self.server_name.as_ref()
     }
 
     /// The TLS configuration of this context, which is reloaded when its files change. `None`: the

@@ -33,12 +33,13 @@ pub struct OutboundTls {
 #[derive(Clone)]
 pub struct Connector {
     tcp: HttpConnector,
-    outbound: Arc<OutboundTls>,
+    /// The TLS contexts of the connections that this connector opens.
+    pub(crate) outbound: Arc<OutboundTls>,
     /// Timeout for the TCP connection, and again for the TLS handshake.
     timeout: Duration,
     /// Opens the connections of a simulation, without sockets. `None`: connections have sockets.
     #[cfg(feature = "testing")]
-    dial: Option<Dial>,
+    pub(crate) dial: Option<Dial>,
 }
 
 /// Opens a connection of a simulation.
@@ -123,11 +124,6 @@ impl std::fmt::Debug for OutboundTls {
 // === impl Connector ===
 
 impl Connector {
-    /// The TLS contexts of the connections that this connector opens.
-    pub fn outbound(&self) -> &Arc<OutboundTls> {
-        &self.outbound
-    }
-
     /// Creates a connector. `timeout` bounds the TCP connection, and again the TLS handshake.
     /// Connections have `TCP_NODELAY` and TCP keep-alive.
     pub fn new(outbound: Arc<OutboundTls>, timeout: Duration) -> Self {
@@ -143,13 +139,6 @@ impl Connector {
             #[cfg(feature = "testing")]
             dial: None,
         }
-    }
-
-    /// Replaces the sockets of new connections by the streams that `dial` opens, for a simulation.
-    #[cfg(feature = "testing")]
-    #[must_use]
-    pub fn with_dial(self, dial: Dial) -> Self {
-        Self { dial: Some(dial), ..self }
     }
 }
 
@@ -187,8 +176,7 @@ impl Service<Uri> for Connector {
             let Some((context, host)) = context.zip(host) else {
                 return Ok(TokioIo::new(MaybeTlsStream::Plain(stream)));
             };
-            let name =
-                context.server_name().cloned().map_or_else(|| parse_server_name(&host), Ok)?;
+            let name = context.server_name.clone().map_or_else(|| parse_server_name(&host), Ok)?;
             let handshake = TlsConnector::from(context.config()?).connect(name, stream);
             let result = tokio::time::timeout(timeout, handshake).await;
             let stream = result.map_err(|_| ConnectError::Timeout(timeout))?;

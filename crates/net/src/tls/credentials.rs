@@ -56,7 +56,8 @@ const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
 impl Credentials {
     /// Registers an acceptor, so that its files are reloaded until the acceptor is dropped.
     pub fn register_acceptor(&self, acceptor: &Acceptor) {
-        lock(&self.acceptors).push(Arc::downgrade(&acceptor.reloadable()));
+        let acceptor: Arc<dyn Reloadable> = acceptor.0.clone();
+        lock(&self.acceptors).push(Arc::downgrade(&acceptor));
     }
 
     /// Registers the contexts of outbound connections, so that their files are reloaded until the

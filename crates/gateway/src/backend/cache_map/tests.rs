@@ -2,6 +2,7 @@
 //! evicting pairs for the diagnosis.
 
 use super::CacheMap;
+use crate::backend::PoolSettings;
 use crate::backend::kv_events::{start_learner, tests as events};
 use crate::backend::pool::BackendPool;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use tokenweir_protocol::clock;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::fixtures::streamed;
 use tokenweir_request::record::{ClientIdentity, Outcome, RequestRecord};
-use tokenweir_routing::{LoadReport, LocalLoad, Policy, PromptFingerprint};
+use tokenweir_routing::{LoadReport, LocalLoad, PromptFingerprint};
 
 /// Tokens in a text block of these tests.
 const BLOCK_TOKENS: u64 = 128;
@@ -26,7 +27,7 @@ fn map(names: &[&str]) -> (Arc<BackendPool>, CacheMap) {
         backend
     };
     let backends = names.iter().map(backend).collect();
-    let pool = Arc::new(BackendPool::new(backends, &[], Policy::default()));
+    let pool = Arc::new(BackendPool::with_settings(backends, &PoolSettings::default()));
     (pool.clone(), CacheMap::new(pool))
 }
 

@@ -21,7 +21,7 @@ pub(super) struct MetricsPage {
     /// The last page that was read.
     pub(super) last: LastPage,
     /// Whether the next fetch tries the other known paths if `path` has no metrics.
-    should_discover_path: bool,
+    pub(super) should_discover_path: bool,
 }
 
 /// The values of the last page with which the next page is compared, to see whether the engine works.
@@ -75,11 +75,6 @@ impl MetricsPage {
         self.last.unavailable.filter(|_| self.configured.is_none())
     }
 
-    /// Tries all known paths again if the next fetch finds no metrics.
-    pub(super) fn rediscover(&mut self) {
-        self.should_discover_path = true;
-    }
-
     /// Fetches and reads the page. `backend` fetches pages of the backend itself. If the page has no
     /// metrics and no URL is configured, the other known paths are tried once. `by_rank`: whether the load of
     /// each data-parallel rank is read, too.
@@ -89,7 +84,7 @@ impl MetricsPage {
         by_rank: bool,
     ) -> Result<EngineLoad, ScrapeError> {
         if let Some((fetcher, path)) = &mut self.configured {
-            return read_load(fetcher.get_path(path).await?, &mut self.last, by_rank);
+            return read_load(fetcher.fetch(path, None).await?, &mut self.last, by_rank);
         }
         let load = read_load(backend.get(self.path).await?, &mut self.last, by_rank);
         let is_wrong_path = matches!(load, Err(ScrapeError::Status | ScrapeError::NotUnderstood));

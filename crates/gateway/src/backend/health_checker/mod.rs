@@ -247,7 +247,7 @@ impl HealthChecker {
     /// Scrapes the metrics. Requests `/health` unless it passed recently and the scrape worked.
     async fn check(&mut self) {
         let now = clock::now();
-        self.backend.idle_pool.close_expired(self.fetcher.idle_timeout(), now);
+        self.backend.idle_pool.close_expired(self.context.client.timeouts.idle_connection, now);
         let is_recent = |at: Instant| now.saturating_duration_since(at) < HEALTH_CHECK_INTERVAL;
         let was_healthy = self.last_healthy_at.is_some_and(is_recent);
         // If `/health` has passed recently, a scrape with a response in time is enough.
@@ -343,7 +343,7 @@ impl HealthChecker {
     /// then.
     fn reset_discovered_state(&mut self) {
         self.models.expire();
-        self.metrics_page.rediscover();
+        self.metrics_page.should_discover_path = true;
         self.backend.health.forget_unserved();
         self.backend.load.ranks.end(false);
         self.findings = Findings::default();

@@ -37,21 +37,12 @@ pub(super) struct ModelListRefresh {
 }
 
 /// Why some or all models of a backend are not known.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum ModelListProblem {
-    /// The response is longer than `scrape.max_page`.
-    TooLarge,
-    /// The backend answered with this status.
-    Status(StatusCode),
-    /// No response, or one that could not be read.
-    Unreadable(String),
-    /// The response is no model list.
-    Invalid,
-    /// The list has more models, or longer ids, than the gateway accepts.
-    Excess {
-        /// Number of models that are not served.
-        models: usize,
-    },
+#[derive(Debug, PartialEq, Eq)]
+struct ModelListProblem {
+    /// What was seen.
+    text: String,
+    /// What an operator can do.
+    help: &'static str,
 }
 
 impl ModelListRefresh {
@@ -72,18 +63,16 @@ impl ModelListRefresh {
         let response = fetcher.get("/v1/models").await;
         self.status = response.as_ref().ok().map(|(status, _)| *status);
         // Only a gateway writes the states of models into its model list.
-        let mut is_gateway = false;
-        let (model_list, mut problem) = match response {
-            Ok((StatusCode::OK, body)) => {
-                is_gateway = memmem::find(body, b"\"model_states\":").is_some();
-                (ModelList::read(body), Some(ModelListProblem::Invalid))
-            }
-            Ok((status, _)) => (None, Some(ModelListProblem::Status(status))),
-            Err(FetchError::TooLarge) => (None, Some(ModelListProblem::TooLarge)),
+        let has_states = |body: &[u8]| memmem::find(body, b"\"model_states\":").is_some();
+        let (model_list, is_gateway) = match &response {
+            Ok((StatusCode::OK, body)) => (ModelList::read(body), has_states(body)),
             // The gateway had no file descriptor or port: the backend is not at fault.
             Err(FetchError::Exhausted(_)) => return,
-            Err(error) => (None, Some(ModelListProblem::Unreadable(error.describe()))),
+            _ => (None, false),
         };
+        let has_key = backend.identity.authorization.is_some();
+        let mut problem =
+            model_list.is_none().then(|| ModelListProblem::of_response(&response, has_key));
         let version = match fetcher.get("/version").await {
             Ok((StatusCode::OK, body)) => parse_version(body),
             _ => None,
@@ -93,7 +82,7 @@ impl ModelListRefresh {
             self.fetched_at = Some(clock::now());
             pool.set_models(backend, &models);
             let excess = excess_models + too_long;
-            problem = (excess > 0).then_some(ModelListProblem::Excess { models: excess });
+            problem = (excess > 0).then(|| ModelListProblem::of_excess(excess));
         }
         self.report(backend, problem);
         backend.update_state(|state| {
@@ -117,59 +106,59 @@ impl ModelListRefresh {
         if self.problem == problem {
             return;
         }
-        let has_key = backend.identity.authorization.is_some();
-        let texts = problem.as_ref().map(|problem| (problem.describe(), problem.remedy(has_key)));
-        if let Some((text, help)) = &texts {
+        if let Some(ModelListProblem { text, help }) = &problem {
             let backend = &backend.identity.id;
             tracing::warn!(%backend, help, "model list of the backend is incomplete: {text}");
         }
-        let text: Option<Arc<str>> = texts.map(|(text, help)| format!("{text}; {help}").into());
+        let join = |it: &ModelListProblem| format!("{}; {}", it.text, it.help).into();
+        let text: Option<Arc<str>> = problem.as_ref().map(join);
         backend.update_state(|state| state.models_error.clone_from(&text));
         self.problem = problem;
     }
 }
 
 impl ModelListProblem {
-    fn describe(&self) -> String {
-        match self {
-            Self::TooLarge => "it is longer than scrape.max_page".to_owned(),
-            Self::Status(status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)) => {
-                format!("the backend requires a key: /v1/models answers {}", status.as_u16())
+    /// The problem with a response that is no model list. `has_key`: whether the backend has a key in the
+    /// configuration.
+    fn of_response(response: &Result<(StatusCode, &[u8]), FetchError>, has_key: bool) -> Self {
+        const UNREADABLE: &str = "until it is readable, models that the gateway does not know \
+                                  otherwise are sent to this backend; `tokenweir doctor` checks it";
+        let (text, help) = match response {
+            Ok((StatusCode::OK, _)) => {
+                ("/v1/models answers no list of models".to_owned(), UNREADABLE)
             }
-            Self::Status(status) => format!("/v1/models answers {}", status.as_u16()),
-            Self::Unreadable(error) => format!("/v1/models: {error}"),
-            Self::Invalid => "/v1/models answers no list of models".to_owned(),
-            Self::Excess { models } => format!(
-                "{models} models are not served: a list has at most {} models, and an id {} bytes",
-                ModelList::MOST,
-                ModelList::MAX_ID_BYTES
+            Ok((status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN), _)) => {
+                let help = if has_key {
+                    "give the key that vLLM was started with (--api-key) as `api_key` of this backend"
+                } else {
+                    "set `api_key: { env: VLLM_API_KEY }` of this backend in the configuration"
+                };
+                let status = status.as_u16();
+                (format!("the backend requires a key: /v1/models answers {status}"), help)
+            }
+            Ok((status, _)) => (format!("/v1/models answers {}", status.as_u16()), UNREADABLE),
+            Err(FetchError::TooLarge) => (
+                "it is longer than scrape.max_page".to_owned(),
+                "raise scrape.max_page, or configure the backend to list fewer models",
             ),
-        }
+            Err(error) => (format!("/v1/models: {}", error.describe()), UNREADABLE),
+        };
+        Self { text, help }
     }
 
-    /// What an operator can do. `has_key`: whether the backend has a key in the configuration.
-    const fn remedy(&self, has_key: bool) -> &'static str {
-        match self {
-            Self::TooLarge => {
-                "raise scrape.max_page, or configure the backend to list fewer models"
-            }
-            Self::Status(StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) if has_key => {
-                "give the key that vLLM was started with (--api-key) as `api_key` of this backend"
-            }
-            Self::Status(StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
-                "set `api_key: { env: VLLM_API_KEY }` of this backend in the configuration"
-            }
-            Self::Status(_) | Self::Unreadable(_) | Self::Invalid => {
-                "until it is readable, models that the gateway does not know otherwise are sent to \
-                 this backend; `tokenweir doctor` checks it"
-            }
-            Self::Excess { .. } => "configure the backend to list fewer models, or shorter ids",
-        }
+    /// The problem with a list that has more models, or longer ids, than the gateway accepts. `models`:
+    /// the number of models that are not served.
+    fn of_excess(models: usize) -> Self {
+        let (most, bytes) = (ModelList::MOST, ModelList::MAX_ID_BYTES);
+        let text = format!(
+            "{models} models are not served: a list has at most {most} models, and an id {bytes} bytes"
+        );
+        Self { text, help: "configure the backend to list fewer models, or shorter ids" }
     }
 }
 
 fn refresh_interval(backend: &Backend) -> Duration {
-    let is_stale = backend.health.is_model_list_stale();
+    let is_stale = backend.health.is_model_list_stale.get();
     if is_stale { STALE_MODELS_REFRESH_INTERVAL } else { MODELS_REFRESH_INTERVAL }
 }
 
@@ -195,18 +184,19 @@ mod tests {
 
     #[test]
     fn each_problem_names_what_was_seen_and_what_to_do() {
-        let status = |code| ModelListProblem::Status(StatusCode::from_u16(code).unwrap());
-        for (problem, has_key, seen, remedy) in [
+        let status = |code| Ok((StatusCode::from_u16(code).unwrap(), &b"[]"[..]));
+        for (response, has_key, seen, remedy) in [
             (status(401), false, "requires a key: /v1/models answers 401", "api_key"),
             (status(403), true, "requires a key: /v1/models answers 403", "--api-key"),
             (status(404), false, "/v1/models answers 404", "doctor"),
             (status(500), false, "/v1/models answers 500", "doctor"),
-            (ModelListProblem::Invalid, false, "no list of models", "doctor"),
-            (ModelListProblem::Unreadable("timeout".into()), false, "timeout", "doctor"),
-            (ModelListProblem::TooLarge, false, "scrape.max_page", "raise scrape.max_page"),
+            (status(200), false, "no list of models", "doctor"),
+            (Err(FetchError::Timeout), false, "timeout", "doctor"),
+            (Err(FetchError::TooLarge), false, "scrape.max_page", "raise scrape.max_page"),
         ] {
-            assert!(problem.describe().contains(seen), "{problem:?}");
-            assert!(problem.remedy(has_key).contains(remedy), "{problem:?}");
+            let problem = ModelListProblem::of_response(&response, has_key);
+            assert!(problem.text.contains(seen), "{problem:?}");
+            assert!(problem.help.contains(remedy), "{problem:?}");
         }
     }
 }

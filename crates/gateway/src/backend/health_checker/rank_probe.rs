@@ -2,7 +2,7 @@
 //! which data-parallel rank of a backend.
 
 use super::HealthChecker;
-use crate::backend::ranks::{Numbering, NumberingStep};
+use crate::backend::ranks::numbering;
 use http::{HeaderValue, StatusCode};
 use serde_json::json;
 use std::time::Duration;
@@ -35,15 +35,16 @@ impl HealthChecker {
         let backend = self.backend.clone();
         let ranks = &backend.load.ranks;
         let numbers: Vec<u32> = self.metrics_page.last.ranks.iter().map(|load| load.rank).collect();
-        let is_done = ranks.count() > 0 || ranks.is_refused();
+        let is_done = ranks.count() > 0 || ranks.is_refused.get();
         let is_later = self.findings.next_rank_search.is_some_and(|next| clock::now() < next);
         if numbers.len() < 2 || is_done || is_later {
             return;
         }
-        let mut found = self.search_ranks(Numbering::new(numbers.clone(), false)).await;
+        let counted: Vec<u32> = (0..).take(numbers.len()).collect();
+        let mut found = self.search_ranks(&numbers, &counted).await;
         let counts_from_zero = numbers.first() == Some(&0);
         if matches!(found, Err(Failure::Refused(_))) && !counts_from_zero {
-            found = self.search_ranks(Numbering::new(numbers, true)).await;
+            found = self.search_ranks(&numbers, &numbers).await;
         }
         let id = &backend.identity.id;
         match found {
@@ -69,14 +70,17 @@ impl HealthChecker {
         }
     }
 
-    async fn search_ranks(&mut self, mut numbering: Numbering) -> Result<Vec<(u32, u32)>, Failure> {
-        loop {
-            match numbering.next() {
-                NumberingStep::Known(values) => return Ok(values),
-                NumberingStep::Ignored => return Err(Failure::Ignored),
-                NumberingStep::Probe(value) => numbering.record(self.probe_rank(value).await?),
-            }
+    /// Searches among `values` the value of the header for each rank.
+    async fn search_ranks(
+        &mut self,
+        numbers: &[u32],
+        values: &[u32],
+    ) -> Result<Vec<(u32, u32)>, Failure> {
+        let mut seen = Vec::new();
+        for value in numbering::probes(values) {
+            seen.push(self.probe_rank(value).await?);
         }
+        numbering::assign_values(numbers, values, &seen).ok_or(Failure::Ignored)
     }
 
     /// Sends a request for one output token, with `value` in the header `X-data-parallel-rank`. Returns

@@ -24,19 +24,19 @@ impl HealthChecker {
         let is_asleep = state.engine_availability() == Some(Availability::Asleep);
         if is_asleep && self.falling_asleep.is_none() {
             self.busy_at = now;
-            if health.is_wake_requested() && settings.wake {
+            if health.signals.is_wake_requested.get() && settings.wake {
                 self.wake(now).await;
             }
             return;
         }
         if state.health == Health::Up && !is_asleep {
-            health.end_wake_request();
+            health.signals.is_wake_requested.set(false);
         }
         let load = state.sample.map(|sample| sample.load).unwrap_or_default();
         let is_idle = self.backend.load.in_flight() == 0
             && load.is_idle() == Some(true)
             && !self.has_load_changed
-            && self.context.pool.capacity_notifier().waiting_requests() == 0;
+            && self.context.pool.capacity_notifier.waiting_requests() == 0;
         if !is_idle {
             self.busy_at = now;
         }
@@ -69,7 +69,7 @@ impl HealthChecker {
                 let answer = describe(&result);
                 tracing::warn!(backend = %self.backend.identity.id, answer, "the backend did not wake its engine: another sleeping backend may be woken");
                 // Then another sleeping backend that serves the model may be woken.
-                self.backend.health.end_wake_request();
+                self.backend.health.signals.is_wake_requested.set(false);
             }
         }
         self.scrape_backoff_until = clock::now();

@@ -1,16 +1,15 @@
 //! The prefix cache of one backend, as its KV events show it: the known contents of each
 //! data-parallel rank, and how far these can be trusted.
 
-use super::ended_request::RequestCache;
 use super::key_space::KeySpace;
 use super::knowledge::CacheKnowledge;
-use arc_swap::{ArcSwap, Guard};
+use super::rank_cache::RankCache;
+use arc_swap::ArcSwap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use tokenweir_kv_events::correlation::RequestChain;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tokenweir_kv_events::groups::PrefixGroups;
-use tokenweir_kv_events::residency::{CacheContents, StoredChain, StreamState};
-use tokenweir_protocol::mutex::SharedLock;
+use tokenweir_kv_events::residency::{StoredChain, StreamState};
+use tokenweir_protocol::atomic::AtomicFlag;
 
 /// The prefix cache of one backend.
 #[derive(Debug)]
@@ -18,24 +17,17 @@ pub struct BackendCache {
     pub(in crate::backend) knowledge: Arc<CacheKnowledge>,
     /// Number that identifies the backend in [`RequestKey`](tokenweir_kv_events::correlation::RequestKey).
     pub(in crate::backend) number: u32,
-    ranks: ArcSwap<Vec<Arc<RankCache>>>,
-    space: ArcSwap<KeySpace>,
+    /// The caches of the data-parallel ranks. Hold a guard only during a lookup.
+    pub(in crate::backend) ranks: ArcSwap<Vec<Arc<RankCache>>>,
+    /// What the gateway knows about the texts of the blocks of the backend. Hold a guard only during a
+    /// lookup.
+    pub(in crate::backend) space: ArcSwap<KeySpace>,
     /// Whether the backend shares the key space of another backend.
-    has_joined: AtomicBool,
+    has_joined: AtomicFlag,
     /// Whether the gateway no longer expects events from the backend, because the backend lists no
     /// publisher any more.
-    is_withdrawn: AtomicBool,
+    pub(in crate::backend) is_withdrawn: AtomicFlag,
     errors: AtomicU64,
-}
-
-/// The prefix cache of one data-parallel rank.
-#[derive(Debug)]
-pub(in crate::backend) struct RankCache {
-    /// The contents of the cache. Requests do not wait for a writer, and only background tasks write.
-    pub(in crate::backend) contents: SharedLock<CacheContents>,
-    /// How far the contents can be trusted: a [`StreamState`] as its index in `StreamState::ALL`.
-    state: AtomicU8,
-    batches: AtomicU64,
 }
 
 /// The state of the cache of a backend, for metrics and status.
@@ -64,8 +56,8 @@ impl BackendCache {
             number,
             ranks: ArcSwap::default(),
             space: ArcSwap::new(space),
-            has_joined: AtomicBool::new(false),
-            is_withdrawn: AtomicBool::new(false),
+            has_joined: AtomicFlag::default(),
+            is_withdrawn: AtomicFlag::default(),
             errors: AtomicU64::new(0),
         }
     }
@@ -99,24 +91,13 @@ impl BackendCache {
         }
     }
 
-    /// The caches of the data-parallel ranks. Hold the guard only during a lookup.
-    pub(in crate::backend) fn loaded_ranks(&self) -> Guard<Arc<Vec<Arc<RankCache>>>> {
-        self.ranks.load()
-    }
-
-    /// The key space of the backend: what the gateway knows about the texts of its blocks. Hold the
-    /// guard only during a lookup.
-    pub(super) fn loaded_space(&self) -> Guard<Arc<KeySpace>> {
-        self.space.load()
-    }
-
     /// Replaces the caches of the ranks by `count` empty ones, and returns these.
     pub(in crate::backend) fn set_rank_count(&self, count: usize) -> Arc<Vec<Arc<RankCache>>> {
         let max_blocks = self.knowledge.settings.max_blocks;
         let ranks = std::iter::repeat_with(|| Arc::new(RankCache::new(max_blocks))).take(count);
         let ranks: Arc<Vec<Arc<RankCache>>> = Arc::new(ranks.collect());
         self.ranks.store(ranks.clone());
-        self.is_withdrawn.store(false, Ordering::Relaxed);
+        self.is_withdrawn.set(false);
         ranks
     }
 
@@ -124,34 +105,25 @@ impl BackendCache {
     /// [`Self::set_rank_count`] sets ranks again.
     pub(in crate::backend) fn withdraw(&self) {
         self.set_rank_count(0);
-        self.is_withdrawn.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether the backend counts as one without KV events.
-    pub(in crate::backend) fn is_withdrawn(&self) -> bool {
-        self.is_withdrawn.load(Ordering::Relaxed)
-    }
-
-    pub(in crate::backend) fn space(&self) -> Arc<KeySpace> {
-        self.space.load_full()
+        self.is_withdrawn.set(true);
     }
 
     /// Replaces the key space by an empty one, and so forgets which texts the blocks contain: the
     /// engine may have restarted with another seed of its hashes.
     pub(in crate::backend) fn leave_space(&self) {
         self.space.store(self.knowledge.spaces.add(self.knowledge.settings.max_blocks));
-        self.has_joined.store(false, Ordering::Relaxed);
+        self.has_joined.set(false);
     }
 
     /// Joins the key space of another backend if both engines have stored a block with the same hash.
     /// This shows that both engines give equal blocks the same hash.
     pub(in crate::backend) fn join_space(&self, chain: &StoredChain<'_>) {
-        if self.has_joined.load(Ordering::Relaxed) {
+        if self.has_joined.get() {
             return;
         }
         if let Some(other) = self.knowledge.spaces.other_with(&self.space.load(), chain) {
             self.space.store(other);
-            self.has_joined.store(true, Ordering::Relaxed);
+            self.has_joined.set(true);
         }
     }
 
@@ -173,37 +145,8 @@ impl BackendCache {
     }
 }
 
-impl RequestCache for BackendCache {
-    fn set_text(&self, chain: &RequestChain, text: u64) {
-        // The engine does not report which rank had the request, so all ranks get the text. The
-        // call has no effect at ranks that do not have the blocks.
-        let RequestChain { parent, first_depth, blocks } = chain;
-        for rank in self.ranks.load().iter() {
-            rank.contents.write().set_text(*parent, *first_depth, blocks, text);
-        }
-    }
-}
-
 impl Drop for BackendCache {
     fn drop(&mut self) {
         self.knowledge.chains().remove_backend(self.number);
-    }
-}
-
-impl RankCache {
-    fn new(max_blocks: usize) -> Self {
-        Self {
-            contents: SharedLock::new(CacheContents::new(max_blocks, fastrand::u64(..))),
-            state: AtomicU8::new(StreamState::Off as u8),
-            batches: AtomicU64::new(0),
-        }
-    }
-
-    pub(in crate::backend) fn set_state(&self, state: StreamState) {
-        self.state.store(state as u8, Ordering::Relaxed);
-    }
-
-    pub(in crate::backend) fn count_batch(&self) {
-        self.batches.fetch_add(1, Ordering::Relaxed);
     }
 }

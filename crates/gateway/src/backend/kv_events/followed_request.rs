@@ -2,9 +2,9 @@
 //! session id that the gateway set.
 
 use super::backend_cache::BackendCache;
-use super::ended_request::EndedRequest;
+use super::knowledge::EndedRequest;
 use http::HeaderValue;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 use tokenweir_kv_events::correlation::{PromptOutline, RequestKey};
 use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::openai::Usage;
@@ -54,11 +54,10 @@ impl FollowedRequest {
 impl Drop for FollowedRequest {
     fn drop(&mut self) {
         let usage = *lock(&self.usage);
-        let cache: Weak<BackendCache> = Arc::downgrade(&self.cache);
         self.cache.knowledge.tell(EndedRequest {
             key: RequestKey { backend: self.cache.number, session: self.session },
-            cache,
-            space: self.cache.space(),
+            ranks: self.cache.ranks.load_full(),
+            space: self.cache.space.load_full(),
             block_size: self.cache.block_size(),
             prompt: self.prompt.clone(),
             usage,

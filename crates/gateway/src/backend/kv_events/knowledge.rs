@@ -1,13 +1,15 @@
 //! The state of KV events that all backends share: session ids, key spaces, and the followed
 //! requests.
 
-use super::ended_request::EndedRequest;
-use super::key_space::KeySpaces;
+use super::key_space::{KeySpace, KeySpaces};
+use super::rank_cache::RankCache;
 use super::settings::KvEventsSettings;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use tokenweir_kv_events::correlation::{OutlineKey, RequestChains, SessionIds};
+use tokenweir_kv_events::correlation::{OutlineKey, RequestChains, RequestKey, SessionIds};
 use tokenweir_protocol::mutex::lock;
+use tokenweir_protocol::openai::Usage;
+use tokenweir_routing::PromptFingerprint;
 use tokio::sync::mpsc;
 
 /// What the gateway has learned about prompts and blocks from the KV events of all backends.
@@ -28,6 +30,21 @@ pub struct CacheKnowledge {
     /// Background tasks and the status lock the counts for a moment, and a request at its end only if the
     /// queue is full.
     counts: Mutex<LearningCounts>,
+}
+
+/// The data that the learner needs about a followed request that has ended. A request is followed if the
+/// gateway set its session id, so that KV events show which blocks the engine stored for the request.
+#[derive(Debug)]
+pub(super) struct EndedRequest {
+    pub(super) key: RequestKey,
+    /// The caches of the ranks of the backend, in one of which the engine stored the blocks.
+    pub(super) ranks: Arc<Vec<Arc<RankCache>>>,
+    /// The key space to which the hashes of the request's blocks belong.
+    pub(super) space: Arc<KeySpace>,
+    /// Tokens in an engine block.
+    pub(super) block_size: u32,
+    pub(super) prompt: Arc<PromptFingerprint>,
+    pub(super) usage: Usage,
 }
 
 /// Number of followed requests, by whether the gateway learned from them.

@@ -1,7 +1,6 @@
 //! Learns which engine blocks contain the prompts of requests that have ended.
 
-use super::ended_request::EndedRequest;
-use super::knowledge::CacheKnowledge;
+use super::knowledge::{CacheKnowledge, EndedRequest};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -50,8 +49,13 @@ async fn run(knowledge: Arc<CacheKnowledge>) {
 /// text.
 fn learn(knowledge: &CacheKnowledge, ended: &EndedRequest) -> bool {
     let Some(chain) = knowledge.chains().end(ended.key) else { return false };
-    if let (Some(cache), Some(text)) = (ended.cache.upgrade(), ended.prompt.blocks.first()) {
-        cache.set_text(&chain, *text);
+    if let Some(text) = ended.prompt.blocks.first() {
+        // The engine does not report which rank had the request, so all ranks get the text. The
+        // call has no effect at ranks that do not have the blocks.
+        for rank in ended.ranks.iter() {
+            let mut contents = rank.contents.write();
+            contents.set_text(chain.parent, chain.first_depth, &chain.blocks, *text);
+        }
     }
     let Some(prompt_tokens) = ended.usage.input else { return false };
     let request = AnsweredRequest {

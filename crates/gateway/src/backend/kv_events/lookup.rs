@@ -1,7 +1,8 @@
 //! Finds out how much of the prompt of one request each backend has in its prefix cache.
 
-use super::backend_cache::{BackendCache, RankCache};
+use super::backend_cache::BackendCache;
 use super::key_space::KeySpace;
+use super::rank_cache::RankCache;
 use crate::backend::ranks::RankPlace;
 use std::slice;
 use std::sync::Arc;
@@ -34,7 +35,7 @@ impl<'a> CacheLookup<'a> {
         cache: &BackendCache,
         place: Option<RankPlace>,
     ) -> Option<ResidentPrompt> {
-        let all = cache.loaded_ranks();
+        let all = cache.ranks.load();
         // Publishers are in the order of the ranks. If there are fewer publishers than ranks, it is
         // not known which rank has no publisher, and all caches count.
         let place = place.filter(|place| place.count == all.len());
@@ -65,7 +66,7 @@ impl<'a> CacheLookup<'a> {
     }
 
     fn cached(&mut self, cache: &BackendCache, rank: &RankCache) -> Option<CachedPrompt> {
-        let space = cache.loaded_space();
+        let space = cache.space.load();
         let index = space.try_read()?;
         let is_same = |(known, _): &(Arc<KeySpace>, PromptLookup)| Arc::ptr_eq(known, &space);
         let known = self.lookups.iter().position(is_same);

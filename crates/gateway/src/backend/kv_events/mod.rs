@@ -6,12 +6,12 @@
 //! describe how both tasks work.
 
 pub(super) mod backend_cache;
-mod ended_request;
 mod followed_request;
 mod key_space;
 pub(super) mod knowledge;
 mod learner;
 mod lookup;
+pub(super) mod rank_cache;
 pub(super) mod settings;
 pub(super) mod sources;
 

@@ -13,7 +13,7 @@ use crate::backend::{Backend, SleepSettings};
 use arc_swap::{ArcSwap, Guard};
 use http::HeaderValue;
 use std::collections::HashSet;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use tokenweir_engine::address::BackendId;
@@ -36,14 +36,15 @@ pub struct BackendPool {
     state: Mutex<PoolState>,
     /// Number of leases that were requested so far, which numbers the routing decisions.
     pub(super) request_sequence: AtomicU64,
-    pub(super) capacity_notifier: Arc<CapacityNotifier>,
+    /// Wakes queued requests when a backend may have capacity.
+    pub capacity_notifier: Arc<CapacityNotifier>,
     /// The permit to put an engine to sleep. There is one, so only one engine at a time falls asleep.
     pub(super) sleep_permits: Arc<Semaphore>,
     /// The key that all gateways before the same backends share. `None`: no key is configured.
-    pub(super) peer_key: Option<ExchangeKey>,
+    pub peer_key: Option<ExchangeKey>,
     peers: Option<Arc<PeerExchange>>,
     /// The value of the `Via` header that names this gateway.
-    pub(super) hop: HeaderValue,
+    pub hop: HeaderValue,
 }
 
 /// State of the pool that is kept from snapshot to snapshot.
@@ -103,12 +104,6 @@ impl Default for PoolSettings {
 // === impl BackendPool ===
 
 impl BackendPool {
-    /// A pool of backends whose health is unknown, with these configured models and this policy.
-    pub fn new(backends: Vec<Backend>, models: &[ModelConfig], policy: Policy) -> Self {
-        let models = models.to_vec();
-        Self::with_settings(backends, &PoolSettings { models, policy, ..PoolSettings::default() })
-    }
-
     /// A pool of backends whose health is unknown, with these settings.
     pub fn with_settings(backends: Vec<Backend>, settings: &PoolSettings) -> Self {
         Self::with_peers(backends, settings, Peers::default())
@@ -175,15 +170,15 @@ impl BackendPool {
     }
 
     /// Connects a new backend to the sampler and the notifier of this pool.
-    fn register(&self, backend: Backend) -> Arc<Backend> {
-        let sampler = self.snapshot().candidate_sampler.clone();
-        let membership = PoolMembership::new(
-            sampler,
-            self.capacity_notifier.clone(),
-            self.peers.clone(),
-            self.hop.clone(),
-        );
-        Arc::new(backend.with_membership(membership))
+    fn register(&self, mut backend: Backend) -> Arc<Backend> {
+        backend.membership = PoolMembership {
+            candidate_sampler: self.snapshot().candidate_sampler.clone(),
+            position: AtomicUsize::new(usize::MAX),
+            capacity_notifier: self.capacity_notifier.clone(),
+            peers: self.peers.clone(),
+            hop: self.hop.clone(),
+        };
+        Arc::new(backend)
     }
 
     /// Applies a planned update and the settings. New requests are sent to the new set of backends
@@ -215,7 +210,7 @@ impl BackendPool {
         }
         let is_for_legs = |backend: &Arc<Backend>| backend.identity.role() == Some(Role::Prefill);
         let has_prefill_backends = backends.iter().any(is_for_legs);
-        state.model_labels.set_max_labels(settings.max_model_labels);
+        state.model_labels.max_labels = settings.max_model_labels;
         self.snapshot.store(Arc::new(PoolSnapshot {
             routes: build_routes(&rules, &backends, &mut state.model_labels, backends_left),
             backends,
@@ -274,7 +269,7 @@ fn build_routes(
     let advertised = backends.iter().map(|backend| backend.health.load_state().models.clone());
     let advertised: Vec<Option<Arc<[ServedModel]>>> = advertised.collect();
     labels.update(
-        rules.iter().map(RouteRule::name),
+        rules.iter().map(|rule| &rule.name),
         ModelListInterner::distinct_models(&advertised),
         backends_left,
         clock::now(),

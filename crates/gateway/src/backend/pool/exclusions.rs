@@ -41,8 +41,8 @@ impl PoolSnapshot {
         let mut up = Vec::with_capacity(positions.len());
         up.extend(positions.iter().copied().filter(|position| {
             let backend = &self.backends[*position];
-            let is_serving =
-                backend.health.is_serving() || allows_suspected && backend.health.is_suspected();
+            let is_serving = backend.health.is_serving()
+                || allows_suspected && backend.health.is_suspected.get();
             is_serving && backend.weight() > 0 && !is_excluded(backend)
         }));
         up
@@ -85,7 +85,7 @@ impl PoolSnapshot {
             up.retain(serves_media);
         }
         let lengths = &route.lengths;
-        if !lengths.is_uneven() && requirements.longer_than.is_none() {
+        if !lengths.is_uneven && requirements.longer_than.is_none() {
             return;
         }
         let longest = |up: &[usize]| {
@@ -146,7 +146,7 @@ impl PoolSnapshot {
         let is_candidate =
             |position: &usize| candidates.iter().any(|candidate| candidate.position == *position);
         let positions = route.backends.iter().filter(|position| !is_candidate(position));
-        let is_uneven = route.lengths.is_uneven();
+        let is_uneven = route.lengths.is_uneven;
         let needed =
             is_uneven.then(|| self.request_length(&route.backends, requirements)).flatten();
         let reason = |position: &usize| {

@@ -13,20 +13,17 @@ mod snapshot;
 pub use backend_pool::BackendPool;
 pub use eligible_backends::BackendRequirements;
 
-use super::capacity_notifier::CapacityNotifier;
 use super::routes::RouteTable;
 use super::{Backend, Drain, DrainInitiator, Lease, SleepSettings};
 use arc_swap::Guard;
 use arc_swap::access::Access;
 use eligible_backends::BackendSearch;
-use http::HeaderValue;
 use readiness::Readiness;
 use snapshot::{PickedBackend, PoolSnapshot};
 use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
-use tokenweir_peers::ExchangeKey;
 use tokenweir_protocol::clock;
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::observe::Sink;
@@ -43,11 +40,6 @@ pub struct BackendOffer {
 }
 
 impl BackendPool {
-    /// The key that this gateway shares with other gateways. `None`: no key is configured.
-    pub fn peer_key(&self) -> Option<&ExchangeKey> {
-        self.peer_key.as_ref()
-    }
-
     /// The backends, by position.
     pub fn backends(&self) -> Arc<[Arc<Backend>]> {
         self.snapshot().backends.clone()
@@ -86,19 +78,9 @@ impl BackendPool {
         self.sleep_permits.clone().try_acquire_owned().ok()
     }
 
-    /// The value of the `Via` header that names this gateway.
-    pub fn hop(&self) -> &HeaderValue {
-        &self.hop
-    }
-
     /// Memory that the candidate sampler uses, in bytes.
     pub fn candidate_sampler_bytes(&self) -> usize {
         self.snapshot().candidate_sampler.bytes()
-    }
-
-    /// The notifier that wakes queued requests when a backend may have capacity.
-    pub fn capacity_notifier(&self) -> &CapacityNotifier {
-        &self.capacity_notifier
     }
 
     /// Closes an idle connection to any backend, which frees the file descriptor of the connection.

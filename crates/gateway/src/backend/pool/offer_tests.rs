@@ -6,6 +6,7 @@ use crate::backend::PoolSettings;
 use crate::backend::peers::Peers;
 use crate::backend::routes::ModelConfig;
 use crate::backend::state::DownCause;
+use tokenweir_peers::ExchangeKey;
 
 #[test]
 fn an_offer_loses_the_tokens_that_only_a_saturated_backend_has_cached() {

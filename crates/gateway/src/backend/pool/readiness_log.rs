@@ -1,8 +1,8 @@
 //! Logs when no backend can be sent requests, and when a backend can be sent requests again.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use tokenweir_protocol::atomic::AtomicFlag;
 use tokenweir_protocol::mutex::lock;
 
 /// Logs the start and the end of each period without an available backend.
@@ -10,7 +10,7 @@ use tokenweir_protocol::mutex::lock;
 pub(super) struct ReadinessLog {
     /// Whether the start of a period was logged and its end was not: `unready_since` for requests, which
     /// do not wait for a thread that writes a line.
-    is_unready: AtomicBool,
+    pub(super) is_unready: AtomicFlag,
     state: Mutex<ReadinessLogState>,
 }
 
@@ -30,11 +30,6 @@ struct ReadinessLogState {
 const READY_QUIET_PERIOD: Duration = Duration::from_secs(5);
 
 impl ReadinessLog {
-    /// Whether the start of a period without an available backend was logged and its end was not.
-    pub(super) fn is_unready(&self) -> bool {
-        self.is_unready.load(Ordering::Relaxed)
-    }
-
     /// Records whether a backend is available at `now`. `is_known` is false until the first health
     /// checks have completed. While it is false, nothing is logged. `states` is a summary of the states of all
     /// backends. Returns `true` if the start of a period without an available backend was logged,
@@ -54,7 +49,7 @@ impl ReadinessLog {
                 return None;
             }
             state.unready_since = Some(now);
-            self.is_unready.store(true, Ordering::Relaxed);
+            self.is_unready.set(true);
             let states = states();
             tracing::warn!(
                 states,
@@ -69,7 +64,7 @@ impl ReadinessLog {
             return None;
         }
         state.unready_since = None;
-        self.is_unready.store(false, Ordering::Relaxed);
+        self.is_unready.set(false);
         let seconds = ready_since.saturating_duration_since(began_at).as_secs();
         let states = states();
         tracing::info!(seconds, states, "a backend is available again: requests are served");

@@ -17,7 +17,11 @@ use tokenweir_routing::{PANIC, Policy, PolicyKind};
 fn pool_with_models(models: &[&[&str]], panic_threshold: f64, kind: PolicyKind) -> BackendPool {
     let breaker =
         resilience::CircuitBreakerSettings { slow_start: Duration::ZERO, ..Default::default() };
-    let backend = |port| backend_at(port).with_circuit_breaker(breaker);
+    let backend = |port| {
+        let backend = backend_at(port);
+        backend.health.breaker.set(breaker);
+        backend
+    };
     let backends = (8000..).map(backend).take(models.len()).collect();
     let models: Vec<_> = models.iter().copied().map(Some).collect();
     let policy = Policy { kind, ..Policy::default() };
@@ -172,7 +176,7 @@ fn a_period_without_available_backends_is_logged_once_and_its_end_after_five_sec
     assert_eq!(record(0), None, "the first health checks have not completed");
     set_health(Health::Down);
     assert_eq!((record(1), record(2)), (Some(true), None));
-    assert!(log.is_unready());
+    assert!(log.is_unready.get());
     set_health(Health::Up);
     assert_eq!((record(3), record(7)), (None, None));
     set_health(Health::Down);
@@ -187,8 +191,8 @@ fn a_period_without_available_backends_is_logged_once_and_its_end_after_five_sec
 fn the_first_request_without_an_available_backend_logs_it_at_once() {
     let (pool, now) = (pool_of_two_backends(0.0), clock::now());
     assert!(routing_reason(&pool, "a", 0, now).is_ok());
-    assert!(!pool.snapshot().readiness_log.is_unready());
+    assert!(!pool.snapshot().readiness_log.is_unready.get());
     pool.backends().iter().for_each(|backend| backend.mark_down("gone"));
     assert_eq!(routing_reason(&pool, "a", 0, now), Err(GatewayError::NoBackend));
-    assert!(pool.snapshot().readiness_log.is_unready());
+    assert!(pool.snapshot().readiness_log.is_unready.get());
 }

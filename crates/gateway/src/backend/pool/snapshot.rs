@@ -109,7 +109,7 @@ impl PoolSnapshot {
                 self.request_wake(route, now);
                 // This is the first request after the loss of the last backend: `readiness` logs
                 // the loss.
-                if !self.readiness_log.is_unready() && !self.is_ready(now) {
+                if !self.readiness_log.is_unready.get() && !self.is_ready(now) {
                     self.readiness(now);
                 }
                 Err(self.no_candidate_error(requirements.model, route))
@@ -128,7 +128,7 @@ impl PoolSnapshot {
         let backends = route.backends.iter().map(|position| &self.backends[*position]);
         let asleep: Vec<_> = backends.filter(is_asleep).collect();
         // The backend is picked at random, because the first one may not be able to wake.
-        if !asleep.iter().any(|backend| backend.health.is_wake_requested())
+        if !asleep.iter().any(|backend| backend.health.signals.is_wake_requested.get())
             && let Some(backend) = fastrand::choice(asleep)
         {
             backend.health.request_wake();
@@ -223,7 +223,7 @@ impl PoolSnapshot {
         }
         // If all backends of the route are only suspected to be stuck, they serve requests
         // nevertheless.
-        let is_suspected = |position: &usize| self.backends[*position].health.is_suspected();
+        let is_suspected = |position: &usize| self.backends[*position].health.is_suspected.get();
         if !route.backends.iter().any(is_suspected) {
             return eligible;
         }

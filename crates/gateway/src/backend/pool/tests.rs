@@ -184,12 +184,12 @@ fn a_large_pool_has_prefix_affinity_and_finds_every_backend_that_is_up() {
 async fn freed_capacity_and_an_update_are_notified_only_while_requests_wait() {
     let pool = pool(&[None]);
     let is_notified = || {
-        futures_util::FutureExt::now_or_never(pool.capacity_notifier().wait_capacity_freed())
+        futures_util::FutureExt::now_or_never(pool.capacity_notifier.wait_capacity_freed())
             .is_some()
     };
     drop(lease(&pool, None).unwrap());
     assert!(!is_notified());
-    pool.capacity_notifier().set_waiting_requests(1);
+    pool.capacity_notifier.set_waiting_requests(1);
     assert!(!is_notified());
     drop(lease(&pool, None).unwrap());
     assert!(is_notified());
@@ -229,7 +229,7 @@ fn a_retained_backend_keeps_its_state_and_gets_the_new_settings() {
     assert!(before[0].load.estimator.local_load().backlog > 0);
     let settings = BackendSettings { weight: 7, ..Default::default() };
     let changed = backend_at(8000).with_settings(settings);
-    let changed = changed.with_load_horizon(Duration::from_secs(9));
+    changed.load.set_horizon(Duration::from_secs(9));
     set_backends(&pool, vec![backend_at(8001), changed]);
     let after = pool.backends();
     assert!(Arc::ptr_eq(&before[0], &after[0]) && Arc::ptr_eq(&before[1], &after[1]));
@@ -251,13 +251,13 @@ fn a_drain_ends_when_its_duration_is_over_and_a_second_drain_replaces_the_durati
     let second = backend.health.drain().unwrap();
     assert_eq!((second.began_at, second.started), (first.began_at, first.started));
     pool.end_expired_drains(now + Duration::from_mins(20));
-    assert!(backend.health.is_drained(), "the second duration counts");
+    assert!(backend.health.is_drained.get(), "the second duration counts");
     pool.end_expired_drains(now + Duration::from_mins(31));
-    assert!(!backend.health.is_drained() && backend.health.drain().is_none());
+    assert!(!backend.health.is_drained.get() && backend.health.drain().is_none());
     assert_eq!(pool.undrain(name, DrainInitiator::Expiry), Some(false));
     pool.drain(name, drain(None));
     pool.end_expired_drains(now + Duration::from_hours(9_000));
-    assert!(backend.health.is_drained(), "it has no duration");
+    assert!(backend.health.is_drained.get(), "it has no duration");
     assert_eq!(pool.drain("unknown", drain(None)), None);
 }
 
@@ -267,7 +267,7 @@ fn a_drain_of_the_configuration_is_applied_at_the_start_and_when_the_value_chang
     let set = |is_drained| {
         let settings = BackendSettings { is_drained, ..Default::default() };
         set_backends(&pool, vec![backend_at(8000).with_settings(settings)]);
-        pool.backends()[0].health.is_drained()
+        pool.backends()[0].health.is_drained.get()
     };
     assert!(set(true), "at the start");
     let name = pool.backends()[0].identity.id.clone();

@@ -2,10 +2,9 @@
 //! prompts and its own prefix cache. Connections, health and circuit breaker are those of the backend.
 
 mod leased_rank;
-mod numbering;
+pub(super) mod numbering;
 mod rank_set;
 
 pub(super) use leased_rank::LeasedRank;
-pub(super) use numbering::{Numbering, NumberingStep};
 pub use rank_set::RankStatus;
 pub(super) use rank_set::{DataParallelRanks, Rank, RankPlace};

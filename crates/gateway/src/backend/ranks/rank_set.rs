@@ -3,20 +3,20 @@
 use arc_swap::ArcSwapOption;
 use http::HeaderValue;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokenweir_engine::dialect::RankLoad;
+use tokenweir_protocol::atomic::AtomicFlag;
 use tokenweir_routing::{LoadEstimator, LoadReport, LocalLoad, mix};
 
 /// The data-parallel ranks of one backend.
 #[derive(Debug, Default)]
 pub struct DataParallelRanks {
     /// Whether `targets` has a value. Routing reads this copy for each candidate.
-    are_targets: AtomicBool,
+    are_targets: AtomicFlag,
     /// The ranks among which routing chooses. `None`: the backend decides which rank gets a request.
     targets: ArcSwapOption<Vec<Rank>>,
     /// Whether the backend has refused a rank since its last start.
-    is_refused: AtomicBool,
+    pub(in crate::backend) is_refused: AtomicFlag,
 }
 
 /// One data-parallel rank.
@@ -57,7 +57,7 @@ pub struct RankStatus {
 impl DataParallelRanks {
     /// The ranks. `None`: the backend decides which rank gets a request.
     pub(in crate::backend) fn targets(&self) -> Option<Arc<Vec<Rank>>> {
-        if !self.are_targets.load(Ordering::Relaxed) {
+        if !self.are_targets.get() {
             return None;
         }
         self.targets.load_full()
@@ -86,19 +86,14 @@ impl DataParallelRanks {
         };
         let ranks: Vec<Rank> = values.iter().enumerate().map(rank).collect();
         self.targets.store(Some(Arc::new(ranks)));
-        self.are_targets.store(true, Ordering::Relaxed);
+        self.are_targets.set(true);
     }
 
     /// Leaves the choice of a rank to the backend; if `is_refused`, until the backend restarts.
     pub(in crate::backend) fn end(&self, is_refused: bool) {
-        self.is_refused.store(is_refused, Ordering::Relaxed);
-        self.are_targets.store(false, Ordering::Relaxed);
+        self.is_refused.set(is_refused);
+        self.are_targets.set(false);
         self.targets.store(None);
-    }
-
-    /// Whether the backend has refused a rank since its last start.
-    pub(in crate::backend) fn is_refused(&self) -> bool {
-        self.is_refused.load(Ordering::Relaxed)
     }
 
     /// Sets the age of a load report at which it has half of its weight in predictions.

@@ -9,7 +9,7 @@ pub struct ModelLengths {
     /// The context length in tokens, by position of the backend. 0: not known.
     by_position: Arc<[u32]>,
     /// Whether the lengths differ, so that a request can be too long for some of the backends only.
-    is_uneven: bool,
+    pub(in crate::backend) is_uneven: bool,
 }
 
 // === impl ModelLengths ===
@@ -48,11 +48,6 @@ impl ModelLengths {
     /// The context length at the backend at this position. `None`: not known.
     pub(in crate::backend) fn at(&self, position: usize) -> Option<u32> {
         self.by_position.get(position).copied().filter(|length| *length > 0)
-    }
-
-    /// Whether a request can be too long for some backends only.
-    pub(in crate::backend) fn is_uneven(&self) -> bool {
-        self.is_uneven
     }
 
     /// The greatest context length at the backends `positions`. `None`: no length is known.

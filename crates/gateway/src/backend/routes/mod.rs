@@ -64,7 +64,8 @@ pub struct RouteTable {
 /// A configured model, or a model that backends list, with its allowed backends as positions.
 #[derive(Debug, Default)]
 pub(in crate::backend) struct RouteRule {
-    name: Arc<str>,
+    /// The model name in client requests.
+    pub(in crate::backend) name: Arc<str>,
     served_as: Option<Arc<str>>,
     /// For each position, whether the backend at this position may serve the model. `None`: all
     /// backends may serve the model.
@@ -271,11 +272,6 @@ impl ModelRoute {
 }
 
 impl RouteRule {
-    /// The model name in client requests.
-    pub(in crate::backend) const fn name(&self) -> &Arc<str> {
-        &self.name
-    }
-
     /// The rule of a configured model. `backends` are the ids of all backends, by position.
     pub(in crate::backend) fn resolve(model: &ModelConfig, backends: &[BackendId]) -> Self {
         let eligible_positions = model.backends.as_ref().map(|names| {

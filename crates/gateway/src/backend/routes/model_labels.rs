@@ -13,7 +13,7 @@ use tokenweir_request::record::ModelLabel;
 #[derive(Debug)]
 pub(in crate::backend) struct ModelLabelTable {
     /// Maximum number of label values for models that the configuration does not name.
-    max_labels: usize,
+    pub(in crate::backend) max_labels: usize,
     /// Number of label values that were assigned since the start of the gateway.
     assigned_count: u64,
     /// The assigned label of each model, by model name, which is the label value.
@@ -60,11 +60,6 @@ impl ModelLabelTable {
     /// An empty table. `max_labels` limits the label values of models that only backends list.
     pub(in crate::backend) fn new(max_labels: usize) -> Self {
         Self { max_labels, assigned_count: 0, by_name: HashMap::new() }
-    }
-
-    /// Changes the maximum number of label values. Assigned label values are kept.
-    pub(in crate::backend) fn set_max_labels(&mut self, max_labels: usize) {
-        self.max_labels = max_labels;
     }
 
     /// Assigns label values to the models that the configuration names (`configured`) and that backends

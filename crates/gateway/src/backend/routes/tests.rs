@@ -29,7 +29,7 @@ fn route_table(models: &[ModelConfig], listed_ids: &[Option<&[&str]>]) -> RouteT
     let advertised: Vec<_> = listed_ids.iter().copied().map(intern).collect();
     let mut labels = ModelLabelTable::new(DEFAULT_MAX_MODEL_LABELS);
     labels.update(
-        rules.iter().map(RouteRule::name),
+        rules.iter().map(|rule| &rule.name),
         ModelListInterner::distinct_models(&advertised),
         false,
         clock::now(),

@@ -3,8 +3,9 @@
 
 use crate::backend::Backend;
 use crate::backend::identity::BackendIdentity;
-use crate::backend::kv_events::backend_cache::{BackendCache, RankCache};
+use crate::backend::kv_events::backend_cache::BackendCache;
 use crate::backend::kv_events::knowledge::CacheKnowledge;
+use crate::backend::kv_events::rank_cache::RankCache;
 use crate::backend::kv_events::settings::{KvEventSource, host_of};
 use crate::backend::kv_events::sources::{self, Publisher};
 use futures_util::future::{join_all, pending};
@@ -188,7 +189,7 @@ impl RankSink {
     fn apply_event(&self, event: &KvEvent<'_>) -> Result<(), ApplyError> {
         let Some(chain) = self.rank.contents.write().apply(event)? else { return Ok(()) };
         self.cache.join_space(&chain);
-        self.cache.space().write().on_stored(&chain);
+        self.cache.space.load().write().on_stored(&chain);
         let (knowledge, Some(id)) = (&self.cache.knowledge, chain.event.session_id) else {
             return Ok(());
         };
@@ -199,7 +200,7 @@ impl RankSink {
         }
         let first_token = u64::from(chain.first_depth) * u64::from(chain.event.block_size);
         if let Some(outline) = knowledge.session_ids.outline(id, first_token) {
-            self.cache.space().write().learn_outline(&outline, &chain);
+            self.cache.space.load().write().learn_outline(&outline, &chain);
             knowledge.count_outline();
         }
         Ok(())

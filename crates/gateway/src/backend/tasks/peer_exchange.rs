@@ -198,11 +198,11 @@ fn now_millis() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::PoolSettings;
     use crate::backend::peers::PeerExchangeSettings;
     use std::time::Instant;
     use tokenweir_peers::ExchangeKey;
     use tokenweir_peers::bus::BusSettings;
-    use tokenweir_routing::Policy;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::{TcpListener, TcpStream};
 
@@ -236,7 +236,7 @@ mod tests {
         };
         let key = ExchangeKey::new(&[7; 32]).unwrap();
         let exchange = PeerExchange::new(PeerExchangeSettings { bus, key });
-        let pool = Arc::new(BackendPool::new(Vec::new(), &[], Policy::default()));
+        let pool = Arc::new(BackendPool::with_settings(Vec::new(), &PoolSettings::default()));
         tokio::spawn(run(exchange.clone(), pool));
         let mut connected_at: Vec<Instant> = Vec::new();
         // Each attempt opens two connections. The fourth attempt follows after delays of 100, 200 and

@@ -89,7 +89,7 @@ impl AdmissionController {
             self.settings.store(settings.map(Arc::new));
         });
         // A backend that was saturated may have capacity under the new thresholds.
-        self.pool.capacity_notifier().notify();
+        self.pool.capacity_notifier.notify();
     }
 
     /// The name of each priority class and the number of its waiting requests, in order of
@@ -163,7 +163,7 @@ impl AdmissionController {
         let Some(settings) = settings.filter(|_| requirements.backend.is_none()) else {
             return self.pool.lease(requirements, &[], now);
         };
-        if self.pool.capacity_notifier().waiting_requests() == 0
+        if self.pool.capacity_notifier.waiting_requests() == 0
             && let Capacity::Backend(offer) = self.offer(Some(&settings), requirements, now)?
         {
             return Ok(offer.accept(requirements, now));
@@ -264,7 +264,7 @@ impl AdmissionController {
     /// Leases freed capacity to waiting requests, in an endless loop.
     pub async fn run(self: Arc<Self>) {
         loop {
-            self.pool.capacity_notifier().wait_capacity_freed().await;
+            self.pool.capacity_notifier.wait_capacity_freed().await;
             let settings = self.settings.load_full();
             let settings = settings.as_deref();
             self.with_queue(|queue| self.dispatch_queued(queue, settings, clock::now()));
@@ -311,7 +311,7 @@ impl AdmissionController {
     fn with_queue<R>(&self, work: impl FnOnce(&mut AdmissionQueue<LeaseWaiter>) -> R) -> R {
         let mut queue = lock(&self.queue);
         let result = work(&mut queue);
-        self.pool.capacity_notifier().set_waiting_requests(queue.len());
+        self.pool.capacity_notifier.set_waiting_requests(queue.len());
         result
     }
 }

@@ -4,7 +4,7 @@
 use crate::backend::pool::BackendRequirements;
 use crate::backend::{Backend, Lease};
 use crate::proxy::context::ProxyContext;
-use crate::proxy::request::deadline::{AttemptDeadlines, ResponseDeadline, within_deadline};
+use crate::proxy::request::deadline::{AttemptDeadlines, ResponseDeadline};
 use crate::proxy::request::upstream_body::UpstreamBody;
 use crate::proxy::response::EarlyResponse;
 use bytes::Bytes;
@@ -63,16 +63,22 @@ impl PreparedRequest<'_> {
     }
 
     /// Awaits `future` within the deadlines. Returns the deadline that passes first as the error.
+    /// `future` is passed as a pinned reference: a future passed by value would take memory for each
+    /// place that awaits it, and again for the argument.
     pub(super) async fn within_deadlines<T>(
         &self,
         mut future: Pin<&mut impl Future<Output = T>>,
     ) -> Result<T, ResponseDeadline> {
-        loop {
-            match within_deadline(self.current_deadlines().next(), future.as_mut()).await {
-                Err(_) if self.current_deadlines().passed(clock::now()).is_none() => {}
-                result => return result,
+        while let Some(deadline) = self.current_deadlines().next() {
+            let result = tokio::time::timeout_at(deadline.at.into(), future.as_mut()).await;
+            if let Ok(output) = result {
+                return Ok(output);
+            }
+            if self.current_deadlines().passed(clock::now()).is_some() {
+                return Err(deadline);
             }
         }
+        Ok(future.await)
     }
 }
 
@@ -112,19 +118,9 @@ pub(super) async fn send(
     }
 }
 
-/// Sends the request with the body `stream` once, on a new connection: a pooled connection that
-/// closes would lose a part of the body.
-pub(super) async fn send_unread(
-    record: &mut RequestRecord,
-    lease: &Lease,
-    prepared: &PreparedRequest<'_>,
-    stream: RequestStream,
-) -> Result<Response<BackendBody>, SendError> {
-    let body = (&Bytes::new(), Some(stream));
-    send_via(ConnectionSource::New, record, lease, prepared, body).await
-}
-
-async fn send_via(
+/// Sends the request to one backend over a connection from the source `via` and waits for the response
+/// head. `stream`: the body, if it is not in `body`.
+pub(super) async fn send_via(
     via: ConnectionSource,
     record: &mut RequestRecord,
     lease: &Lease,
@@ -135,7 +131,7 @@ async fn send_via(
     let (head, prompt) = (prepared.head, prepared.requirements.prompt);
     let span_id = fastrand::u64(1..);
     let mut request = build_outbound_request(record, lease, (head, prompt), body, span_id);
-    if stream.as_ref().is_some_and(|stream| stream.framing() == RequestFraming::Upgrade) {
+    if stream.as_ref().is_some_and(|stream| stream.framing == RequestFraming::Upgrade) {
         request.headers_mut().insert(CONNECTION, HeaderValue::from_static("upgrade"));
         request.headers_mut().insert(UPGRADE, websocket::PROTOCOL);
     }

@@ -6,10 +6,11 @@ use super::failover;
 use super::first_output;
 use crate::backend::Lease;
 use crate::proxy::request::forwarded_body::ForwardedBody;
+use bytes::Bytes;
 use http::{Response, StatusCode};
 use std::pin::pin;
 use std::sync::Arc;
-use tokenweir_net::client::SendError;
+use tokenweir_net::client::{ConnectionSource, SendError};
 use tokenweir_net::request_stream::RequestStream;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::headers;
@@ -31,7 +32,9 @@ pub(crate) async fn send(
     let record = exchange.record();
     record.decision = Some(decision);
     record.timings.routed = Some(clock::now());
-    let sending = attempt::send_unread(record, &lease, request, stream);
+    // A pooled connection that closes would lose a part of the body.
+    let (via, body) = (ConnectionSource::New, (&Bytes::new(), Some(stream)));
+    let sending = attempt::send_via(via, record, &lease, request, body);
     let sent = request.within_deadlines(pin!(sending)).await;
     let failure = match sent {
         Ok(Ok(response)) => match classify(exchange, request, response) {
@@ -52,7 +55,7 @@ pub(crate) async fn send(
     };
     // A client that pauses its upload can make a timeout of the backend expire. So a failure that
     // the circuit breaker would count is ignored while the upload is incomplete.
-    let is_held = upload.is_some_and(|upload| !upload.is_ended());
+    let is_held = upload.is_some_and(|upload| !upload.is_ended.get());
     if !is_held || failure.kind.effect() != BreakerAction::CountFailure {
         failure.apply_to(lease.backend());
     }

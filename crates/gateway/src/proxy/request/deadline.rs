@@ -4,8 +4,6 @@
 use super::settings::RequestSettings;
 use crate::backend::routes::RoutePolicy;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use std::future::Future;
-use std::pin::Pin;
 use std::time::{Duration, Instant};
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::observe::StreamPolicy;
@@ -15,7 +13,7 @@ use tokenweir_routing::resilience::FailureKind;
 /// A deadline of the response to one request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ResponseDeadline {
-    at: Instant,
+    pub(crate) at: Instant,
     /// The timeout from which `at` follows. The error text states this timeout.
     limit: Duration,
     /// The failure of an attempt when the deadline has passed. It shows which timeout `limit` is: that of
@@ -160,22 +158,6 @@ impl ResponseDeadline {
             FailureKind::TotalTimeout => GatewayError::TotalTimeout { limit },
             FailureKind::ClientTimeout => GatewayError::ClientTimeout { limit },
             _ => GatewayError::FirstOutputTimeout { limit },
-        }
-    }
-}
-
-/// Awaits `future` until `deadline`. Returns the deadline as the error if it passes first. `None`:
-/// waits without a limit. `future` is passed as a pinned reference: a future passed by value would take
-/// memory for each arm of the `match`, and again for the argument.
-pub(crate) async fn within_deadline<T>(
-    deadline: Option<ResponseDeadline>,
-    future: Pin<&mut impl Future<Output = T>>,
-) -> Result<T, ResponseDeadline> {
-    match deadline {
-        None => Ok(future.await),
-        Some(deadline) => {
-            let result = tokio::time::timeout_at(deadline.at.into(), future).await;
-            result.map_err(|_| deadline)
         }
     }
 }

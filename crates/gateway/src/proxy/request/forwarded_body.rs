@@ -32,23 +32,23 @@ pub(crate) struct ForwardedBody<B> {
 }
 
 impl<B> ForwardedBody<B> {
-    /// A body without limits.
-    pub(crate) fn new(body: B, received: Arc<AtomicU64>) -> Self {
+    /// A body of at most `max_bytes` bytes. `idle_timeout`: the maximum wait for each chunk. `None`: no
+    /// limit.
+    pub(crate) fn new(
+        body: B,
+        received: Arc<AtomicU64>,
+        max_bytes: usize,
+        idle_timeout: Option<Duration>,
+    ) -> Self {
         Self {
             body,
             received,
-            max_bytes: usize::MAX,
-            idle_timeout: None,
+            max_bytes,
+            idle_timeout,
             timer: None,
             waits_since: None,
             waited: Duration::ZERO,
         }
-    }
-
-    /// Limits the length of the body in bytes, and the wait for each chunk.
-    #[must_use]
-    pub(crate) fn with_limits(self, max_bytes: usize, idle_timeout: Duration) -> Self {
-        Self { max_bytes, idle_timeout: Some(idle_timeout), ..self }
     }
 
     /// The `GatewayError` that an error of this body contains, or `IncompleteBody` if it contains none.
@@ -119,8 +119,8 @@ mod tests {
             tokio::time::sleep(pause).await;
             part.map(|part| Frame::data(Bytes::from(part)))
         });
-        let body = ForwardedBody::new(Box::pin(StreamBody::new(parts)), received.clone())
-            .with_limits(max_bytes, IDLE_TIMEOUT);
+        let parts = Box::pin(StreamBody::new(parts));
+        let body = ForwardedBody::new(parts, received.clone(), max_bytes, Some(IDLE_TIMEOUT));
         let collected = body.collect().await.map(http_body_util::Collected::to_bytes);
         let error = |error: io::Error| ForwardedBody::<()>::gateway_error(&error);
         (collected.map_err(error), received.load(Ordering::Relaxed))

@@ -64,7 +64,7 @@ pub fn run_key(
         Ok(_) => true,
         // The run to which the client returns may hold the last permit of its tenant.
         Err(GatewayError::RateLimited { limited: RateLimitKind::Concurrency, .. }) => {
-            context.state.resumption.registry().is_known(&run_key)
+            context.state.resumption.registry.is_known(&run_key)
         }
         Err(_) => false,
     };
@@ -97,7 +97,7 @@ pub async fn follow<B: IncomingBody + Send + 'static>(
     let Some(settings) = &context.settings.resume else {
         return handle(&context, recorded, abort, early, head, body).await;
     };
-    let problem = match context.state.resumption.registry().enter(&arrival, settings) {
+    let problem = match context.state.resumption.registry.enter(&arrival, settings) {
         Entry::Begun(producer, reader) => {
             let path = head.uri.path().to_owned();
             recorded.exchange.record().resume = Some(producer.note().clone());

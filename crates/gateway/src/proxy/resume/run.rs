@@ -5,12 +5,10 @@ use super::super::context::ProxyContext;
 use super::super::handle::handle_request;
 use super::super::response::{EarlyResponse, Handling, ProxyResponseBody, Responding, RunHead};
 use bytes::Bytes;
-use futures_util::FutureExt;
 use http::Request;
 use http_body::Body;
 use http_body_util::Full;
 use std::future::poll_fn;
-use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -48,15 +46,14 @@ impl Run {
     async fn complete(mut self) {
         let mut is_successful = false;
         let writing = poll_fn(|cx| self.poll(cx, &mut is_successful));
-        match AssertUnwindSafe(writing).catch_unwind().await {
-            Ok(Some(end)) => {
+        match supervise::catch_panic_async(BackgroundTask::Request, writing).await {
+            Some(Some(end)) => {
                 // The exchange ended with the response body, so the note about the run is final.
                 let is_kept = is_successful && !self.producer.note().has_failed();
                 self.producer.end(end, is_kept);
             }
-            Ok(None) => {}
-            Err(_) => {
-                supervise::record_panic(BackgroundTask::Request);
+            Some(None) => {}
+            None => {
                 tracing::error!("a request that can be resumed made the gateway panic (a defect)");
             }
         }

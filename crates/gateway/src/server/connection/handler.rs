@@ -7,7 +7,7 @@ use super::request::ConnectionContext;
 use super::shutdown::ShutdownSignal;
 use super::state::ServerState;
 use super::{http1, http2};
-use crate::server::write_timeout::WriteTimeoutStream;
+use crate::server::client_stream::ClientStream;
 use http::Version;
 use std::future::poll_fn;
 use std::io::{self, Read, Write};
@@ -34,8 +34,6 @@ pub(crate) struct ConnectionHandler {
 /// Maximum time for the error response to a rejected connection, until the client has closed its
 /// side.
 const REJECTION_TIMEOUT: Duration = Duration::from_secs(1);
-/// The connection preface of an HTTP/2 client (RFC 9113, section 3.4).
-pub(in crate::server) const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 impl ConnectionHandler {
     pub(crate) fn new(state: Arc<ServerState>, acceptor: Option<Acceptor>) -> Arc<Self> {
@@ -81,16 +79,16 @@ impl ConnectionHandler {
     ) {
         let Some(stream) = self.tls_handshake(stream, peer).await else { return };
         let (abort_handle, limits) = (ResponseAbortHandle::default(), **self.state.limits.load());
-        let stream = WriteTimeoutStream::new(stream, limits.write_timeout, abort_handle.clone());
+        let stream = ClientStream::new(stream, limits.write_timeout, abort_handle.clone());
         let (state, ip) = (self.state.clone(), peer.ip());
         let connection = ConnectionContext { state, ip, permit, abort_handle };
         let shared = SharedHttp1Connection::new(stream);
         let served = match detect_protocol(&shared, &mut shutdown, limits.head_timeout).await {
             Ok(Some(Version::HTTP_2)) => {
-                let Some(parts) = shared.into_parts() else { return };
+                let Some(stream) = shared.into_stream() else { return };
                 // Boxed: otherwise the futures of HTTP/1.1 connections would reserve memory for the
                 // larger HTTP/2 future.
-                let serving = Box::pin(http2::serve(&connection, parts, &limits, shutdown));
+                let serving = Box::pin(http2::serve(&connection, stream, &limits, shutdown));
                 serving.await.map_err(io::Error::other)
             }
             Ok(Some(_)) => http1::serve(&connection, shared, &limits, shutdown).await,
@@ -105,50 +103,30 @@ impl ConnectionHandler {
     async fn tls_handshake(&self, stream: TcpStream, peer: SocketAddr) -> Option<MaybeTlsStream> {
         let Some(acceptor) = &self.acceptor else { return Some(MaybeTlsStream::Plain(stream)) };
         // Boxed: otherwise the memory of the handshake would be reserved until the connection ends.
-        let accepting = Box::pin(acceptor.accept(stream));
-        let error =
-            match tokio::time::timeout(self.state.limits.load().head_timeout, accepting).await {
-                Ok(Ok(stream)) => return Some(stream),
-                Ok(Err(error)) => error.to_string(),
-                Err(_) => "timed out".to_owned(),
-            };
-        self.state.connection_limiter.record_handshake_failure();
-        tracing::debug!(%peer, error, "TLS handshake with a client failed");
-        None
+        let timeout = self.state.limits.load().head_timeout;
+        match Box::pin(acceptor.accept(stream, timeout)).await {
+            Ok(stream) => Some(stream),
+            Err(error) => {
+                self.state.connection_limiter.record_handshake_failure();
+                tracing::debug!(%peer, %error, "TLS handshake with a client failed");
+                None
+            }
+        }
     }
 }
 
-/// Reads from a new connection until its bytes equal the HTTP/2 preface or differ from it. Fails
-/// after `timeout`. `None`: the client closed the connection, or sent nothing before the gateway
-/// shut down.
+/// Detects the HTTP version of a new connection. Fails after `timeout`. `None`: the client closed the
+/// connection, or sent nothing before the gateway shut down.
 async fn detect_protocol(
     shared: &SharedHttp1Connection,
     shutdown: &mut ShutdownSignal,
     timeout: Duration,
 ) -> io::Result<Option<Version>> {
     let reading = poll_fn(|cx| {
-        let mut connection = shared.lock();
-        loop {
-            let read_ahead = connection.read_ahead();
-            let matching = HTTP2_PREFACE
-                .iter()
-                .zip(read_ahead)
-                .take_while(|(expected, actual)| expected == actual)
-                .count();
-            if matching == HTTP2_PREFACE.len() {
-                return Poll::Ready(Ok(Some(Version::HTTP_2)));
-            }
-            if matching < read_ahead.len() {
-                return Poll::Ready(Ok(Some(Version::HTTP_11)));
-            }
-            match connection.poll_read_more(cx)? {
-                Poll::Ready(0) => return Poll::Ready(Ok(None)),
-                Poll::Ready(_) => {}
-                Poll::Pending if connection.read_ahead().is_empty() => {
-                    return shutdown.poll(cx).map(|()| Ok(None));
-                }
-                Poll::Pending => return Poll::Pending,
-            }
+        let stream = &mut shared.lock().stream;
+        match stream.poll_version(cx) {
+            Poll::Pending if stream.read_ahead.is_empty() => shutdown.poll(cx).map(|()| Ok(None)),
+            version => version,
         }
     });
     let version = tokio::time::timeout(timeout, reading).await;

@@ -10,8 +10,8 @@ use super::limiter::RequestPermit;
 use super::request::{ConnectionContext, RequestBody};
 use super::shutdown::ShutdownSignal;
 use crate::proxy::{ProxyResponseBody, Responding};
+use crate::server::client_stream::KeyedTimer;
 use crate::server::limits::ServerLimits;
-use crate::server::write_timeout::KeyedTimer;
 use bytes::{Bytes, BytesMut};
 use http::{Method, Response, StatusCode, Version};
 use http_body::Body;
@@ -214,7 +214,7 @@ impl ResponseWriter {
         // could arrive just as the gateway closes the connection. A request body that is forwarded
         // unread can still be in use. Then `has_complete_request`, which discards the buffered parts of
         // the body, must not be called.
-        let is_last = context.state.proxy.is_draining()
+        let is_last = context.state.proxy.draining.get()
             || shared.is_body_in_use()
             || !connection.has_complete_request()
             || !framing.is_self_delimiting();

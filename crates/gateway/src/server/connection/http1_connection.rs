@@ -5,11 +5,10 @@
 //! for buffers.
 
 use super::write_buffer::WriteBuffer;
-use crate::server::write_timeout::WriteTimeoutStream;
+use crate::server::client_stream::{ClientStream, READ_BUFFER_BYTES};
 use bytes::{Bytes, BytesMut};
 use http_body::Frame;
 use std::io::{self, ErrorKind};
-use std::mem::MaybeUninit;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
@@ -18,14 +17,12 @@ use tokenweir_protocol::http1::{
     self, BodyDecoder, HeadLimits, HeadScanner, Http1ParseError, RequestHead,
 };
 use tokenweir_protocol::mutex::lock;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncReadExt, AsyncWrite};
 
 /// The HTTP/1.1 connection of a client.
 pub(super) struct Http1Connection {
-    stream: WriteTimeoutStream<MaybeTlsStream>,
-    /// The read-ahead buffer: bytes that were read from the stream and not consumed yet.
-    read_ahead: Bytes,
-    /// Finds the end of a request head in `read_ahead`, without searching the same bytes twice.
+    pub(super) stream: ClientStream<MaybeTlsStream>,
+    /// Finds the end of a request head in the read-ahead buffer, without searching the same bytes twice.
     head_scan: HeadScanner,
     /// Decodes the body of the current request.
     body_decoder: BodyDecoder,
@@ -52,8 +49,6 @@ pub(super) enum HeadOutcome {
     Closed,
 }
 
-/// Maximum number of bytes that one read of heads or short bodies returns.
-const READ_BUFFER_BYTES: usize = 16 << 10;
 /// Maximum number of bytes that one read of a long body returns.
 const LARGE_READ_BUFFER_BYTES: usize = 64 << 10;
 /// Maximum size of the buffered bytes of later requests. The gateway reads these bytes while it
@@ -63,29 +58,6 @@ const MAX_READ_AHEAD_BYTES: usize = 16 << 10;
 // === impl Http1Connection ===
 
 impl Http1Connection {
-    /// The bytes that were read from the stream and not consumed yet.
-    pub(super) fn read_ahead(&self) -> &[u8] {
-        &self.read_ahead
-    }
-
-    /// Reads once from the stream and appends the bytes to `read_ahead`. Returns their number; 0:
-    /// the input has ended.
-    pub(super) fn poll_read_more(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        // The buffer is on the stack, so that a connection that waits for input holds no buffer.
-        let mut storage = [const { MaybeUninit::uninit() }; READ_BUFFER_BYTES];
-        let mut buffer = ReadBuf::uninit(&mut storage);
-        ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer))?;
-        let bytes = buffer.filled();
-        if self.read_ahead.is_empty() {
-            self.read_ahead = Bytes::copy_from_slice(bytes);
-        } else {
-            let mut read_ahead = BytesMut::from(std::mem::take(&mut self.read_ahead));
-            read_ahead.extend_from_slice(bytes);
-            self.read_ahead = read_ahead.freeze();
-        }
-        Poll::Ready(Ok(bytes.len()))
-    }
-
     /// Reads until a request head is complete or malformed, or the client closed the connection.
     pub(super) fn poll_request_head(
         &mut self,
@@ -93,7 +65,7 @@ impl Http1Connection {
         limits: HeadLimits,
     ) -> Poll<io::Result<HeadOutcome>> {
         loop {
-            match self.head_scan.read_head(&mut self.read_ahead, limits) {
+            match self.head_scan.read_head(&mut self.stream.read_ahead, limits) {
                 Ok(None) => {}
                 Ok(Some(head)) => {
                     self.body_decoder = head.body.clone();
@@ -102,7 +74,7 @@ impl Http1Connection {
                 }
                 Err(error) => return Poll::Ready(Ok(HeadOutcome::Malformed(error))),
             }
-            if ready!(self.poll_read_more(cx))? == 0 {
+            if ready!(self.stream.poll_read_ahead(cx))? == 0 {
                 return Poll::Ready(Ok(HeadOutcome::Closed));
             }
         }
@@ -112,14 +84,14 @@ impl Http1Connection {
     /// complete empty lines were dropped already, and a single CR may be the start of an empty
     /// line.
     pub(super) fn has_partial_head(&self) -> bool {
-        !matches!(&self.read_ahead[..], [] | [b'\r'])
+        !matches!(&self.stream.read_ahead[..], [] | [b'\r'])
     }
 
     /// Whether the current request was received to the end of its body. Discards the parts of the
     /// body that are buffered and were not consumed.
     pub(super) fn has_complete_request(&mut self) -> bool {
-        while !self.body_decoder.is_complete() && !self.read_ahead.is_empty() {
-            if self.body_decoder.decode_bytes(&mut self.read_ahead).is_err() {
+        while !self.body_decoder.is_complete() && !self.stream.read_ahead.is_empty() {
+            if self.body_decoder.decode_bytes(&mut self.stream.read_ahead).is_err() {
                 return false;
             }
         }
@@ -130,8 +102,8 @@ impl Http1Connection {
     /// has ended.
     fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Option<Bytes>>> {
         while !self.body_decoder.is_complete() {
-            if !self.read_ahead.is_empty() {
-                let decoded = self.body_decoder.decode_bytes(&mut self.read_ahead);
+            if !self.stream.read_ahead.is_empty() {
+                let decoded = self.body_decoder.decode_bytes(&mut self.stream.read_ahead);
                 let data =
                     decoded.map_err(|error| io::Error::new(ErrorKind::InvalidData, error))?;
                 if !data.is_empty() {
@@ -150,7 +122,7 @@ impl Http1Connection {
                 Some(remaining) if remaining > READ_BUFFER_BYTES as u64 => {
                     ready!(self.poll_read_large(cx, remaining))
                 }
-                _ => ready!(self.poll_read_more(cx)),
+                _ => ready!(self.stream.poll_read_ahead(cx)),
             };
             if !matches!(read, Ok(1..)) {
                 // With an empty decoder, `poll_client_disconnect` can find the end of the input.
@@ -175,7 +147,7 @@ impl Http1Connection {
     fn poll_read_large(&mut self, cx: &mut Context<'_>, remaining: u64) -> Poll<io::Result<usize>> {
         let mut buffer = BytesMut::with_capacity(LARGE_READ_BUFFER_BYTES.min(remaining as usize));
         let count = ready!(pin!(self.stream.read_buf(&mut buffer)).poll(cx))?;
-        self.read_ahead = buffer.freeze();
+        self.stream.read_ahead = buffer.freeze();
         Poll::Ready(Ok(count))
     }
 
@@ -187,8 +159,8 @@ impl Http1Connection {
             // The body is read when the request handler polls it.
             return Poll::Pending;
         }
-        while self.read_ahead.len() < MAX_READ_AHEAD_BYTES {
-            match ready!(self.poll_read_more(cx)) {
+        while self.stream.read_ahead.len() < MAX_READ_AHEAD_BYTES {
+            match ready!(self.stream.poll_read_ahead(cx)) {
                 Ok(0) | Err(_) => return Poll::Ready(()),
                 Ok(_) => {}
             }
@@ -215,8 +187,8 @@ impl Http1Connection {
     /// unread, the kernel would reset the connection and drop output that the client has not read.
     pub(super) fn poll_discard_input(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
-            self.read_ahead = Bytes::new();
-            match ready!(self.poll_read_more(cx)) {
+            self.stream.read_ahead = Bytes::new();
+            match ready!(self.stream.poll_read_ahead(cx)) {
                 Ok(0) | Err(_) => return Poll::Ready(()),
                 Ok(_) => {}
             }
@@ -227,10 +199,9 @@ impl Http1Connection {
 // === impl SharedHttp1Connection ===
 
 impl SharedHttp1Connection {
-    pub(super) fn new(stream: WriteTimeoutStream<MaybeTlsStream>) -> Self {
+    pub(super) fn new(stream: ClientStream<MaybeTlsStream>) -> Self {
         let connection = Http1Connection {
             stream,
-            read_ahead: Bytes::new(),
             head_scan: HeadScanner::default(),
             body_decoder: BodyDecoder::empty(),
             is_continue_expected: false,
@@ -239,12 +210,10 @@ impl SharedHttp1Connection {
         Self(Arc::new(Mutex::new(connection)))
     }
 
-    /// The stream, and the bytes that were read from it and not consumed. `None`: another clone of
-    /// this value still exists.
-    pub(super) fn into_parts(self) -> Option<(WriteTimeoutStream<MaybeTlsStream>, Bytes)> {
-        let connection =
-            Arc::into_inner(self.0)?.into_inner().unwrap_or_else(PoisonError::into_inner);
-        Some((connection.stream, connection.read_ahead))
+    /// The stream. `None`: another clone of this value still exists.
+    pub(super) fn into_stream(self) -> Option<ClientStream<MaybeTlsStream>> {
+        let connection = Arc::into_inner(self.0)?.into_inner();
+        Some(connection.unwrap_or_else(PoisonError::into_inner).stream)
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Http1Connection> {

@@ -1,7 +1,7 @@
 //! Counts and limits client connections and open requests, in total and per client address.
 
-use super::activity::{ConnectionActivities, ConnectionActivity};
 use crate::proxy::OverloadGuard;
+use crate::server::activity::{ConnectionActivities, ConnectionActivity};
 use crate::server::limits::ServerLimits;
 use crate::telemetry::status::ConnectionStatusSnapshot;
 use std::collections::HashMap;
@@ -93,7 +93,7 @@ impl ConnectionLimiter {
     /// The current numbers of open, rejected and failed connections.
     pub fn snapshot(&self) -> ConnectionStatusSnapshot {
         ConnectionStatusSnapshot {
-            open: self.overload_guard.client_connections().load(Ordering::Relaxed),
+            open: self.overload_guard.client_connections.load(Ordering::Relaxed),
             ..*lock(&self.counts)
         }
     }
@@ -111,14 +111,14 @@ impl ConnectionLimiter {
             lock(&self.counts).full += 1;
             GatewayError::Overloaded
         };
-        let open_connections = self.overload_guard.client_connections();
+        let open_connections = &self.overload_guard.client_connections;
         let counted =
             open_connections.load(Ordering::Relaxed).saturating_sub(self.activities.closing());
         if counted >= self.max_connections && !self.activities.close_longest_idle() {
             return Err(refuse_overloaded());
         }
         let descriptor = loop {
-            match self.overload_guard.descriptors().try_acquire() {
+            match self.overload_guard.descriptors.try_acquire() {
                 Some(descriptor) => break descriptor,
                 None if free_descriptor() => {}
                 None => return Err(refuse_overloaded()),
@@ -215,7 +215,7 @@ impl Drop for ConnectionPermit {
         let Self { limiter, client, activity, _descriptor } = self;
         limiter.activities.remove(activity);
         client.connections.fetch_sub(1, Ordering::Relaxed);
-        limiter.overload_guard.client_connections().fetch_sub(1, Ordering::Relaxed);
+        limiter.overload_guard.client_connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -3,7 +3,6 @@
 //! [`handler`] admits a connection and detects its protocol. [`http1`] and [`http2`] read the
 //! requests and write the responses. [`request`] passes each request to the proxy.
 
-mod activity;
 pub(crate) mod handler;
 mod http1;
 mod http1_connection;

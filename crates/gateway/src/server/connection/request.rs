@@ -8,20 +8,17 @@ use crate::proxy::{
     accept_request, handle_request, resume,
 };
 use bytes::Bytes;
-use futures_util::FutureExt;
 use http::{Request, Response};
 use http_body::{Body, Frame};
 use std::future::Future;
 use std::io;
 use std::net::IpAddr;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::thread;
 use tokenweir_net::supervise::{self, BackgroundTask};
 use tokenweir_request::error::{ErrorEnvelope, GatewayError};
-use tokenweir_request::observe::{RegisteredAbortHandle, ResponseAbortHandle};
+use tokenweir_request::observe::ResponseAbortHandle;
 
 /// The values that the requests of one client connection share.
 pub(super) struct ConnectionContext {
@@ -57,8 +54,9 @@ impl ConnectionContext {
         let permit = self.permit.acquire_request();
         let client = ClientInfo { ip: self.ip, open_requests: permit.client_requests_in_flight };
         let proxy = self.state.proxy_context.load_full();
-        let accepted =
-            catch_unwind(AssertUnwindSafe(|| accept_request(&proxy, &client, &mut request)));
+        let accepted = supervise::catch_panic(BackgroundTask::Request, || {
+            accept_request(&proxy, &client, &mut request)
+        });
         // Boxed, so that the memory of the future is free while the response body is sent, which
         // may take long.
         let early = Arc::<EarlyResponse>::default();
@@ -79,45 +77,39 @@ impl ConnectionContext {
         let response = error.to_response_in(envelope, None).map(ProxyResponseBody::Complete);
         (self.permit.acquire_request(), response)
     }
-
-    /// Registers an HTTP/2 stream of the connection, so that the stream can be aborted without the
-    /// other streams.
-    pub(super) fn register_stream(&self) -> RegisteredAbortHandle {
-        self.state.abort_registry.stream(&self.abort_handle)
-    }
 }
 
-/// Handles an accepted request and returns its response. If the handling panics, the client gets an
-/// internal error, and other requests continue.
+/// Handles an accepted request and returns its response. If the handling panics, or has panicked
+/// (`accepted` is `None`), the client gets an internal error, and other requests continue.
 async fn respond(
     proxy: Arc<ProxyContext>,
     client: ClientInfo,
-    accepted: thread::Result<AcceptedRequest>,
+    accepted: Option<AcceptedRequest>,
     abort_handle: ResponseAbortHandle,
     early: Arc<EarlyResponse>,
     request: Request<RequestBody>,
 ) -> Response<ProxyResponseBody> {
     let envelope = ErrorEnvelope::for_path(request.uri().path());
     let response = match accepted {
-        Ok(AcceptedRequest::AnsweredLocally(response)) => {
-            Ok(response.map(ProxyResponseBody::Complete))
+        Some(AcceptedRequest::AnsweredLocally(response)) => {
+            Some(response.map(ProxyResponseBody::Complete))
         }
-        Ok(AcceptedRequest::Recorded(recorded)) => {
+        Some(AcceptedRequest::Recorded(recorded)) => {
             let mut recorded = recorded;
             if let Some(key) = resume::run_key(&proxy, &mut recorded, request.headers()) {
                 let following =
                     resume::follow(proxy, recorded, (key, abort_handle), &early, request);
-                AssertUnwindSafe(Box::pin(following)).catch_unwind().await
+                supervise::catch_panic_async(BackgroundTask::Request, Box::pin(following)).await
             } else {
                 // The future is large. Its own box avoids a copy of the future into the outer box.
                 let handling = || handle_request(&proxy, recorded, abort_handle, &early, request);
-                AssertUnwindSafe(pin_in_place(handling)).catch_unwind().await
+                let handling = pin_in_place(handling);
+                supervise::catch_panic_async(BackgroundTask::Request, handling).await
             }
         }
-        Err(panic) => Err(panic),
+        None => None,
     };
-    response.unwrap_or_else(|_| {
-        supervise::record_panic(BackgroundTask::Request);
+    response.unwrap_or_else(|| {
         tracing::error!(
             ip = %client.ip,
             "a request made the gateway panic (a defect): responding with an error"

@@ -1,7 +1,7 @@
 //! The signal that tells a client connection to close, because the gateway shuts down or because a new
 //! connection replaces this idle connection.
 
-use super::activity::ConnectionActivity;
+use crate::server::activity::ConnectionActivity;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
