@@ -80,11 +80,11 @@ impl<'a> Evaluation<'a> {
     /// The value of a measure in the short window, with its usual value. `None`: the value is
     /// unknown.
     pub(super) fn evidence(&self, measure: WindowMeasure) -> Option<Evidence> {
-        let (window, definition) = (self.short_window(), measure.definition());
+        let window = self.short_window();
         Some(Evidence {
-            measure: definition.name.into(),
+            measure: measure.as_str().into(),
             value: window.get(measure)?,
-            unit: definition.unit.into(),
+            unit: measure.unit().into(),
             usual: self.baseline(measure).map(|usual| usual.median),
             window_seconds: window.seconds(),
         })

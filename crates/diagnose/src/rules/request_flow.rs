@@ -332,7 +332,7 @@ fn judge_front_end_gap(evaluation: &Evaluation<'_>) -> RuleOutcome {
         WindowMeasure::Running,
     ];
     let mut evidence = evaluation.evidence_for_all(&measures);
-    let name = WindowMeasure::FrontEnd.definition().name;
+    let name = WindowMeasure::FrontEnd.as_str();
     let usual = evaluation.baseline(WindowMeasure::FrontEnd).map(|usual| usual.median);
     evidence.insert(0, Evidence { usual, ..Evidence::new(name, lag, "s", window.seconds()) });
     RuleOutcome::Present(RuleMatch::new(signals, evidence))
