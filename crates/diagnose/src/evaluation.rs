@@ -16,15 +16,9 @@ pub(super) struct Evaluation<'a> {
     pub(super) others: Vec<&'a BackendHistory>,
 }
 
-/// The result of a rule.
-pub(super) enum RuleOutcome {
-    /// The condition does not hold.
-    Absent,
-    /// The condition cannot be determined, for this reason.
-    Unknown(&'static str),
-    /// The condition holds.
-    Present(RuleMatch),
-}
+/// The result of a rule: the match, or `None` if the condition does not hold. The error is the list of the
+/// data without which the condition cannot be determined.
+pub(super) type RuleResult = Result<Option<RuleMatch>, Vec<&'static str>>;
 
 /// A condition that holds.
 #[derive(Debug, Clone, Default)]

@@ -2,7 +2,7 @@
 //! while requests wait.
 
 use super::rule::DiagnosisRule;
-use crate::evaluation::{Evaluation, RuleMatch, RuleOutcome, has_queue};
+use crate::evaluation::{Evaluation, RuleMatch, RuleResult, has_queue};
 use crate::history::{BackendHistory, FAST, HistoryStep, StepSignal, StepWindow, WindowMeasure};
 use crate::verdict::VerdictSeverity;
 use std::time::Duration;
@@ -68,7 +68,7 @@ pub(super) const IMBALANCE: DiagnosisRule = DiagnosisRule {
     judge: judge_imbalance,
 };
 
-fn judge_gpu_underused(evaluation: &Evaluation<'_>) -> RuleOutcome {
+fn judge_gpu_underused(evaluation: &Evaluation<'_>) -> RuleResult {
     let window = evaluation.short_window();
     // The backend must also be idle in the newest step: if it has just got requests, for example after
     // a drain, it is no longer underused.
@@ -84,7 +84,7 @@ fn judge_gpu_underused(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let queueing = queueing.count();
     let is_warm = is_warm(evaluation.history);
     if !is_idle || (!is_gateway_queueing && queueing == 0) || !is_warm {
-        return RuleOutcome::Absent;
+        return Ok(None);
     }
     let cause = if is_gateway_queueing {
         "requests wait in the gateway"
@@ -99,9 +99,7 @@ fn judge_gpu_underused(evaluation: &Evaluation<'_>) -> RuleOutcome {
         WindowMeasure::GenerationRate,
         WindowMeasure::GpuUtilization,
     ];
-    RuleOutcome::Present(
-        RuleMatch::new(signals, evaluation.evidence_for_all(&measures)).because(cause),
-    )
+    Ok(Some(RuleMatch::new(signals, evaluation.evidence_for_all(&measures)).because(cause)))
 }
 
 /// Whether `other` started at least [`UNDERUSE_FACTOR`] times as many requests as `own` in the short window.
@@ -150,12 +148,12 @@ fn is_slower(own: &StepWindow<'_>, other: &StepWindow<'_>) -> bool {
     })
 }
 
-fn judge_imbalance(evaluation: &Evaluation<'_>) -> RuleOutcome {
+fn judge_imbalance(evaluation: &Evaluation<'_>) -> RuleResult {
     let others = warm_peers_by_requests(evaluation);
     let own_requests = mean_engine_requests(evaluation.history);
     let (Some(own_requests), Some((min_requests, least_busy))) = (own_requests, others.first())
     else {
-        return RuleOutcome::Absent;
+        return Ok(None);
     };
     let is_busiest = others.iter().all(|(work, _)| *work <= own_requests);
     let total = own_requests + others.iter().map(|(work, _)| work).sum::<f64>();
@@ -166,14 +164,14 @@ fn judge_imbalance(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let is_always =
         window.step_fraction_at_least(engine_requests, IMBALANCE_FACTOR * min_requests) >= 0.8;
     if !is_busiest || own_requests < IMBALANCE_FACTOR * min_requests || !is_shared || !is_always {
-        return RuleOutcome::Absent;
+        return Ok(None);
     }
     let usage = window.get(WindowMeasure::KvUsage).zip(other.get(WindowMeasure::KvUsage));
     let is_fuller = usage.is_some_and(|(own, other)| own - other >= MIN_KV_USAGE_DIFFERENCE);
     let only_this_queues = evaluation.has_queue() && !has_queue(least_busy);
     let is_slower = is_slower(&window, &other);
     if !(only_this_queues || is_slower && is_fuller) {
-        return RuleOutcome::Absent;
+        return Ok(None);
     }
     let signals =
         [is_fuller, only_this_queues, is_slower].iter().filter(|is_present| **is_present).count();
@@ -190,5 +188,5 @@ fn judge_imbalance(evaluation: &Evaluation<'_>) -> RuleOutcome {
          a KV usage of {:.0} %.",
         100.0 * other.get(WindowMeasure::KvUsage).unwrap_or(0.0)
     );
-    RuleOutcome::Present(rule_match.remedy(Some(comparison)))
+    Ok(Some(rule_match.remedy(Some(comparison))))
 }
