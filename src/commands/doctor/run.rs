@@ -295,11 +295,6 @@ mod tests {
     use crate::config::tests::parse;
 
     #[test]
-    fn the_checks_assume_the_defaults_of_the_gateway_where_there_is_no_configuration() {
-        assert_eq!(checked_settings(&Config::default()), GatewaySettings::default());
-    }
-
-    #[test]
     fn a_configuration_is_parsed_from_the_admin_view() {
         let text = "backends:\n  - { url: 'http://a:1', name: a, api_key: { env: K }, weight: 0 }\n\
                     models: [{ name: gpt, served_as: tiny }]\n\
