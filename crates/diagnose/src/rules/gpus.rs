@@ -27,7 +27,7 @@ pub(super) const THROTTLED: DiagnosisRule = DiagnosisRule {
     pages: false,
     explained_by: &[],
     needs: &[StepSignal::GpuThrottled],
-    judge: judge_throttled,
+    judge: |evaluation| Ok(judge_throttled(evaluation)),
 };
 
 pub(super) const MEMORY_GROWTH: DiagnosisRule = DiagnosisRule {
@@ -62,12 +62,12 @@ pub(super) const IDLE_WITH_QUEUE: DiagnosisRule = DiagnosisRule {
     pages: false,
     explained_by: &["blind", "kv_thrashing"],
     needs: &[StepSignal::GpuUtilization, StepSignal::Waiting],
-    judge: judge_idle_with_queue,
+    judge: |evaluation| Ok(judge_idle_with_queue(evaluation)),
 };
 
-fn judge_throttled(evaluation: &Evaluation<'_>) -> RuleResult {
+fn judge_throttled(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     if !is_throttled(evaluation) {
-        return Ok(None);
+        return None;
     }
     let mut evidence = evaluation.evidence_for_all(&[
         WindowMeasure::GpuThrottled,
@@ -78,7 +78,7 @@ fn judge_throttled(evaluation: &Evaluation<'_>) -> RuleResult {
     let signals = 1 + slow.len();
     let cause = (!slow.is_empty()).then_some("tokens are late at the same time");
     evidence.extend(slow);
-    Ok(Some(RuleMatch { cause, ..RuleMatch::new(signals, evidence) }))
+    Some(RuleMatch { cause, ..RuleMatch::new(signals, evidence) })
 }
 
 /// Whether a GPU of the backend lowered its clock because of a fault in at least 80 % of the last
@@ -109,13 +109,13 @@ fn judge_memory_growth(evaluation: &Evaluation<'_>) -> RuleResult {
     Ok(Some(if is_near { rule_match.because(cause) } else { rule_match }))
 }
 
-fn judge_idle_with_queue(evaluation: &Evaluation<'_>) -> RuleResult {
+fn judge_idle_with_queue(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let window = evaluation.short_window();
     let busy = window.fraction_at_least(StepSignal::GpuUtilization, IDLE_UTILIZATION);
     let is_idle_now =
         window.latest(StepSignal::GpuUtilization).is_none_or(|it| it < IDLE_UTILIZATION);
     if !evaluation.has_queue() || busy > 0.2 || !is_idle_now {
-        return Ok(None);
+        return None;
     }
     let mut evidence = evaluation.evidence_for_all(&[
         WindowMeasure::GpuUtilization,
@@ -126,5 +126,5 @@ fn judge_idle_with_queue(evaluation: &Evaluation<'_>) -> RuleResult {
     let slow = evaluation.slow_start_evidence();
     let signals = 2 + usize::from(!slow.is_empty());
     evidence.extend(slow);
-    Ok(Some(RuleMatch::new(signals, evidence)))
+    Some(RuleMatch::new(signals, evidence))
 }

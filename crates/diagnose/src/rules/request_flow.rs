@@ -70,7 +70,7 @@ pub(super) const BLIND: DiagnosisRule = DiagnosisRule {
     pages: false,
     explained_by: &[],
     needs: &[],
-    judge: judge_blind,
+    judge: |evaluation| Ok(judge_blind(evaluation)),
 };
 
 pub(super) const STALLS: DiagnosisRule = DiagnosisRule {
@@ -89,7 +89,7 @@ pub(super) const STALLS: DiagnosisRule = DiagnosisRule {
     pages: true,
     explained_by: &["kv_thrashing", "decode_starvation"],
     needs: &[StepSignal::Stalls, StepSignal::Stalled, StepSignal::InFlight],
-    judge: judge_stalls,
+    judge: |evaluation| Ok(judge_stalls(evaluation)),
 };
 
 pub(super) const ABORT_SPIKE: DiagnosisRule = DiagnosisRule {
@@ -134,25 +134,25 @@ pub(super) const FRONT_END_GAP: DiagnosisRule = DiagnosisRule {
     pages: false,
     explained_by: &[],
     needs: &[StepSignal::FirstTokens, StepSignal::FirstOutputs],
-    judge: judge_front_end_gap,
+    judge: |evaluation| Ok(judge_front_end_gap(evaluation)),
 };
 
-fn judge_blind(evaluation: &Evaluation<'_>) -> RuleResult {
+fn judge_blind(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let window = evaluation.short_window();
     if is_page_frozen(&evaluation.history.window(FROZEN_WINDOW)) {
         let rule_match = RuleMatch::new(2, evaluation.evidence_for_all(&[WindowMeasure::InFlight]));
-        return Ok(Some(rule_match.because(
+        return Some(rule_match.because(
             "its metrics page stands still while requests of the gateway end there: a cache or a proxy \
              answers in its place",
-        )));
+        ));
     }
     let steps = window.len() as f64;
     let missing = steps - window.values(StepSignal::Running).count() as f64;
     let is_fresh = window.latest(StepSignal::Running).is_some();
     if missing < MIN_MISSING_STEPS || is_fresh {
-        return Ok(None);
+        return None;
     }
-    Ok(Some(RuleMatch::new(2, evaluation.evidence_for_all(&[WindowMeasure::InFlight]))))
+    Some(RuleMatch::new(2, evaluation.evidence_for_all(&[WindowMeasure::InFlight])))
 }
 
 /// Whether no counter of the metrics page changed in the window although requests with output ended.
@@ -169,7 +169,7 @@ fn is_page_frozen(window: &StepWindow<'_>) -> bool {
         && steps >= MIN_UNCOUNTED_STEPS
 }
 
-fn judge_stalls(evaluation: &Evaluation<'_>) -> RuleResult {
+fn judge_stalls(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let window = evaluation.short_window();
     let stalls = window.sum(StepSignal::Stalls).unwrap_or(0.0);
     let streams = window.sum(StepSignal::FirstOutputs).unwrap_or(0.0);
@@ -194,7 +194,7 @@ fn judge_stalls(evaluation: &Evaluation<'_>) -> RuleResult {
         recent.sum(StepSignal::Stalls) == Some(0.0) && recent.max(StepSignal::Stalled) == Some(0.0);
     let is_found = has_many_stalls || has_stalled_streams;
     if !stalls_few_streams && (is_over || !is_found) {
-        return Ok(None);
+        return None;
     }
     let tokens = window.get(WindowMeasure::GenerationRate);
     let is_not_generating = tokens.is_some_and(|rate| rate < 1.0) && in_flight >= 1.0;
@@ -212,7 +212,7 @@ fn judge_stalls(evaluation: &Evaluation<'_>) -> RuleResult {
     ];
     let signals = signals.iter().filter(|is_present| **is_present).count();
     let rule_match = RuleMatch::new(signals, evaluation.evidence_for_all(&measures));
-    Ok(Some(rule_match.because(stall_cause(evaluation, &window))))
+    Some(rule_match.because(stall_cause(evaluation, &window)))
 }
 
 /// Whether a backend with few streams has stalled streams repeatedly, and a significant share of them.
@@ -292,7 +292,7 @@ fn judge_abort_spike(evaluation: &Evaluation<'_>) -> RuleResult {
     Ok(Some(rule_match.because(cause).remedy(Some(waited))))
 }
 
-fn judge_front_end_gap(evaluation: &Evaluation<'_>) -> RuleResult {
+fn judge_front_end_gap(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let (short, recent) = (evaluation.short_window(), evaluation.recent_window());
     let recent_lag = lag_above_peers(evaluation);
     let has_few = recent_lag.is_none()
@@ -302,9 +302,7 @@ fn judge_front_end_gap(evaluation: &Evaluation<'_>) -> RuleResult {
         None if has_few => evaluation.long_window(),
         None => short,
     };
-    let Some(lag) = recent_lag.or_else(|| window.get(WindowMeasure::FrontEnd)) else {
-        return Ok(None);
-    };
+    let lag = recent_lag.or_else(|| window.get(WindowMeasure::FrontEnd))?;
     let ttft = window.get(WindowMeasure::Ttft).unwrap_or(0.0);
     let min_lag = if has_few { MIN_LAG_SECONDS_OF_FEW } else { MIN_LAG_SECONDS };
     let is_significant = lag >= min_lag.max(MIN_LAG_RATIO * ttft);
@@ -317,7 +315,7 @@ fn judge_front_end_gap(evaluation: &Evaluation<'_>) -> RuleResult {
         .zip(recent.ratio(StepSignal::FirstTokenSeconds, StepSignal::FirstTokens, min_count))
         .is_some_and(|(gateway, engine)| gateway - engine < MIN_LAG_SECONDS);
     if !is_significant || !is_new || is_over {
-        return Ok(None);
+        return None;
     }
     let in_engine = window.get(WindowMeasure::Running).unwrap_or(0.0)
         + window.get(WindowMeasure::Waiting).unwrap_or(0.0);
@@ -335,7 +333,7 @@ fn judge_front_end_gap(evaluation: &Evaluation<'_>) -> RuleResult {
     let name = WindowMeasure::FrontEnd.as_str();
     let usual = evaluation.baseline(WindowMeasure::FrontEnd).map(|usual| usual.median);
     evidence.insert(0, Evidence { usual, ..Evidence::new(name, lag, "s", window.seconds()) });
-    Ok(Some(RuleMatch::new(signals, evidence)))
+    Some(RuleMatch::new(signals, evidence))
 }
 
 /// The lag of the front end in the recent window, in seconds, if it is significant and the lag of each peer
