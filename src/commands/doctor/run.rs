@@ -213,7 +213,7 @@ async fn gather_backends(targets: Vec<GatherTarget>, options: &GatherOptions) ->
     let gather = |target: GatherTarget| {
         let options = options.clone();
         // Boxed, because the future is as large as the facts of a backend.
-        tokio::spawn(Box::pin(async move { gather::gather_backend(target, &options).await }))
+        tokio::spawn(async move { Box::pin(gather::gather_backend(target, &options)).await })
     };
     let gathering = stream::iter(targets).map(gather).buffered(MAX_CONCURRENT_BACKENDS);
     // A task that has panicked has no result. A panic is a defect of this program.
