@@ -276,7 +276,7 @@ impl Reloader {
             self.secret_files.retry_later();
             return Err("a file of a secret or a certificate could not be read in time".to_owned());
         };
-        read.map_err(|error| ErrorChain(&error).to_string())
+        read.map_err(|error| ErrorChain(&*error).to_string())
     }
 
     /// Replaces the backends of the pool. The streams of removed backends go on at other

@@ -62,7 +62,7 @@ pub(crate) async fn run(doctor: DoctorArgs) -> ExitCode {
     };
     let facts = match Box::pin(gather_facts(&doctor, inputs)).await {
         Ok(facts) => facts,
-        Err(error) => return report_problem(ErrorChain(&error), EXIT_CANNOT_RUN),
+        Err(error) => return report_problem(ErrorChain(&*error), EXIT_CANNOT_RUN),
     };
     let findings = checks::examine(&facts);
     if doctor.json {
