@@ -9,8 +9,7 @@ use super::harm::is_critical_harm;
 use super::history::{BackendHistory, DiagnosisSample, FAST, LONG_WINDOW, StepSignal};
 use super::rules::{DiagnosisRule, LoadDependence, RULES, RequestEvidence};
 use super::verdict::{
-    Confidence, DiagnosedBackend, Diagnosis, UndeterminedRule, Verdict, VerdictScope,
-    VerdictSeverity, runbook,
+    Confidence, DiagnosedBackend, Diagnosis, UndeterminedRule, Verdict, VerdictSeverity,
 };
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -334,24 +333,18 @@ impl BackendDiagnosis {
             Some(specific) => format!("{specific} {}", rule.remedy),
             None => rule.remedy.to_owned(),
         };
+        let severity = if is_critical && rule.is_about_requests() {
+            VerdictSeverity::Critical
+        } else {
+            rule.severity
+        };
         Some(Verdict {
-            verdict: rule.name.into(),
             backend: self.id.to_string(),
-            scope: VerdictScope::Backend,
-            severity: if is_critical && rule.is_about_requests() {
-                VerdictSeverity::Critical
-            } else {
-                rule.severity
-            },
             confidence: Confidence::from_signals(rule_match.signals),
-            meaning: rule.meaning.into(),
-            cause: rule_match.cause.map(Into::into),
-            is_held: false,
             age_seconds: now.saturating_duration_since(since).as_secs_f64(),
             evidence: rule_match.evidence.clone(),
             remedy,
-            disproof: rule.disproof.into(),
-            runbook: runbook(rule.name),
+            ..rule.description().verdict(severity, rule_match.cause.map(str::to_owned))
         })
     }
 }
