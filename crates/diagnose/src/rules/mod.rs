@@ -145,7 +145,7 @@ mod tests {
     fn only_a_warning_about_requests_can_become_critical() {
         let severities = |name| {
             let rule = RULES.iter().find(|rule| rule.name == name);
-            rule.map(DiagnosisRule::severities)
+            rule.map(|rule| rule.description().severity)
         };
         assert_eq!(severities("kv_backlog"), Some("warning or critical"));
         assert_eq!(severities("stalls"), Some("critical"));
