@@ -4,13 +4,13 @@
 
 #[cfg(feature = "tools")]
 use crate::commands::block_on;
-use crate::commands::{check, keygen, serve};
+use crate::commands::{check, flag_variable_name, keygen, serve};
 #[cfg(feature = "tools")]
 use crate::commands::{demo, diagnose, doctor, generate, operate, sim, top};
 use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 /// A gateway for vLLM backends: it routes by KV cache usage and measures every token.
@@ -57,7 +57,8 @@ pub enum ToolCommand {
     /// Diagnose backends under load: conditions, their evidence and remedies.
     Diagnose(Box<diagnose::args::DiagnoseArgs>),
     /// Print the state of a running gateway and of its backends.
-    Status(operate::args::StatusArgs),
+    #[command(after_help = operate::args::STATUS_HELP)]
+    Status(operate::args::OperatorArgs),
     /// Explain why a request was slow, and why it went to its backend.
     Explain(operate::args::ExplainArgs),
     /// Drain a backend: it gets no new requests and completes its open requests.
@@ -65,7 +66,8 @@ pub enum ToolCommand {
     /// Return a drained backend to service.
     Undrain(operate::args::UndrainArgs),
     /// Reload the configuration of a running gateway.
-    Reload(operate::args::ReloadArgs),
+    #[command(after_help = operate::args::HELP)]
+    Reload(operate::args::OperatorArgs),
     /// Show a running gateway in the terminal.
     Top(Box<top::args::TopArgs>),
     /// Run simulated vLLM backends, without a GPU.
@@ -93,7 +95,7 @@ pub fn parse_as<C: Parser>(
     let arguments: Vec<OsString> = arguments.into_iter().collect();
     let matches = command_with_short_help::<C>().try_get_matches_from(&arguments);
     let cli = matches.and_then(|matches| C::from_arg_matches(&matches));
-    cli.map_err(|error| name_env_variable::<C>(error, &arguments))
+    cli.map_err(|error| name_env_variable(error, &arguments))
 }
 
 /// Prints the text of an error of [`parse_as`], and returns its exit code.
@@ -137,11 +139,19 @@ pub(crate) fn command() -> clap::Command {
     definition::<Cli>()
 }
 
-/// Builds the clap definition of a command line. Manual pages show the names of environment
-/// variables and hide their values.
+/// Builds the clap definition of a command line. Each flag has the environment variable with the name of
+/// [`flag_variable_name`]. Manual pages show the names of the variables and hide their values.
 fn definition<C: CommandFactory>() -> clap::Command {
-    let hide_env_value = |flag: clap::Arg| flag.hide_env_values(true);
-    C::command().mut_subcommands(|command| command.mut_args(hide_env_value))
+    C::command().mut_subcommands(|command| {
+        let name = command.get_name().to_owned();
+        command.mut_args(|argument| match argument.get_long() {
+            Some(flag) => {
+                let variable = flag_variable_name(&name, flag);
+                argument.env(variable).hide_env_values(true)
+            }
+            None => argument,
+        })
+    })
 }
 
 /// Like [`definition`]. The help of a command has one sentence about environment variables instead of a
@@ -163,10 +173,7 @@ fn command_with_short_help<C: CommandFactory>() -> clap::Command {
 
 /// Adds a tip to an error about an invalid value, if the value came from an environment variable:
 /// the name of the variable. Clap reports such a value as the value of the flag.
-fn name_env_variable<C: CommandFactory>(
-    mut error: clap::Error,
-    arguments: &[OsString],
-) -> clap::Error {
+fn name_env_variable(mut error: clap::Error, arguments: &[OsString]) -> clap::Error {
     if !matches!(error.kind(), ErrorKind::ValueValidation | ErrorKind::InvalidValue) {
         return error;
     }
@@ -175,21 +182,12 @@ fn name_env_variable<C: CommandFactory>(
     };
     let flag = usage.split([' ', '=']).next().unwrap_or_default();
     let is_flag = |argument: &OsString| argument.to_string_lossy().split('=').next() == Some(flag);
-    if !flag.starts_with("--") || arguments.iter().any(is_flag) {
+    let (Some(command), Some(long)) = (arguments.get(1), flag.strip_prefix("--")) else {
         return error;
-    }
-    let command = definition::<C>();
-    let name = arguments.get(1).map(OsString::as_os_str).unwrap_or_default();
-    let subcommand =
-        command.get_subcommands().find(|command| OsStr::new(command.get_name()) == name);
-    let long_name = flag.trim_start_matches('-');
-    let mut flags = subcommand.into_iter().flat_map(clap::Command::get_arguments);
-    let definition = flags.find(|flag| flag.get_long() == Some(long_name));
-    if let Some(variable) = definition.and_then(clap::Arg::get_env) {
-        insert_tip(
-            &mut error,
-            format!("the value is that of the variable {}", variable.to_string_lossy()),
-        );
+    };
+    if !arguments.iter().any(is_flag) {
+        let variable = flag_variable_name(&command.to_string_lossy(), long);
+        insert_tip(&mut error, format!("the value is that of the variable {variable}"));
     }
     error
 }
@@ -215,7 +213,6 @@ fn insert_tip(error: &mut clap::Error, tip: String) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::flag_variable_name;
     use tokenweir_engine::address::BackendAddress;
 
     fn parse_line(line: &str) -> Result<Cli, String> {
@@ -228,17 +225,14 @@ mod tests {
     }
 
     #[test]
-    fn every_flag_has_an_environment_variable_and_those_of_serve_have_the_name_of_their_id() {
-        for command in command().get_subcommands() {
-            let flags = command.get_arguments().filter_map(|flag| Some((flag.get_long()?, flag)));
-            for (long, flag) in flags.filter(|(long, _)| *long != "help") {
-                // `serve` makes the names of the sources of its values from the ids.
-                let id = flag.get_id().as_str().replace('_', "-");
-                assert!(command.get_name() != "serve" || id == long, "{id} {long}");
-                let variable_name = flag.get_env().map(|name| name.to_string_lossy().into_owned());
-                let expected = flag_variable_name(command.get_name(), long);
-                assert_eq!(variable_name, Some(expected), "{} --{long}", command.get_name());
-            }
+    fn the_flags_of_serve_have_the_names_of_their_ids_and_variables() {
+        let program = command();
+        let serve = program.find_subcommand("serve").unwrap();
+        for (long, flag) in serve.get_arguments().map(|flag| (flag.get_long().unwrap(), flag)) {
+            // `serve` makes the names of the sources of its values from the ids.
+            assert_eq!(flag.get_id().as_str().replace('_', "-"), long);
+            let variable = format!("TOKENWEIR_{}", long.replace('-', "_").to_uppercase());
+            assert_eq!(flag.get_env().unwrap(), variable.as_str());
         }
     }
 

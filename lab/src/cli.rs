@@ -42,7 +42,6 @@ pub fn run(cli: Cli) -> ExitCode {
 mod tests {
     use super::*;
     use clap::CommandFactory;
-    use tokenweir::commands::flag_variable_name;
 
     #[test]
     fn the_command_line_is_well_formed() {
@@ -62,17 +61,5 @@ mod tests {
         });
         let results: Vec<_> = own.map(|parsed| parsed.map_err(|error| error.to_string())).collect();
         assert_eq!(results, [Ok(())]);
-    }
-
-    #[test]
-    fn every_flag_has_an_environment_variable() {
-        for command in Cli::command().get_subcommands() {
-            let flags = command.get_arguments().filter_map(|flag| Some((flag.get_long()?, flag)));
-            for (long, flag) in flags {
-                let variable_name = flag.get_env().map(|name| name.to_string_lossy().into_owned());
-                let expected = flag_variable_name(command.get_name(), long);
-                assert_eq!(variable_name, Some(expected), "{} --{long}", command.get_name());
-            }
-        }
     }
 }

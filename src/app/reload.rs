@@ -18,10 +18,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_gateway::backend::{Backend, HealthCheckSupervisor};
-use tokenweir_gateway::proxy::{ProxySettings, ProxyState};
+use tokenweir_gateway::proxy::ProxyState;
 use tokenweir_gateway::server::{DescriptorBudget, ServerState};
 use tokenweir_gateway::telemetry::otel::resource::host_name;
-use tokenweir_gateway::webhook::WebhookSettings;
 use tokenweir_net::file_watcher::{self, FileWatcher};
 use tokenweir_net::supervise;
 use tokenweir_protocol::clock;
@@ -52,14 +51,6 @@ pub(super) struct ReloadTriggers {
     file_watcher: FileWatcher,
     sighups: SighupListener,
     requests: ReloadRequests,
-}
-
-/// The parts of a new configuration whose construction can fail.
-struct PreparedReload {
-    backends: Vec<Backend>,
-    tls_contexts: BackendTlsContexts,
-    settings: ProxySettings,
-    webhooks: WebhookSettings,
 }
 
 /// How long an update waits for the first health checks of new backends, and for the first results
@@ -220,13 +211,16 @@ impl Reloader {
             );
         }
         let entries = sources.backends(config);
-        let backends = entries.len();
-        let settings = Box::new(config.clone());
+        let backend_count = entries.len();
+        let new = Box::new(config.clone());
         let reading = move || {
-            let secret_files = SecretFiles::new(&settings, &entries);
-            Ok((secret_files, PreparedReload::new(&settings, &entries)?))
+            let secret_files = SecretFiles::new(&new, &entries);
+            let backends = build_backends(&new, &entries)?;
+            let settings = new.proxy_settings(memory_limit::available_bytes(), variable)?;
+            Ok((secret_files, backends, settings, new.webhook_settings(&host_name(), variable)?))
         };
-        let (secret_files, prepared) = self.read_files(reading).await?;
+        let (secret_files, (backends, tls_contexts), settings, webhooks) =
+            self.read_files(reading).await?;
         let previous = &self.loaded.config;
         let proxy = self.state.proxy_context.load_full();
         let mut client = proxy.backend_client.clone();
@@ -244,13 +238,13 @@ impl Reloader {
             (self.set_log_level)(config.log.level);
         }
         // The content of a token file may have changed, although its path in the configuration has not.
-        self.admin.webhooks.configure(prepared.webhooks);
+        self.admin.webhooks.configure(webhooks);
         self.sources = sources;
         self.admin.configuration.set_discovery_problem(self.sources.problem());
-        self.update_pool(prepared.backends, config).await;
-        self.set_tls_contexts(prepared.tls_contexts);
-        self.state.proxy_context.store(Arc::new(proxy.reloaded(prepared.settings, client)));
-        let limits = config.server_limits(self.descriptors, backends);
+        self.update_pool(backends, config).await;
+        self.set_tls_contexts(tls_contexts);
+        self.state.proxy_context.store(Arc::new(proxy.reloaded(settings, client)));
+        let limits = config.server_limits(self.descriptors, backend_count);
         self.state.limits.store(Arc::new(limits));
         let changed = secret_files.changes_since(&self.secret_files).collect();
         self.secret_files = secret_files;
@@ -267,7 +261,7 @@ impl Reloader {
             self.secret_files.retry_later();
             return Err("a file of a secret or a certificate could not be read in time".to_owned());
         };
-        read.map_err(|error| ErrorChain(&error).to_string())
+        read.map_err(|error| ErrorChain(&*error).to_string())
     }
 
     /// Replaces the backends of the pool. The streams of removed backends go on at other
@@ -286,17 +280,6 @@ impl Reloader {
 
     fn set_tls_contexts(&self, contexts: BackendTlsContexts) {
         self.state.proxy_context.load().backend_client.outbound_tls().set_host_contexts(contexts);
-    }
-}
-
-// === impl PreparedReload ===
-
-impl PreparedReload {
-    fn new(config: &Config, entries: &[BackendConfig]) -> Result<Self, ApplicationError> {
-        let (backends, tls_contexts) = build_backends(config, entries)?;
-        let settings = config.proxy_settings(memory_limit::available_bytes(), variable)?;
-        let webhooks = config.webhook_settings(&host_name(), variable)?;
-        Ok(Self { backends, tls_contexts, settings, webhooks })
     }
 }
 

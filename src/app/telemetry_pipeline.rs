@@ -1,6 +1,6 @@
 //! Builds the telemetry pipeline: the sinks of request records and their background workers.
 
-use super::error::ApplicationError;
+use super::error::{ApplicationError, in_part};
 use super::process::logging::LogWriters;
 use crate::admin::StatusSource;
 use crate::config::{Config, LoadedConfig, TraceCaptureConfig};
@@ -223,9 +223,9 @@ impl SinkSet {
         max_bytes: u64,
     ) -> Result<f64, ApplicationError> {
         let Some(file) = &settings.file else { return Ok(0.0) };
-        let started = TraceCapture::start(file, max_bytes);
-        let (capture, guard) =
-            started.map_err(|source| ApplicationError::Capture { file: file.clone(), source })?;
+        let problem =
+            format!("cannot write the capture file {} (trace_capture.file)", file.display());
+        let (capture, guard) = TraceCapture::start(file, max_bytes).map_err(in_part(problem))?;
         self.add(capture, guard, |capture, status, _| status.trace_capture = capture.counts());
         Ok(settings.sample)
     }
@@ -237,7 +237,8 @@ impl SinkSet {
         settings: &PayloadLogSettings,
         max_bytes: u64,
     ) -> Result<f64, ApplicationError> {
-        let started = PayloadLog::start(settings, max_bytes)?;
+        let started = PayloadLog::start(settings, max_bytes);
+        let started = started.map_err(in_part("cannot start the payload log (log.payloads)"))?;
         let Some((payload_log, guard)) = started else { return Ok(0.0) };
         self.add(payload_log, guard, |log, status, _| status.payload_log = log.counts());
         Ok(settings.sample)
@@ -252,9 +253,8 @@ impl SinkSet {
         max_bytes: u64,
     ) -> Result<f64, ApplicationError> {
         let started = QualityMonitor::start(settings, payloads, max_bytes);
-        let Some((quality, guard)) = started.map_err(ApplicationError::Quality)? else {
-            return Ok(0.0);
-        };
+        let started = started.map_err(in_part("cannot start the quality samples (quality)"))?;
+        let Some((quality, guard)) = started else { return Ok(0.0) };
         let ratio = guard.as_ref().map_or(0.0, |_| settings.share());
         self.add(quality, guard, |quality, status, now| status.quality = Some(quality.vitals(now)));
         Ok(ratio)

@@ -15,17 +15,17 @@ pub struct CheckArgs {
     /// The file to check.
     pub file: PathBuf,
     /// Kind of the file.
-    #[arg(long, value_enum, default_value_t, env = "TOKENWEIR_CHECK_KIND")]
+    #[arg(long, value_enum, default_value_t)]
     pub kind: CheckedFile,
     /// Check the text of the configuration only: the files, certificates, keys and secrets that it
     /// names may be on another machine.
-    #[arg(long, env = "TOKENWEIR_CHECK_SYNTAX_ONLY")]
+    #[arg(long)]
     pub syntax_only: bool,
     /// Print the configuration with all defaults. A secret is shown as its variable or file.
-    #[arg(long, env = "TOKENWEIR_CHECK_PRINT")]
+    #[arg(long)]
     pub print: bool,
     /// Output format.
-    #[arg(long, value_enum, default_value_t, env = "TOKENWEIR_CHECK_FORMAT")]
+    #[arg(long, value_enum, default_value_t)]
     pub format: CheckFormat,
 }
 

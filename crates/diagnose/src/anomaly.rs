@@ -3,7 +3,8 @@
 
 use super::evaluation::{ANOMALY_Z_SCORE, Evaluation};
 use super::history::{
-    AdverseChange, HistoryStep, MEASURES, StepSignal, StepValueFn, StepWindow, rank_correlation,
+    AdverseChange, HistoryStep, StepSignal, StepValueFn, StepWindow, WindowMeasure,
+    rank_correlation,
 };
 use super::verdict::{Anomaly, CorrelatedPair};
 
@@ -28,7 +29,8 @@ const CORRELATION_CANDIDATES: [(&str, StepSignal, &str, StepValueFn); 5] = [
 /// The names of the measures that can be anomalous: a change of their value can harm requests.
 pub fn measure_names() -> impl Iterator<Item = &'static str> {
     let can_harm = |adverse| !matches!(adverse, AdverseChange::None);
-    MEASURES.iter().filter(move |it| can_harm(it.adverse_change())).map(|it| it.name)
+    let measures = WindowMeasure::ALL.into_iter();
+    measures.filter(move |it| can_harm(it.adverse_change())).map(WindowMeasure::as_str)
 }
 
 /// The measures of a backend that are far from their usual values, in the direction that can harm
@@ -37,23 +39,21 @@ pub(super) fn anomalies<'a>(
     backend: &'a str,
     evaluation: &'a Evaluation<'_>,
 ) -> impl Iterator<Item = Anomaly> + 'a {
-    MEASURES.iter().filter_map(move |definition| {
-        let (value, baseline) = (
-            evaluation.short_window().get(definition.measure)?,
-            evaluation.baseline(definition.measure)?,
-        );
+    WindowMeasure::ALL.into_iter().filter_map(move |measure| {
+        let value = evaluation.short_window().get(measure)?;
+        let baseline = evaluation.baseline(measure)?;
         let (z, median) = (baseline.z_score(value), baseline.median);
         // A change that cannot harm requests, such as an empty queue, is no anomaly.
-        let is_adverse = match definition.adverse_change() {
+        let is_adverse = match measure.adverse_change() {
             AdverseChange::Rise => z >= ANOMALY_Z_SCORE && value >= MIN_CHANGE_FACTOR * median,
             AdverseChange::Fall => z <= -ANOMALY_Z_SCORE && value * MIN_CHANGE_FACTOR <= median,
             AdverseChange::None => false,
         };
         is_adverse.then(|| Anomaly {
             backend: backend.to_owned(),
-            measure: definition.name.into(),
+            measure: measure.as_str().into(),
             value,
-            unit: definition.unit.into(),
+            unit: measure.unit().into(),
             usual: median,
         })
     })

@@ -1,24 +1,12 @@
 //! The texts of all rules, of engines and of the fleet, in one form for documents and alerts.
 
 use super::fleet::FLEET_RULES;
-use super::rules::RULES;
-use super::verdict::{VerdictDescription, VerdictScope};
+use super::rules::{DiagnosisRule, RULES};
+use super::verdict::VerdictDescription;
 
 /// The texts of all rules: those about the fleet and the gateway, and then those about engines.
 pub fn verdict_descriptions() -> impl Iterator<Item = VerdictDescription> {
-    let engines = RULES.iter().map(|rule| VerdictDescription {
-        name: rule.name,
-        scope: VerdictScope::Backend,
-        is_about_state: false,
-        severity: rule.severities(),
-        meaning: rule.meaning,
-        evidence: rule.evidence,
-        excluded: rule.excluded,
-        remedy: rule.remedy,
-        disproof: rule.disproof,
-        pages: rule.pages,
-    });
-    FLEET_RULES.into_iter().copied().chain(engines)
+    FLEET_RULES.into_iter().copied().chain(RULES.iter().map(DiagnosisRule::description))
 }
 
 #[cfg(test)]

@@ -3,14 +3,13 @@
 
 use super::anomaly;
 use super::debounce::VerdictDebounce;
-use super::evaluation::{Evaluation, RuleMatch, RuleOutcome};
+use super::evaluation::{Evaluation, RuleMatch, RuleResult};
 use super::fleet::{FleetDiagnoser, FleetObservation};
 use super::harm::is_critical_harm;
 use super::history::{BackendHistory, DiagnosisSample, FAST, LONG_WINDOW, StepSignal};
 use super::rules::{DiagnosisRule, LoadDependence, RULES, RequestEvidence};
 use super::verdict::{
-    Confidence, DiagnosedBackend, Diagnosis, UndeterminedRule, Verdict, VerdictScope,
-    VerdictSeverity, runbook,
+    Confidence, DiagnosedBackend, Diagnosis, UndeterminedRule, Verdict, VerdictSeverity,
 };
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -50,8 +49,8 @@ struct RequestsSinceMatch {
     count: f64,
 }
 
-/// The results of all rules at one backend. An error is the list of the data that a rule lacks.
-type RuleResults = [Result<RuleOutcome, Vec<&'static str>>; RULES.len()];
+/// The results of all rules at one backend.
+type RuleResults = [RuleResult; RULES.len()];
 
 /// Minimum number of samples in the short window for an evaluation: 30 seconds of samples.
 const MIN_EVALUATED_STEPS: usize = 6;
@@ -190,10 +189,7 @@ impl Diagnoser {
         if evaluation.short_window().len() < MIN_EVALUATED_STEPS {
             return std::array::from_fn(|_| Err(vec![MISSING_SAMPLES]));
         }
-        std::array::from_fn(|rule| match RULES[rule].judge(&evaluation) {
-            Ok(_) if backend.has_expired[rule] => Ok(RuleOutcome::Absent),
-            result => result,
-        })
+        std::array::from_fn(|rule| RULES[rule].judge(&evaluation, backend.has_expired[rule]))
     }
 
     /// Adds the anomalies and correlated pairs of a backend.
@@ -269,11 +265,7 @@ impl BackendDiagnosis {
         for (index, result) in results.into_iter().enumerate() {
             let rule = &RULES[index];
             let (rule_match, missing) = match result {
-                Ok(RuleOutcome::Present(rule_match)) if !self.is_explained(rule) => {
-                    (Some(rule_match), None)
-                }
-                Ok(RuleOutcome::Present(_) | RuleOutcome::Absent) => (None, None),
-                Ok(RuleOutcome::Unknown(reason)) => (None, Some(vec![reason])),
+                Ok(rule_match) => (rule_match.filter(|_| !self.is_explained(rule)), None),
                 Err(missing) => (None, Some(missing)),
             };
             // The rule for unreadable metrics does not count, because it does not diagnose the
@@ -341,24 +333,18 @@ impl BackendDiagnosis {
             Some(specific) => format!("{specific} {}", rule.remedy),
             None => rule.remedy.to_owned(),
         };
+        let severity = if is_critical && rule.is_about_requests() {
+            VerdictSeverity::Critical
+        } else {
+            rule.severity
+        };
         Some(Verdict {
-            verdict: rule.name.into(),
             backend: self.id.to_string(),
-            scope: VerdictScope::Backend,
-            severity: if is_critical && rule.is_about_requests() {
-                VerdictSeverity::Critical
-            } else {
-                rule.severity
-            },
             confidence: Confidence::from_signals(rule_match.signals),
-            meaning: rule.meaning.into(),
-            cause: rule_match.cause.map(Into::into),
-            is_held: false,
             age_seconds: now.saturating_duration_since(since).as_secs_f64(),
             evidence: rule_match.evidence.clone(),
             remedy,
-            disproof: rule.disproof.into(),
-            runbook: runbook(rule.name),
+            ..rule.description().verdict(severity, rule_match.cause.map(str::to_owned))
         })
     }
 }

@@ -16,15 +16,9 @@ pub(super) struct Evaluation<'a> {
     pub(super) others: Vec<&'a BackendHistory>,
 }
 
-/// The result of a rule.
-pub(super) enum RuleOutcome {
-    /// The condition does not hold.
-    Absent,
-    /// The condition cannot be determined, for this reason.
-    Unknown(&'static str),
-    /// The condition holds.
-    Present(RuleMatch),
-}
+/// The result of a rule: the match, or `None` if the condition does not hold. The error is the list of the
+/// data without which the condition cannot be determined.
+pub(super) type RuleResult = Result<Option<RuleMatch>, Vec<&'static str>>;
 
 /// A condition that holds.
 #[derive(Debug, Clone, Default)]
@@ -80,11 +74,11 @@ impl<'a> Evaluation<'a> {
     /// The value of a measure in the short window, with its usual value. `None`: the value is
     /// unknown.
     pub(super) fn evidence(&self, measure: WindowMeasure) -> Option<Evidence> {
-        let (window, definition) = (self.short_window(), measure.definition());
+        let window = self.short_window();
         Some(Evidence {
-            measure: definition.name.into(),
+            measure: measure.as_str().into(),
             value: window.get(measure)?,
-            unit: definition.unit.into(),
+            unit: measure.unit().into(),
             usual: self.baseline(measure).map(|usual| usual.median),
             window_seconds: window.seconds(),
         })

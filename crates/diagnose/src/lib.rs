@@ -35,7 +35,7 @@ pub use description::verdict_descriptions;
 pub use diagnoser::Diagnoser;
 pub use fleet::{
     AttemptCounts, AttemptFailures, AwaitedModel, DrainSummary, EvictedGroup, EvictingPair,
-    FLEET_RULES, FleetBackend, FleetObservation, GatewayConditions, RecentCounts,
+    FLEET_RULES, FleetBackend, FleetObservation, GatewayConditions, GroupCounts, RecentCounts,
 };
 pub use harm::{HARMED_SHARE, is_critical_harm};
 pub use history::{

@@ -86,7 +86,8 @@ impl BackendRequestCounters {
                 let (_, counts) = &mut *lock(&counters.ended);
                 counts.attempts += 1;
                 if let Some(kind) = record.backend_failure(index) {
-                    counts.count_failure(kind, attempt.status);
+                    let status = attempt.status.filter(|status| *status >= 400);
+                    counts.add_failures(&AttemptFailures { kind, status, count: 1 });
                 }
             }
         }
@@ -156,16 +157,6 @@ impl BackendCounters {
             first_output_seconds: take(&self.first_output_millis) as f64 / 1e3,
             slow_first_outputs: take(&self.slow_first_outputs),
             ..std::mem::take(&mut lock(&self.ended).0)
-        }
-    }
-}
-
-impl AttemptCounts {
-    fn count_failure(&mut self, kind: &'static str, status: Option<u16>) {
-        let status = status.filter(|status| *status >= 400);
-        match self.failures.iter_mut().find(|it| (it.kind, it.status) == (kind, status)) {
-            Some(known) => known.count += 1,
-            None => self.failures.push(AttemptFailures { kind, status, count: 1 }),
         }
     }
 }

@@ -253,8 +253,8 @@ impl Verdict {
 // === impl VerdictDescription ===
 
 impl VerdictDescription {
-    /// A verdict of the rule that begins now, without a backend and without evidence. The gateway observes
-    /// the conditions of these rules directly, so the confidence is high.
+    /// A verdict of the rule that begins now, without a backend and without evidence. The confidence is high,
+    /// because the gateway observes the conditions of the fleet and its own directly.
     pub(crate) fn verdict(&self, severity: VerdictSeverity, cause: Option<String>) -> Verdict {
         Verdict {
             verdict: self.name.into(),
@@ -265,15 +265,10 @@ impl VerdictDescription {
             cause: cause.map(Into::into),
             remedy: self.remedy.into(),
             disproof: self.disproof.into(),
-            runbook: runbook(self.name),
+            runbook: format!("docs/operate/diagnose.md#{}", self.name),
             ..Verdict::default()
         }
     }
-}
-
-/// Link to the documentation of a rule.
-pub(crate) fn runbook(rule: &str) -> String {
-    format!("docs/operate/diagnose.md#{rule}")
 }
 
 // === impl VerdictGroup ===

@@ -1,6 +1,6 @@
 //! The settings of a gateway that the checks compare with the responses of its backends.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 use tokenweir_engine::address::BackendAddress;
 use tokenweir_routing::PolicyKind;
@@ -70,26 +70,5 @@ impl GatewaySettings {
     pub(crate) fn kv_events_of(&self, backend: &str) -> Option<bool> {
         let configured = self.backends.iter().find(|configured| configured.id == backend);
         configured.and_then(|configured| configured.kv_events).or(self.kv_events)
-    }
-}
-
-/// The default settings of a gateway. A test in the gateway compares them with the gateway's own defaults.
-impl Default for GatewaySettings {
-    fn default() -> Self {
-        Self {
-            listen: (Ipv4Addr::LOCALHOST, 8080).into(),
-            admin: (Ipv4Addr::LOCALHOST, 9090).into(),
-            has_keys: false,
-            has_admin_token: false,
-            backends: Vec::new(),
-            models: Vec::new(),
-            objective_models: Vec::new(),
-            policy: PolicyKind::KvAware,
-            max_waiting: Some(16),
-            idle_connection: Duration::from_secs(3),
-            scrape_timeout: Duration::from_secs(2),
-            max_page: 4 << 20,
-            kv_events: None,
-        }
     }
 }

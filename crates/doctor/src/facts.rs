@@ -9,7 +9,8 @@ use tokenweir_engine::address::BackendAddress;
 use tokenweir_request::record::{ObservedResponse, Timings};
 
 /// All gathered facts.
-#[derive(Debug, Default)]
+#[derive(Debug)]
+#[cfg_attr(test, derive(Default))]
 pub struct DoctorFacts {
     /// The settings of the gateway. If no configuration is known, these are the default settings.
     pub config: GatewaySettings,

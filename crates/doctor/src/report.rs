@@ -40,7 +40,7 @@ pub fn json(facts: &DoctorFacts, findings: &[Finding]) -> Value {
             "warning": count(FindingSeverity::Warning),
             "note": count(FindingSeverity::Note),
         },
-        "checks": CHECKS.map(|check| check.name),
+        "checks": CHECKS.map(|(name, _)| name),
         "checks_made": checks::made(facts),
     })
 }

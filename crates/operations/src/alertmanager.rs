@@ -1,39 +1,16 @@
 //! Generates the configuration of Alertmanager: routes, receivers and inhibitions.
 
-use super::alerts::{AlertInhibition, AlertSeverity, INHIBITIONS};
+use super::alerts::{AlertInhibition, INHIBITIONS};
 use super::yaml;
 use serde::Serialize;
 
+/// The routes, and the receivers for the address of the webhook in `docker/compose.yml`. Each severity of an
+/// alert has a receiver.
+const ROUTES_AND_RECEIVERS: &str = include_str!("alertmanager.yaml");
+
 #[derive(Serialize)]
-struct AlertmanagerConfig {
-    route: AlertRoute,
-    receivers: Vec<AlertReceiver>,
+struct Inhibitions {
     inhibit_rules: Vec<InhibitRule>,
-}
-
-#[derive(Serialize)]
-struct AlertRoute {
-    receiver: &'static str,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    matchers: Vec<String>,
-    group_by: Vec<&'static str>,
-    group_wait: &'static str,
-    group_interval: &'static str,
-    repeat_interval: &'static str,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    routes: Vec<Self>,
-}
-
-#[derive(Serialize)]
-struct AlertReceiver {
-    name: &'static str,
-    webhook_configs: Vec<WebhookConfig>,
-}
-
-#[derive(Serialize)]
-struct WebhookConfig {
-    url: String,
-    send_resolved: bool,
 }
 
 #[derive(Serialize)]
@@ -47,42 +24,10 @@ struct InhibitRule {
 /// Generates the configuration file. `webhook`: the URL for notifications. The severity of the alert is
 /// appended to it as a path segment.
 pub(super) fn print(webhook: &str) -> yaml::RenderResult {
-    let receiver = |severity: AlertSeverity| AlertReceiver {
-        name: severity.as_str(),
-        webhook_configs: vec![WebhookConfig {
-            url: format!("{webhook}/{}", severity.as_str()),
-            send_resolved: true,
-        }],
-    };
-    let page_route = AlertRoute {
-        receiver: AlertSeverity::Page.as_str(),
-        matchers: vec![format!("severity = {}", AlertSeverity::Page.as_str())],
-        group_wait: "10s",
-        group_interval: "1m",
-        repeat_interval: "1h",
-        ..ticket_route()
-    };
-    yaml::print(
-        "alertmanager",
-        &AlertmanagerConfig {
-            route: AlertRoute { routes: vec![page_route], ..ticket_route() },
-            receivers: vec![receiver(AlertSeverity::Ticket), receiver(AlertSeverity::Page)],
-            inhibit_rules: inhibit_rules(),
-        },
-    )
-}
-
-/// The root of all routes, which alerts with severity `ticket` take.
-fn ticket_route() -> AlertRoute {
-    AlertRoute {
-        receiver: AlertSeverity::Ticket.as_str(),
-        matchers: Vec::new(),
-        group_by: vec!["area"],
-        group_wait: "1m",
-        group_interval: "10m",
-        repeat_interval: "12h",
-        routes: Vec::new(),
-    }
+    let (page, ticket) = (format!("{webhook}/page"), format!("{webhook}/ticket"));
+    let urls = [("http://webhook:8080/page", &*page), ("http://webhook:8080/ticket", &*ticket)];
+    let text = yaml::with_values(ROUTES_AND_RECEIVERS, &urls)?;
+    Ok(text + &yaml::render(&Inhibitions { inhibit_rules: inhibit_rules() })?)
 }
 
 fn inhibit_rules() -> Vec<InhibitRule> {

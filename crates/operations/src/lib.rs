@@ -82,13 +82,8 @@ const COLLECTOR_CONFIG: &str = include_str!("collector.yaml");
 
 /// The data sources of Grafana: Prometheus and Jaeger at these URLs.
 fn grafana_datasources(prometheus: &str, jaeger: &str) -> yaml::RenderResult {
-    let (prometheus, jaeger) = (yaml::scalar(prometheus)?, yaml::scalar(jaeger)?);
-    let line = |line: &str| match line.trim_start() {
-        "url: http://prometheus:9090" => format!("    url: {prometheus}\n"),
-        "url: http://jaeger:16686" => format!("    url: {jaeger}\n"),
-        _ => format!("{line}\n"),
-    };
-    Ok(GRAFANA_DATASOURCES.lines().map(line).collect())
+    let urls = [("http://prometheus:9090", prometheus), ("http://jaeger:16686", jaeger)];
+    yaml::with_values(GRAFANA_DATASOURCES, &urls)
 }
 
 /// The configuration file of a trace collector that sends spans to Jaeger. `jaeger`: the URL of Jaeger's
@@ -104,7 +99,9 @@ fn collector_config(jaeger: &str) -> String {
 #[cfg(test)]
 #[test]
 fn the_urls_of_the_data_sources_are_quoted_if_yaml_needs_it() {
-    for url in ["http://p:9090", "http://jaeger:16686", "{{ .Values.prom }}", "http://p # a", "p:"]
+    let long = format!("http://p/{}", "a".repeat(100));
+    for url in
+        ["http://p:9090", "http://jaeger:16686", "{{ .Values.prom }}", "http://p # a", "p:", &long]
     {
         let text = grafana_datasources(url, "http://prometheus:9090").unwrap();
         let file: serde_json::Value = serde_saphyr::from_str(&text).unwrap();

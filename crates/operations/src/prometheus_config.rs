@@ -8,39 +8,13 @@ use super::deployment::DeploymentEndpoints;
 use super::yaml;
 use serde::Serialize;
 
+/// The intervals, the rule files, the exemplar storage, and the Alertmanager at the address in
+/// `docker/compose.yml`.
+const GLOBAL_CONFIG: &str = include_str!("prometheus.yaml");
+
 #[derive(Serialize)]
-struct PrometheusConfig<'a> {
-    global: GlobalConfig,
-    storage: StorageConfig,
-    rule_files: [&'static str; 2],
-    alerting: AlertingConfig<'a>,
+struct ScrapeConfigs<'a> {
     scrape_configs: Vec<ScrapeJob<'a>>,
-}
-
-#[derive(Serialize)]
-struct GlobalConfig {
-    scrape_interval: &'static str,
-    evaluation_interval: &'static str,
-}
-
-#[derive(Serialize)]
-struct StorageConfig {
-    exemplars: ExemplarConfig,
-}
-
-#[derive(Serialize)]
-struct ExemplarConfig {
-    max_exemplars: u32,
-}
-
-#[derive(Serialize)]
-struct AlertingConfig<'a> {
-    alertmanagers: [AlertmanagerTargets<'a>; 1],
-}
-
-#[derive(Serialize)]
-struct AlertmanagerTargets<'a> {
-    static_configs: [StaticTargets<'a>; 1],
 }
 
 #[derive(Serialize)]
@@ -77,17 +51,9 @@ struct TargetLabels<'a> {
 
 /// Generates the configuration file.
 pub(super) fn print(endpoints: &DeploymentEndpoints) -> yaml::RenderResult {
-    let alertmanager = StaticTargets { targets: vec![&endpoints.alertmanager], labels: None };
-    let file = PrometheusConfig {
-        global: GlobalConfig { scrape_interval: "5s", evaluation_interval: "15s" },
-        storage: StorageConfig { exemplars: ExemplarConfig { max_exemplars: 100_000 } },
-        rule_files: ["recording-rules.yml", "alert-rules.yml"],
-        alerting: AlertingConfig {
-            alertmanagers: [AlertmanagerTargets { static_configs: [alertmanager] }],
-        },
-        scrape_configs: scrape_jobs(endpoints),
-    };
-    yaml::print("prometheus", &file)
+    let addresses = [("alertmanager:9093", &*endpoints.alertmanager)];
+    let text = yaml::with_values(GLOBAL_CONFIG, &addresses)?;
+    Ok(text + &yaml::render(&ScrapeConfigs { scrape_configs: scrape_jobs(endpoints) })?)
 }
 
 fn scrape_jobs(endpoints: &DeploymentEndpoints) -> Vec<ScrapeJob<'_>> {

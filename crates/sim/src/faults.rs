@@ -10,21 +10,19 @@ use std::time::Duration;
 pub struct SimulatedFaults {
     /// Stop answering after this time, like a stopped process: connections stay open, and no byte
     /// is sent on them.
-    #[arg(long, value_name = "DURATION", env = "TOKENWEIR_SIM_HANG_AFTER")]
+    #[arg(long, value_name = "DURATION")]
     pub hang_after: Option<humantime::Duration>,
     /// Close the listener and all connections after this time, like a killed process.
-    #[arg(long, value_name = "DURATION", env = "TOKENWEIR_SIM_FAIL_AFTER")]
+    #[arg(long, value_name = "DURATION")]
     pub fail_after: Option<humantime::Duration>,
     /// The backends take this many times as long for each engine step and each prompt token.
-    #[arg(long, value_name = "FACTOR", env = "TOKENWEIR_SIM_SLOW_FACTOR")]
+    #[arg(long, value_name = "FACTOR")]
     pub slow_factor: Option<PositiveNumber>,
     /// Begin to be slow after this time, instead of at the start.
-    #[arg(long, value_name = "DURATION", env = "TOKENWEIR_SIM_SLOW_AFTER")]
-    #[arg(requires = "slow_factor")]
+    #[arg(long, value_name = "DURATION", requires = "slow_factor")]
     pub slow_after: Option<humantime::Duration>,
     /// Number of KV cache blocks, instead of --blocks.
-    #[arg(long, value_name = "BLOCKS", env = "TOKENWEIR_SIM_FAULTY_BLOCKS")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "BLOCKS", value_parser = clap::value_parser!(u32).range(1..))]
     pub faulty_blocks: Option<u32>,
 }
 

@@ -125,7 +125,7 @@ impl Simulator {
         for (listeners, backend) in self.listeners.into_iter().zip(self.backends) {
             let engine = Arc::clone(&backend);
             tasks.spawn(async move { engine.run().await });
-            let fail_after = backend.faults().fail_after;
+            let fail_after = backend.settings.faults.fail_after;
             let serve = async move {
                 tokio::join!(
                     http::serve(listeners.http, Arc::clone(&backend)),
@@ -162,10 +162,12 @@ async fn listen(
 /// Serves subscribers of KV events until the future is dropped. Serves none from the time at which the
 /// backend begins to hang.
 async fn serve_kv_events(listeners: Option<[TcpListener; 2]>, backend: &SimulatedBackend) {
-    let Some(([live, replay], kv_events)) = listeners.zip(backend.kv_events()) else { return };
+    let Some(([live, replay], kv_events)) = listeners.zip(backend.kv_events.as_ref()) else {
+        return;
+    };
     let mut serve = std::pin::pin!(kv_events.serve(live, replay));
     let hangs = async {
-        match backend.faults().hang_after {
+        match backend.settings.faults.hang_after {
             Some(time) => tokio::time::sleep(*time).await,
             None => std::future::pending().await,
         }

@@ -14,76 +14,71 @@ use tokenweir_engine::address::parse_listen_address;
 pub struct SimulatorSettings {
     /// Address of the first backend. The others listen on the following ports. Port 0 selects free
     /// ports.
-    #[arg(long, env = "TOKENWEIR_SIM_LISTEN", default_value_t = SimulatorSettings::default().listen,
-          value_parser = parse_listen_address)]
+    #[arg(long, default_value_t = Self::default().listen, value_parser = parse_listen_address)]
     pub listen: SocketAddr,
     /// Number of simulated backends.
-    #[arg(long, env = "TOKENWEIR_SIM_BACKENDS", default_value_t = SimulatorSettings::default().backends)]
+    #[arg(long, default_value_t = Self::default().backends)]
     pub backends: u16,
     /// Served model name. Can be given several times; responses carry the first one.
-    #[arg(long = "model", value_name = "NAME", env = "TOKENWEIR_SIM_MODEL", value_delimiter = ',',
-          default_values_t = SimulatorSettings::default().models)]
+    #[arg(long = "model", value_name = "NAME", value_delimiter = ',',
+          default_values_t = Self::default().models)]
     pub models: Vec<String>,
     /// Number of KV cache blocks of each backend.
-    #[arg(long, env = "TOKENWEIR_SIM_BLOCKS", default_value_t = SimulatorSettings::default().blocks,
+    #[arg(long, default_value_t = Self::default().blocks,
           value_parser = clap::value_parser!(u32).range(1..))]
     pub blocks: u32,
     /// Number of tokens in a KV cache block.
-    #[arg(long, env = "TOKENWEIR_SIM_BLOCK_SIZE", default_value_t = SimulatorSettings::default().block_size,
+    #[arg(long, default_value_t = Self::default().block_size,
           value_parser = clap::value_parser!(u32).range(1..))]
     pub block_size: u32,
     /// Maximum number of sequences in a batch.
-    #[arg(long, env = "TOKENWEIR_SIM_MAX_NUM_SEQS",
-          default_value_t = SimulatorSettings::default().max_num_seqs,
+    #[arg(long,
+          default_value_t = Self::default().max_num_seqs,
           value_parser = clap::value_parser!(u32).range(1..))]
     pub max_num_seqs: u32,
     /// Maximum number of tokens computed in one step.
-    #[arg(long, env = "TOKENWEIR_SIM_MAX_NUM_BATCHED_TOKENS",
-          default_value_t = SimulatorSettings::default().max_num_batched_tokens,
+    #[arg(long,
+          default_value_t = Self::default().max_num_batched_tokens,
           value_parser = clap::value_parser!(u32).range(1..))]
     pub max_num_batched_tokens: u32,
     /// Maximum number of tokens of prompt and output together. The KV cache size is a further
     /// limit.
-    #[arg(long = "max-model-len", value_name = "TOKENS", env = "TOKENWEIR_SIM_MAX_MODEL_LEN",
-          default_value_t = SimulatorSettings::default().max_len,
+    #[arg(long = "max-model-len", value_name = "TOKENS",
+          default_value_t = Self::default().max_len,
           value_parser = clap::value_parser!(u32).range(2..))]
     pub max_len: u32,
     /// Prefill speed in tokens per second.
-    #[arg(long, env = "TOKENWEIR_SIM_PREFILL_TOKENS_PER_SECOND",
-          default_value_t = SimulatorSettings::default().prefill_tokens_per_second)]
+    #[arg(long, default_value_t = Self::default().prefill_tokens_per_second)]
     pub prefill_tokens_per_second: PositiveNumber,
     /// Fixed time of each engine step in milliseconds, without the time for its tokens.
-    #[arg(long, env = "TOKENWEIR_SIM_STEP_MS", default_value_t = SimulatorSettings::default().step_ms)]
+    #[arg(long, default_value_t = Self::default().step_ms)]
     pub step_ms: PositiveNumber,
     /// Simulated seconds per real second.
-    #[arg(long, env = "TOKENWEIR_SIM_TIME_SCALE", default_value_t = SimulatorSettings::default().time_scale)]
+    #[arg(long, default_value_t = Self::default().time_scale)]
     pub time_scale: PositiveNumber,
     /// Time after which idle connections are closed.
-    #[arg(long, env = "TOKENWEIR_SIM_KEEP_ALIVE",
-          default_value_t = SimulatorSettings::default().keep_alive)]
+    #[arg(long, default_value_t = Self::default().keep_alive)]
     pub keep_alive: humantime::Duration,
     /// Seed of the random ids.
-    #[arg(long, env = "TOKENWEIR_SIM_SEED", default_value_t = SimulatorSettings::default().seed)]
+    #[arg(long, default_value_t = Self::default().seed)]
     pub seed: u64,
     /// Return the X-Request-Id header, like the vLLM option of the same name.
-    #[arg(long = "enable-request-id-headers", env = "TOKENWEIR_SIM_ENABLE_REQUEST_ID_HEADERS")]
+    #[arg(long = "enable-request-id-headers")]
     pub request_id_headers: bool,
     /// Metric names on the metrics page.
-    #[arg(long, env = "TOKENWEIR_SIM_METRICS_DIALECT", value_enum,
-          default_value_t = SimulatorSettings::default().metrics_dialect)]
+    #[arg(long, value_enum, default_value_t = Self::default().metrics_dialect)]
     pub metrics_dialect: MetricNaming,
     /// URL of an OTLP/gRPC collector that receives one span per request, as from vLLM.
-    #[arg(long, value_name = "URL", env = "TOKENWEIR_SIM_OTLP_TRACES_ENDPOINT")]
+    #[arg(long, value_name = "URL")]
     pub otlp_traces_endpoint: Option<String>,
     /// Publish KV events as vLLM does: the first backend at this port, the others at the following
     /// ports. Port 0 selects free ports. `GET /kv_event_sources` of a backend lists its ports, and
     /// `POST /reset_prefix_cache` clears its cache.
-    #[arg(long, value_name = "PORT", env = "TOKENWEIR_SIM_KV_EVENTS_PORT")]
+    #[arg(long, value_name = "PORT")]
     pub kv_events_port: Option<u16>,
     /// Port at which the first backend replays its KV events. The others replay at the following
     /// ports. Port 0 selects free ports.
-    #[arg(long, value_name = "PORT", env = "TOKENWEIR_SIM_KV_EVENTS_REPLAY_PORT")]
-    #[arg(default_value_t = 0, requires = "kv_events_port")]
+    #[arg(long, value_name = "PORT", default_value_t = 0, requires = "kv_events_port")]
     pub kv_events_replay_port: u16,
     /// Faults of the last backend.
     #[command(flatten)]

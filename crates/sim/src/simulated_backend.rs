@@ -13,7 +13,6 @@ use super::engine::{
     Engine, EngineSpec, EngineStep, SequenceId, SequenceRequest, SequenceTooLong,
     SimulatedEngineLoad,
 };
-use super::faults::SimulatedFaults;
 use super::generation_progress::GenerationProgress;
 use super::settings::SimulatorSettings;
 use super::telemetry::{
@@ -32,7 +31,7 @@ const MAX_CATCH_UP: Duration = Duration::from_millis(10);
 /// A simulated vLLM server without its socket.
 #[derive(Debug)]
 pub struct SimulatedBackend {
-    settings: SimulatorSettings,
+    pub(super) settings: SimulatorSettings,
     spec: EngineSpec,
     state: Mutex<SimulatedBackendState>,
     /// Notified when the engine has work.
@@ -44,10 +43,10 @@ pub struct SimulatedBackend {
     /// The exporter of spans. `None`: no spans are exported.
     spans: Option<Arc<RequestSpanExporter>>,
     /// The publisher of KV events. `None`: no KV events are published.
-    kv_events: Option<KvEventPublisher>,
+    pub(super) kv_events: Option<KvEventPublisher>,
     started_at: Instant,
     /// Start time of the backend in Unix seconds.
-    created: u64,
+    pub(super) created: u64,
 }
 
 /// The part of a backend that the engine loop and the connections change.
@@ -173,14 +172,10 @@ impl SimulatedBackend {
         render_metrics_page(&source, self.settings.metrics_dialect)
     }
 
-    pub(super) fn faults(&self) -> &SimulatedFaults {
-        &self.settings.faults
-    }
-
     /// Waits without end if the backend hangs now (`hang_after`).
     pub(super) async fn wait_if_hanging(&self) {
         let elapsed = clock::now().duration_since(self.started_at);
-        if self.faults().hang_after.is_some_and(|time| elapsed >= *time) {
+        if self.settings.faults.hang_after.is_some_and(|time| elapsed >= *time) {
             std::future::pending::<()>().await;
         }
     }
@@ -190,24 +185,10 @@ impl SimulatedBackend {
         self.kv_events.as_ref().map(KvEventPublisher::ports)
     }
 
-    /// The publisher of KV events. `None`: no KV events are published.
-    pub(super) fn kv_events(&self) -> Option<&KvEventPublisher> {
-        self.kv_events.as_ref()
-    }
-
     /// Clears the prefix cache. Does nothing and returns false while a sequence has blocks. The KV
     /// event about it is published with the next step, as from vLLM.
     pub(super) fn reset_prefix_cache(&self) -> bool {
         self.lock_state().engine.reset_prefix_cache()
-    }
-
-    pub(super) fn settings(&self) -> &SimulatorSettings {
-        &self.settings
-    }
-
-    /// Start time of the backend in Unix seconds.
-    pub(super) fn created(&self) -> u64 {
-        self.created
     }
 
     pub(super) fn random_id(&self) -> String {
@@ -308,7 +289,7 @@ impl SimulatedBackend {
 
     fn compute_next_step(&self, time: Duration) -> Option<EngineStep> {
         let mut state = self.lock_state();
-        if self.faults().slow_after.is_some() {
+        if self.settings.faults.slow_after.is_some() {
             let elapsed = clock::now().duration_since(self.started_at);
             state.engine.change_speed(&self.settings.spec_after(elapsed));
         }

@@ -17,48 +17,38 @@ pub struct ReplayArgs {
     #[arg(required_unless_present = "workload")]
     pub trace: Option<PathBuf>,
     /// Policies, and other routers for comparison. [default: all]
-    #[arg(long, value_name = "NAME", value_delimiter = ',', env = "TOKENWEIR_REPLAY_POLICY")]
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub policy: Vec<RouterKind>,
     /// Group of equal backends; can be given several times. Example: 4:prefill=40000,kv=600000.
-    #[arg(long, value_name = "COUNT[:KEY=VALUE,...]", default_value = "8")]
-    #[arg(env = "TOKENWEIR_REPLAY_BACKENDS", value_delimiter = ';')]
+    #[arg(long, value_name = "COUNT[:KEY=VALUE,...]", default_value = "8", value_delimiter = ';')]
     pub backends: Vec<EngineGroup>,
     /// Speed of the trace relative to its recording.
-    #[arg(long, value_name = "X", default_value_t = 1.0, env = "TOKENWEIR_REPLAY_SPEED")]
-    #[arg(value_parser = parse_positive)]
+    #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = parse_positive)]
     pub speed: f64,
     /// Find the speed at which round-robin routing has this goodput, and use it.
-    #[arg(
-        long,
-        value_name = "SHARE",
-        env = "TOKENWEIR_REPLAY_TARGET_GOODPUT",
-        conflicts_with = "speed"
-    )]
-    #[arg(value_parser = parse_share)]
+    #[arg(long, value_name = "SHARE", conflicts_with = "speed", value_parser = parse_share)]
     pub target_goodput: Option<f64>,
     /// Objective: time to first token.
-    #[arg(long, value_name = "DURATION", default_value = "2s", env = "TOKENWEIR_REPLAY_TTFT")]
+    #[arg(long, value_name = "DURATION", default_value = "2s")]
     #[arg(value_parser = units::duration::parse)]
     pub ttft: Duration,
     /// Objective: time per output token after the first.
-    #[arg(long, value_name = "DURATION", default_value = "100ms", env = "TOKENWEIR_REPLAY_TPOT")]
+    #[arg(long, value_name = "DURATION", default_value = "100ms")]
     #[arg(value_parser = units::duration::parse)]
     pub tpot: Duration,
     /// Number of runs of each policy, each with another random seed.
-    #[arg(long, value_name = "N", default_value_t = 5, env = "TOKENWEIR_REPLAY_SEEDS")]
+    #[arg(long, value_name = "N", default_value_t = 5)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub seeds: u64,
     /// Time between two scrapes of a backend.
-    #[arg(long, value_name = "DURATION", default_value = "100ms", env = "TOKENWEIR_REPLAY_SCRAPE")]
-    #[arg(value_parser = parse_interval)]
+    #[arg(long, value_name = "DURATION", default_value = "100ms", value_parser = parse_interval)]
     pub scrape: Duration,
     /// Random delay of up to this time, added to each arrival. [default: none, or 3s if the time
     /// stamps of the trace are rounded]
-    #[arg(long, value_name = "DURATION", env = "TOKENWEIR_REPLAY_JITTER")]
-    #[arg(value_parser = units::duration::parse)]
+    #[arg(long, value_name = "DURATION", value_parser = units::duration::parse)]
     pub jitter: Option<Duration>,
     /// Number of gateways in front of the backends. Several numbers: a table for each.
-    #[arg(long, value_name = "N", default_value = "1", env = "TOKENWEIR_REPLAY_GATEWAYS")]
+    #[arg(long, value_name = "N", default_value = "1")]
     #[arg(value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=64))]
     pub gateways: Vec<u16>,
     /// Knowledge of the policies about the prefix caches: approximate (the prompts of their own
@@ -66,38 +56,34 @@ pub struct ReplayArgs {
     /// (KV events of gateways that share a key, for the texts that all have sent), exact (the true
     /// contents), exchange (the prompts and pending prompt tokens of all gateways), events+exchange
     /// or exact+exchange. Several views: a table for each.
-    #[arg(long, value_name = "VIEW", default_value = "approximate")]
-    #[arg(value_delimiter = ',', env = "TOKENWEIR_REPLAY_CACHE_VIEW")]
+    #[arg(long, value_name = "VIEW", default_value = "approximate", value_delimiter = ',')]
     pub cache_view: Vec<CacheView>,
     /// With an exchange: time that a message between gateways takes.
     #[arg(long, value_name = "DURATION", default_value = "5ms")]
-    #[arg(env = "TOKENWEIR_REPLAY_EXCHANGE_DELAY", value_parser = units::duration::parse)]
+    #[arg(value_parser = units::duration::parse)]
     pub exchange_delay: Duration,
     /// With an exchange: share of the messages that are lost.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
-    #[arg(env = "TOKENWEIR_REPLAY_EXCHANGE_LOSS", value_parser = parse_loss)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0, value_parser = parse_loss)]
     pub exchange_loss: f64,
     /// Restart a backend at this interval, one after the other. Its cache is lost, requests without
     /// output fail over, and streams with output are cut. [default: no restarts]
-    #[arg(long, value_name = "DURATION", env = "TOKENWEIR_REPLAY_RESTART_EVERY")]
-    #[arg(value_parser = parse_interval)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_interval)]
     pub restart_every: Option<Duration>,
     /// With --restart-every: time until a backend that restarts can serve.
     #[arg(long, value_name = "DURATION", default_value = "1m", requires = "restart_every")]
-    #[arg(env = "TOKENWEIR_REPLAY_RESTART_DOWNTIME", value_parser = units::duration::parse)]
+    #[arg(value_parser = units::duration::parse)]
     pub restart_downtime: Duration,
     /// Traffic that is generated instead of reading a trace.
-    #[arg(long, value_name = "SHAPE", env = "TOKENWEIR_REPLAY_WORKLOAD", help = WORKLOAD_HELP)]
-    #[arg(conflicts_with = "trace")]
+    #[arg(long, value_name = "SHAPE", help = WORKLOAD_HELP, conflicts_with = "trace")]
     pub workload: Option<TrafficShape>,
     /// Use only the first N requests of the trace. [default for --workload: 10000]
-    #[arg(long, value_name = "N", env = "TOKENWEIR_REPLAY_MAX_REQUESTS")]
+    #[arg(long, value_name = "N")]
     pub max_requests: Option<usize>,
     /// Configuration file, for the weights of the default policy.
-    #[arg(long, value_name = "FILE", env = "TOKENWEIR_REPLAY_CONFIG")]
+    #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Print one JSON object.
-    #[arg(long, env = "TOKENWEIR_REPLAY_JSON")]
+    #[arg(long)]
     pub json: bool,
 }
 

@@ -14,45 +14,40 @@ pub struct TournamentArgs {
     #[arg(value_name = "NAME", value_delimiter = ',')]
     pub setups: Vec<String>,
     /// Policies, and other routers for comparison. The others are compared to the first. [default: all]
-    #[arg(long, value_name = "NAME", value_delimiter = ',', env = "TOKENWEIR_TOURNAMENT_POLICY")]
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub policy: Vec<RouterKind>,
     /// First seed of the traffic. Seed 0 defines the loads.
-    #[arg(long, value_name = "N", default_value_t = 1, env = "TOKENWEIR_TOURNAMENT_FIRST_SEED")]
+    #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub first_seed: u64,
     /// Number of runs of each policy in a setup, each with other traffic.
-    #[arg(long, value_name = "N", default_value_t = 5, env = "TOKENWEIR_TOURNAMENT_SEEDS")]
+    #[arg(long, value_name = "N", default_value_t = 5)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=1000))]
     pub seeds: u64,
     /// Least number of requests of a run.
-    #[arg(long, value_name = "N", default_value_t = 3000, env = "TOKENWEIR_TOURNAMENT_REQUESTS")]
+    #[arg(long, value_name = "N", default_value_t = 3000)]
     #[arg(value_parser = clap::value_parser!(u32).range(100..=1_000_000))]
     pub requests: u32,
     /// Least length of a run.
-    #[arg(
-        long,
-        value_name = "DURATION",
-        default_value = "10m",
-        env = "TOKENWEIR_TOURNAMENT_DURATION"
-    )]
+    #[arg(long, value_name = "DURATION", default_value = "10m")]
     #[arg(value_parser = units::duration::parse)]
     pub duration: Duration,
     /// Number of gateways in front of the backends.
-    #[arg(long, value_name = "N", default_value_t = 1, env = "TOKENWEIR_TOURNAMENT_GATEWAYS")]
+    #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
     pub gateways: u16,
     /// Admission control, the same for each policy: a backend gets no request while this number of
     /// requests waits in its engine. [default: none]
-    #[arg(long, value_name = "N", env = "TOKENWEIR_TOURNAMENT_MAX_WAITING")]
+    #[arg(long, value_name = "N")]
     pub max_waiting: Option<u32>,
     /// Refuse requests that cannot meet the objective.
-    #[arg(long, requires = "max_waiting", env = "TOKENWEIR_TOURNAMENT_REFUSE_LATE")]
+    #[arg(long, requires = "max_waiting")]
     pub refuse_late: bool,
     /// Configuration file, for the weights of the default policy.
-    #[arg(long, value_name = "FILE", env = "TOKENWEIR_TOURNAMENT_CONFIG")]
+    #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Print one JSON object.
-    #[arg(long, env = "TOKENWEIR_TOURNAMENT_JSON")]
+    #[arg(long)]
     pub json: bool,
 }
 

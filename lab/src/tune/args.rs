@@ -23,7 +23,7 @@ pub struct TuneArgs {
     #[command(flatten)]
     pub speed: TuneSpeedArgs,
     /// Print one JSON object.
-    #[arg(long, env = "TOKENWEIR_TUNE_JSON")]
+    #[arg(long)]
     pub json: bool,
 }
 
@@ -32,34 +32,29 @@ pub struct TuneArgs {
 #[command(next_help_heading = "GPU")]
 pub struct GpuArgs {
     /// Memory of one GPU, such as 80GiB. A card that is sold with 80 GB has about 80GiB.
-    #[arg(long, value_name = "SIZE", env = "TOKENWEIR_TUNE_GPU_MEMORY")]
-    #[arg(value_parser = units::bytes::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes::parse)]
     pub gpu_memory: usize,
     /// Share of the GPU memory that vLLM may use.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.92)]
-    #[arg(env = "TOKENWEIR_TUNE_GPU_MEMORY_UTILIZATION", value_parser = parse_share)]
+    #[arg(long, value_name = "SHARE", default_value_t = 0.92, value_parser = parse_share)]
     pub gpu_memory_utilization: f64,
     /// GPUs of one backend. [default: the fewest that suffice]
-    #[arg(long, value_name = "N", env = "TOKENWEIR_TUNE_TENSOR_PARALLEL")]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..=64))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=64))]
     pub tensor_parallel: Option<u64>,
     /// Size of all weights. [default: from the files beside config.json, or the model's shape]
-    #[arg(long, value_name = "SIZE", env = "TOKENWEIR_TUNE_WEIGHTS")]
-    #[arg(value_parser = units::bytes::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes::parse)]
     pub weights: Option<usize>,
     /// Memory of one GPU for the KV cache, as vLLM logs it. [default: an estimate]
-    #[arg(long, value_name = "SIZE", env = "TOKENWEIR_TUNE_KV_MEMORY")]
-    #[arg(value_parser = units::bytes::parse)]
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes::parse)]
     pub kv_memory: Option<usize>,
     /// Data type of the KV cache.
-    #[arg(long, value_enum, default_value_t, env = "TOKENWEIR_TUNE_KV_CACHE_DTYPE")]
+    #[arg(long, value_enum, default_value_t)]
     pub kv_cache_dtype: KvCacheDtype,
     /// Tokens per block of the KV cache.
-    #[arg(long, value_name = "N", default_value_t = 16, env = "TOKENWEIR_TUNE_BLOCK_SIZE")]
+    #[arg(long, value_name = "N", default_value_t = 16)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=4096))]
     pub block_size: u64,
     /// Price of one GPU per hour.
-    #[arg(long, value_name = "PRICE", env = "TOKENWEIR_TUNE_PRICE", value_parser = parse_positive)]
+    #[arg(long, value_name = "PRICE", value_parser = parse_positive)]
     pub price: Option<f64>,
 }
 
@@ -82,30 +77,25 @@ pub enum KvCacheDtype {
 #[command(next_help_heading = "Targets and traffic")]
 pub struct TuneTargetArgs {
     /// Target: time to first token at p95, without a cached prefix.
-    #[arg(long, value_name = "DURATION", env = "TOKENWEIR_TUNE_TTFT")]
-    #[arg(value_parser = units::duration::parse)]
+    #[arg(long, value_name = "DURATION", value_parser = units::duration::parse)]
     pub ttft: Option<Duration>,
     /// Target: time between two tokens.
-    #[arg(long, value_name = "DURATION", env = "TOKENWEIR_TUNE_TBT")]
-    #[arg(value_parser = units::duration::parse)]
+    #[arg(long, value_name = "DURATION", value_parser = units::duration::parse)]
     pub tbt: Option<Duration>,
     /// Target: output tokens per second of all backends together.
-    #[arg(long, value_name = "RATE", env = "TOKENWEIR_TUNE_THROUGHPUT")]
-    #[arg(value_parser = parse_positive)]
+    #[arg(long, value_name = "RATE", value_parser = parse_positive)]
     pub throughput: Option<f64>,
     /// Prompt tokens: mean, or mean and 95th percentile. [default: 1000:4000]
-    #[arg(long, value_name = "MEAN[:P95]", env = "TOKENWEIR_TUNE_PROMPT_TOKENS")]
+    #[arg(long, value_name = "MEAN[:P95]")]
     pub prompt_tokens: Option<TokenLengths>,
     /// Output tokens. [default: 200:500]
-    #[arg(long, value_name = "MEAN[:P95]", env = "TOKENWEIR_TUNE_OUTPUT_TOKENS")]
+    #[arg(long, value_name = "MEAN[:P95]")]
     pub output_tokens: Option<TokenLengths>,
     /// Take both lengths from a trace: a trace capture of the gateway, or Mooncake's format.
-    #[arg(long, value_name = "FILE", env = "TOKENWEIR_TUNE_TRACE")]
+    #[arg(long, value_name = "FILE")]
     pub trace: Option<PathBuf>,
     /// Take the means of both lengths from a running gateway: the URL of its admin listener.
-    #[arg(long, value_name = "URL", env = "TOKENWEIR_TUNE_ADMIN")]
-    #[arg(value_parser = BackendAddress::parse)]
-    #[arg(conflicts_with = "trace")]
+    #[arg(long, value_name = "URL", value_parser = BackendAddress::parse, conflicts_with = "trace")]
     pub admin: Option<BackendAddress>,
 }
 
@@ -114,19 +104,16 @@ pub struct TuneTargetArgs {
 #[command(next_help_heading = "Speed")]
 pub struct TuneSpeedArgs {
     /// Report of `tokenweir-lab bench` against one vLLM backend. The speed of the engine is computed from it.
-    #[arg(long, value_name = "FILE", env = "TOKENWEIR_TUNE_FROM_BENCH")]
+    #[arg(long, value_name = "FILE")]
     pub from_bench: Option<PathBuf>,
     /// Prompt tokens per second that one backend computes.
-    #[arg(long, value_name = "RATE", env = "TOKENWEIR_TUNE_PREFILL_RATE")]
-    #[arg(value_parser = parse_positive)]
+    #[arg(long, value_name = "RATE", value_parser = parse_positive)]
     pub prefill_rate: Option<f64>,
     /// Duration of an engine step without prompts.
-    #[arg(long, value_name = "DURATION", env = "TOKENWEIR_TUNE_STEP")]
-    #[arg(value_parser = units::duration::parse)]
+    #[arg(long, value_name = "DURATION", value_parser = units::duration::parse)]
     pub step: Option<Duration>,
     /// Output tokens per second of one backend under load.
-    #[arg(long, value_name = "RATE", env = "TOKENWEIR_TUNE_OUTPUT_RATE")]
-    #[arg(value_parser = parse_positive)]
+    #[arg(long, value_name = "RATE", value_parser = parse_positive)]
     pub output_rate: Option<f64>,
 }
 

@@ -1,7 +1,7 @@
 //! The running discovery sources and the last result of each.
 //!
 //! A reload keeps the result of a source if the source still has the same
-//! [target](DiscoveryTarget), even if its other settings changed. The backends of removed sources
+//! [target](is_same_target), even if its other settings changed. The backends of removed sources
 //! stay while a source that the same reload adds has no result yet: a slow name server must not
 //! empty the pool.
 
@@ -17,11 +17,9 @@ mod task;
 mod tests;
 
 use crate::config::{BackendConfig, Config, DiscoveryConfig};
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use task::DiscoveryTask;
-use tokenweir_gateway::discovery::kubernetes_settings::KubernetesConfig;
 use tokio::sync::watch;
 
 /// The running sources of one configuration. The task of a source ends when the last
@@ -54,11 +52,6 @@ enum ReplacedBackends {
     Configured(Vec<BackendConfig>),
 }
 
-/// The target that a source reads: its `file`, `kubernetes`, `dns` and `srv`, of which one is set. Two
-/// sources with the same target have the same result.
-type DiscoveryTarget<'a> =
-    (Option<&'a Path>, Option<&'a KubernetesConfig>, Option<&'a str>, Option<&'a str>);
-
 // === impl DiscoverySources ===
 
 impl DiscoverySources {
@@ -80,11 +73,15 @@ impl DiscoverySources {
         let sources: Vec<ConfiguredSource> =
             new.discovery.iter().map(|settings| self.reconfigure_source(settings)).collect();
         let mut replaced = Vec::new();
+        let is_among = |source: &ConfiguredSource, sources: &[ConfiguredSource]| {
+            sources.iter().any(|other| is_same_target(&other.settings, &source.settings))
+        };
         // Without a new source, removed backends are removed at once.
-        if sources.iter().any(|source| !self.has_target(&source.target())) {
+        if !sources.iter().all(|source| is_among(source, &self.configured)) {
             for source in &self.configured {
-                let is_kept = sources.iter().any(|other| other.target() == source.target());
-                if !is_kept && let Some(backends) = source.task.discovered.get() {
+                if !is_among(source, &sources)
+                    && let Some(backends) = source.task.discovered.get()
+                {
                     let settings = Box::new(source.settings.clone());
                     replaced.push(ReplacedBackends::Source(settings, backends));
                 }
@@ -93,7 +90,7 @@ impl DiscoverySources {
         }
         if self.is_awaiting_results() {
             let still_replaced = self.replaced.iter().filter(|backends| {
-                !sources.iter().any(|source| backends.reads_from(&source.target()))
+                !sources.iter().any(|source| backends.reads_from(&source.settings))
             });
             replaced.extend(still_replaced.cloned());
         }
@@ -104,15 +101,16 @@ impl DiscoverySources {
     /// Creates the source with these settings. If `self` has a source with the same target, the
     /// created source takes over its task.
     fn reconfigure_source(&self, settings: &DiscoveryConfig) -> ConfiguredSource {
-        let target = target_of(settings);
+        let is_it = |source: &&ConfiguredSource| is_same_target(&source.settings, settings);
+        let previous = self.configured.iter().find(is_it);
         let settings = settings.clone();
-        if let Some(previous) = self.configured.iter().find(|source| source.target() == target) {
+        if let Some(previous) = previous {
             let task = previous.task.clone();
             return ConfiguredSource { settings, task, is_new: previous.is_new };
         }
         let mut kept = self.replaced.iter().filter(|_| self.is_awaiting_results());
         let backends = kept.find_map(|replaced| match replaced {
-            ReplacedBackends::Source(_, backends) if replaced.reads_from(&target) => {
+            ReplacedBackends::Source(_, backends) if replaced.reads_from(&settings) => {
                 Some(backends.clone())
             }
             _ => None,
@@ -146,10 +144,6 @@ impl DiscoverySources {
     pub(crate) async fn changed(&mut self) {
         // Cannot fail: `self` owns a sender of the channel.
         let _ = self.changes.changed().await;
-    }
-
-    fn has_target(&self, target: &DiscoveryTarget<'_>) -> bool {
-        self.configured.iter().any(|source| source.target() == *target)
     }
 
     /// Whether a source that a reload added has no result yet.
@@ -207,10 +201,6 @@ fn add_unique(backends: &mut Vec<BackendConfig>, added: impl Iterator<Item = Bac
 // === impl ConfiguredSource ===
 
 impl ConfiguredSource {
-    fn target(&self) -> DiscoveryTarget<'_> {
-        target_of(&self.settings)
-    }
-
     fn has_results(&self) -> bool {
         self.task.discovered.get().is_some()
     }
@@ -219,16 +209,14 @@ impl ConfiguredSource {
 // === impl ReplacedBackends ===
 
 impl ReplacedBackends {
-    /// Whether these backends are the result of a source with this target.
-    fn reads_from(&self, target: &DiscoveryTarget<'_>) -> bool {
-        match self {
-            Self::Source(settings, _) => target_of(settings) == *target,
-            Self::Configured(_) => false,
-        }
+    /// Whether these backends are the result of a source with the target of these settings.
+    fn reads_from(&self, settings: &DiscoveryConfig) -> bool {
+        matches!(self, Self::Source(own, _) if is_same_target(own, settings))
     }
 }
 
-fn target_of(settings: &DiscoveryConfig) -> DiscoveryTarget<'_> {
-    let DiscoveryConfig { file, kubernetes, dns, srv, .. } = settings;
-    (file.as_deref(), kubernetes.as_ref(), dns.as_deref(), srv.as_deref())
+/// Whether two sources have the same target: their `file`, `kubernetes`, `dns` and `srv`, of which one is
+/// set. Such sources have the same result.
+fn is_same_target(a: &DiscoveryConfig, b: &DiscoveryConfig) -> bool {
+    (&a.file, &a.kubernetes, &a.dns, &a.srv) == (&b.file, &b.kubernetes, &b.dns, &b.srv)
 }

@@ -10,26 +10,25 @@ use tokenweir_protocol::units;
 #[derive(Debug, Clone, Args)]
 pub struct DemoArgs {
     /// Stop after this time, such as 30s. [default: run until interrupted]
-    #[arg(long = "duration", value_name = "DURATION", env = "TOKENWEIR_DEMO_DURATION")]
-    #[arg(value_parser = units::duration::parse)]
+    #[arg(long = "duration", value_name = "DURATION", value_parser = units::duration::parse)]
     pub duration: Option<Duration>,
     /// Address of the client listener.
     #[arg(long, value_name = "[IP]:PORT", default_value = "127.0.0.1:8080")]
-    #[arg(env = "TOKENWEIR_DEMO_LISTEN", value_parser = parse_listen_address)]
+    #[arg(value_parser = parse_listen_address)]
     pub listen: SocketAddr,
     /// Address of the admin listener (metrics, health, state).
     #[arg(long, value_name = "[IP]:PORT", default_value = "127.0.0.1:9090")]
-    #[arg(env = "TOKENWEIR_DEMO_ADMIN", value_parser = parse_listen_address)]
+    #[arg(value_parser = parse_listen_address)]
     pub admin: SocketAddr,
     /// Number of simulated backends.
-    #[arg(long, value_name = "N", default_value_t = 3, env = "TOKENWEIR_DEMO_BACKENDS")]
+    #[arg(long, value_name = "N", default_value_t = 3)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
     pub backends: u16,
     /// Requests per second. [default: 4; 12 with --fault drain, 24 with kv]
-    #[arg(long, value_name = "RATE", env = "TOKENWEIR_DEMO_RATE", value_parser = parse_rate)]
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     pub rate: Option<f64>,
     /// Fault to show: it begins after 15s, and the state of the gateway is printed every 30s.
-    #[arg(long, value_enum, env = "TOKENWEIR_DEMO_FAULT")]
+    #[arg(long, value_enum)]
     pub fault: Option<DemoFault>,
 }
 

@@ -47,7 +47,7 @@ pub(crate) async fn run(demo: DemoArgs) -> ExitCode {
     let logs = logging::start(&LogConfig { access: false, ..loaded.config.log.clone() });
     let application = match Application::new(&loaded, Overrides::default(), &logs, variable).await {
         Ok(application) => application,
-        Err(error) => return report_error(&error),
+        Err(error) => return report_error(&*error),
     };
     banner::show(&application.summary, &logs);
     print_examples(&application.summary, &model, rate);

@@ -13,29 +13,27 @@ use tokenweir_protocol::units;
 #[command(group = ArgGroup::new("target").required(true))]
 pub struct DiagnoseArgs {
     /// URL of the admin listener of a running gateway: prints what the gateway has found.
-    #[arg(long, value_name = "URL", group = "target")]
-    #[arg(value_parser = BackendAddress::parse, env = "TOKENWEIR_DIAGNOSE_ADMIN")]
+    #[arg(long, value_name = "URL", group = "target", value_parser = BackendAddress::parse)]
     pub admin: Option<BackendAddress>,
     /// URL of a backend to observe without a gateway; can be given several times, or as a list with commas.
-    #[arg(long, value_name = "URL", group = "target")]
-    #[arg(env = "TOKENWEIR_DIAGNOSE_BACKEND", value_parser = BackendList::parse)]
+    #[arg(long, value_name = "URL", group = "target", value_parser = BackendList::parse)]
     pub backend: Vec<BackendList>,
     /// How long backends are observed. Rules need at least 45s of samples.
     #[arg(long = "duration", value_name = "DURATION", default_value = "60s")]
-    #[arg(env = "TOKENWEIR_DIAGNOSE_DURATION", value_parser = units::duration::parse)]
+    #[arg(value_parser = units::duration::parse)]
     pub duration: Duration,
     /// Time limit for each response.
-    #[arg(long, value_name = "DURATION", default_value = "2s", env = "TOKENWEIR_DIAGNOSE_TIMEOUT")]
+    #[arg(long, value_name = "DURATION", default_value = "2s")]
     #[arg(value_parser = units::duration::parse)]
     pub timeout: Duration,
     /// File with the admin token; without it, the environment variable is used, see below.
-    #[arg(long, value_name = "FILE", env = "TOKENWEIR_DIAGNOSE_TOKEN_FILE")]
+    #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
     /// Lowest severity that makes the exit code 1 or 2.
-    #[arg(long, value_enum, default_value_t, env = "TOKENWEIR_DIAGNOSE_FAIL_ON")]
+    #[arg(long, value_enum, default_value_t)]
     pub fail_on: DiagnoseFailOn,
     /// Print one JSON object.
-    #[arg(long, env = "TOKENWEIR_DIAGNOSE_JSON")]
+    #[arg(long)]
     pub json: bool,
 }
 

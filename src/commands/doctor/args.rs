@@ -13,32 +13,31 @@ use tokenweir_protocol::units;
 #[command(group = ArgGroup::new("target").required(true).multiple(true))]
 pub struct DoctorArgs {
     /// URL of a backend; can be given several times, or as a list with commas.
-    #[arg(long, value_name = "URL", group = "target")]
-    #[arg(env = "TOKENWEIR_DOCTOR_BACKEND", value_parser = BackendList::parse)]
+    #[arg(long, value_name = "URL", group = "target", value_parser = BackendList::parse)]
     pub backend: Vec<BackendList>,
     /// Configuration file: checks the file and its backends, or those of --backend only.
-    #[arg(long, value_name = "FILE", group = "target", env = "TOKENWEIR_DOCTOR_CONFIG")]
+    #[arg(long, value_name = "FILE", group = "target")]
     pub config: Option<PathBuf>,
     /// URL of the admin listener of a running gateway: checks its backends and its configuration.
     #[arg(long, value_name = "URL", group = "target", conflicts_with = "config")]
-    #[arg(value_parser = BackendAddress::parse, env = "TOKENWEIR_DOCTOR_ADMIN")]
+    #[arg(value_parser = BackendAddress::parse)]
     pub admin: Option<BackendAddress>,
     /// Send each backend a chat request of 16 tokens, up to three times, and check its stream.
-    #[arg(long, env = "TOKENWEIR_DOCTOR_PROBE")]
+    #[arg(long)]
     pub probe: bool,
     /// Time limit for each response.
-    #[arg(long, value_name = "DURATION", default_value = "5s", env = "TOKENWEIR_DOCTOR_TIMEOUT")]
+    #[arg(long, value_name = "DURATION", default_value = "5s")]
     #[arg(value_parser = units::duration::parse)]
     pub timeout: Duration,
     /// How long to observe an idle connection, to see when the backend closes it. 0s skips this.
-    #[arg(long, value_name = "DURATION", default_value = "6s", env = "TOKENWEIR_DOCTOR_IDLE")]
+    #[arg(long, value_name = "DURATION", default_value = "6s")]
     #[arg(value_parser = units::duration::parse)]
     pub idle: Duration,
     /// Lowest severity that makes the exit code 1.
-    #[arg(long, value_enum, default_value_t, env = "TOKENWEIR_DOCTOR_FAIL_ON")]
+    #[arg(long, value_enum, default_value_t)]
     pub fail_on: DoctorFailOn,
     /// Print one JSON object.
-    #[arg(long, env = "TOKENWEIR_DOCTOR_JSON")]
+    #[arg(long)]
     pub json: bool,
 }
 

@@ -10,6 +10,8 @@ use crate::commands::{
     resolve_optional_secret, variable,
 };
 use crate::config::{BackendConfig, Config, ConfigError, LoadedConfig, Overrides, Secret};
+use futures_util::stream::{self, StreamExt};
+use std::future::ready;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -24,7 +26,6 @@ use tokenweir_engine::address::BackendAddress;
 use tokenweir_gateway::backend::routes::ModelConfig;
 use tokenweir_gateway::telemetry::otel::OtlpProtocol;
 use tokenweir_net::tls::{Alpn, OutboundTls};
-use tokio::task::JoinSet;
 
 /// Environment variable of the API key for backends without an `api_key` in a configuration. vLLM
 /// reads the same variable.
@@ -61,7 +62,7 @@ pub(crate) async fn run(doctor: DoctorArgs) -> ExitCode {
     };
     let facts = match Box::pin(gather_facts(&doctor, inputs)).await {
         Ok(facts) => facts,
-        Err(error) => return report_problem(ErrorChain(&error), EXIT_CANNOT_RUN),
+        Err(error) => return report_problem(ErrorChain(&*error), EXIT_CANNOT_RUN),
     };
     let findings = checks::examine(&facts);
     if doctor.json {
@@ -209,24 +210,14 @@ pub(crate) fn key_from_env(name: &str) -> TargetKey {
 
 /// Gathers the facts of all backends concurrently. The result is in the order of `targets`.
 async fn gather_backends(targets: Vec<GatherTarget>, options: &GatherOptions) -> Vec<BackendFacts> {
-    let mut gathered = Vec::with_capacity(targets.len());
-    let mut tasks = JoinSet::new();
-    for (index, target) in targets.into_iter().enumerate() {
-        if tasks.len() >= MAX_CONCURRENT_BACKENDS {
-            gathered.extend(tasks.join_next().await.and_then(Result::ok));
-        }
+    let gather = |target: GatherTarget| {
         let options = options.clone();
         // Boxed, because the future is as large as the facts of a backend.
-        let gather =
-            async move { (index, Box::pin(gather::gather_backend(target, &options)).await) };
-        tasks.spawn(gather);
-    }
-    while let Some(result) = tasks.join_next().await {
-        // A task that has panicked has no result. A panic is a defect of this program.
-        gathered.extend(result.ok());
-    }
-    gathered.sort_unstable_by_key(|(index, _)| *index);
-    gathered.into_iter().map(|(_, backend)| backend).collect()
+        tokio::spawn(async move { Box::pin(gather::gather_backend(target, &options)).await })
+    };
+    let gathering = stream::iter(targets).map(gather).buffered(MAX_CONCURRENT_BACKENDS);
+    // A task that has panicked has no result. A panic is a defect of this program.
+    gathering.filter_map(|result| ready(result.ok())).collect().await
 }
 
 /// Sends an empty export request to the trace collector of a configuration file. `None`: there is
@@ -293,11 +284,6 @@ fn checked_model(model: &ModelConfig) -> configuration::ConfiguredModel {
 mod tests {
     use super::*;
     use crate::config::tests::parse;
-
-    #[test]
-    fn the_checks_assume_the_defaults_of_the_gateway_where_there_is_no_configuration() {
-        assert_eq!(checked_settings(&Config::default()), GatewaySettings::default());
-    }
 
     #[test]
     fn a_configuration_is_parsed_from_the_admin_view() {

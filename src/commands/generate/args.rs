@@ -13,44 +13,41 @@ pub struct GenerateArgs {
     #[arg(value_enum)]
     pub what: GenerateTarget,
     /// Configuration file of the gateway: for its admin listener and its backends.
-    #[arg(long, value_name = "FILE", env = "TOKENWEIR_GENERATE_CONFIG")]
+    #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Write files below this folder instead of printing. Manual pages and completions get the
     /// paths that they have below a prefix such as /usr.
-    #[arg(long, value_name = "DIR", env = "TOKENWEIR_GENERATE_OUT")]
-    #[arg(required_if_eq("what", "all"))]
+    #[arg(long, value_name = "DIR", required_if_eq("what", "all"))]
     pub out: Option<PathBuf>,
     /// Admin listeners of the gateways. [default: that of the configuration]
-    #[arg(long, value_name = "HOST:PORT", env = "TOKENWEIR_GENERATE_GATEWAY")]
-    #[arg(value_delimiter = ',')]
+    #[arg(long, value_name = "HOST:PORT", value_delimiter = ',')]
     pub gateway: Vec<String>,
     /// URL of Prometheus.
     #[arg(help = "URL of Prometheus. [default: http://prometheus:9090]")]
-    #[arg(long, value_name = "URL", env = "TOKENWEIR_GENERATE_PROMETHEUS")]
+    #[arg(long, value_name = "URL")]
     pub prometheus: Option<String>,
     /// Address of Alertmanager. [default: alertmanager:9093]
-    #[arg(long, value_name = "HOST:PORT", env = "TOKENWEIR_GENERATE_ALERTMANAGER")]
+    #[arg(long, value_name = "HOST:PORT")]
     pub alertmanager: Option<String>,
     /// URL of the webhook for notifications.
     #[arg(help = "Webhook, to which /page or /ticket is appended. [default: http://webhook:8080]")]
-    #[arg(long, value_name = "URL", env = "TOKENWEIR_GENERATE_WEBHOOK")]
+    #[arg(long, value_name = "URL")]
     pub webhook: Option<String>,
     /// URL of Jaeger's query service.
     #[arg(help = "URL of Jaeger's query service; the collector sends spans to port 4317 of its \
                   host. [default: http://jaeger:16686]")]
-    #[arg(long, value_name = "URL", env = "TOKENWEIR_GENERATE_JAEGER")]
+    #[arg(long, value_name = "URL")]
     pub jaeger: Option<String>,
     /// Address at which the collector exports metrics of spans. [default: Prometheus does not
     /// scrape it]
-    #[arg(long, value_name = "HOST:PORT", env = "TOKENWEIR_GENERATE_SPANS")]
+    #[arg(long, value_name = "HOST:PORT")]
     pub spans: Option<String>,
     /// DNS name and port of the exporters of GPU metrics, such as dcgm-exporter:9400. [default:
     /// Prometheus does not scrape them]
-    #[arg(long, value_name = "HOST:PORT", env = "TOKENWEIR_GENERATE_GPUS")]
-    #[arg(value_parser = parse_host_and_port)]
+    #[arg(long, value_name = "HOST:PORT", value_parser = parse_host_and_port)]
     pub gpus: Option<(String, u16)>,
     /// URL of the runbooks; alerts link to it. [default: /runbooks of the first gateway]
-    #[arg(long, value_name = "URL", env = "TOKENWEIR_GENERATE_RUNBOOKS")]
+    #[arg(long, value_name = "URL")]
     pub runbooks: Option<String>,
 }
 

@@ -1,6 +1,6 @@
 //! Sends one request to the admin listener and prints the result.
 
-use super::args::{DrainArgs, ExplainArgs, ReloadArgs, StatusArgs, UndrainArgs};
+use super::args::{DrainArgs, ExplainArgs, OperatorArgs, UndrainArgs};
 use crate::commands::admin_client::percent_encode;
 use crate::commands::{EXIT_FAILURE, EXIT_UNKNOWN, print_line, report_problem};
 use bytes::Bytes;
@@ -11,7 +11,7 @@ use tokenweir_top::{explanation, status_lines};
 
 const UNEXPECTED_DOCUMENT: &str = "not a response of a gateway of this version: check --admin";
 
-pub(crate) async fn status(args: StatusArgs) -> ExitCode {
+pub(crate) async fn status(args: OperatorArgs) -> ExitCode {
     let shown = async {
         let path = if args.json { "/status" } else { "/streams" };
         let body = args.client()?.get(path).await?;
@@ -37,31 +37,31 @@ pub(crate) async fn status(args: StatusArgs) -> ExitCode {
 pub(crate) async fn explain(args: ExplainArgs) -> ExitCode {
     let lines = async {
         let path = format!("/decisions/{}", percent_encode(&args.request_id));
-        let decision: Value = parse(&args.client()?.get(&path).await?)?;
-        Ok(if args.json { vec![decision.to_string()] } else { explanation(&decision) })
+        let decision: Value = parse(&args.operator.client()?.get(&path).await?)?;
+        Ok(if args.operator.json { vec![decision.to_string()] } else { explanation(&decision) })
     };
     finish(lines.await)
 }
 
 pub(crate) async fn drain(args: DrainArgs) -> ExitCode {
     let lines = async {
-        let DrainArgs { backend, reason, duration, migrate, .. } = &args;
-        let client = args.client()?;
+        let DrainArgs { backend, reason, duration, migrate, operator } = &args;
+        let client = operator.client()?;
         let response = client.drain(backend, reason.as_deref(), *duration, *migrate).await?;
         let effects = [
             "is drained: it gets no new requests and completes its open requests",
             "was drained already; reason and duration are replaced",
         ];
-        effect_lines(&response, backend, args.json, effects)
+        effect_lines(&response, backend, operator.json, effects)
     };
     finish(lines.await)
 }
 
 pub(crate) async fn undrain(args: UndrainArgs) -> ExitCode {
     let lines = async {
-        let response = args.client()?.set_drained(&args.backend, false).await?;
+        let response = args.operator.client()?.set_drained(&args.backend, false).await?;
         let effects = ["gets requests again", "was not drained"];
-        effect_lines(&response, &args.backend, args.json, effects)
+        effect_lines(&response, &args.backend, args.operator.json, effects)
     };
     finish(lines.await)
 }
@@ -82,7 +82,7 @@ fn effect_lines(
     Ok(vec![format!("{backend} {effect}")])
 }
 
-pub(crate) async fn reload(args: ReloadArgs) -> ExitCode {
+pub(crate) async fn reload(args: OperatorArgs) -> ExitCode {
     let lines = async {
         let body = args.client()?.post("/-/reload").await?;
         let summary = String::from_utf8_lossy(&body).trim_end().to_owned();

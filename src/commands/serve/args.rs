@@ -25,43 +25,39 @@ pub struct ServeArgs {
 #[derive(Debug, Args)]
 struct ServeFlags {
     /// URL of a backend; can be given several times, or as a list with commas.
-    #[arg(long, value_name = "URL", action = ArgAction::Append)]
-    #[arg(env = "TOKENWEIR_BACKEND", value_parser = BackendList::parse)]
+    #[arg(long, value_name = "URL", action = ArgAction::Append, value_parser = BackendList::parse)]
     backend: Option<Vec<BackendList>>,
     /// Address of the client listener. [default: 127.0.0.1:8080]
-    #[arg(long, value_name = "[IP]:PORT", env = "TOKENWEIR_LISTEN")]
-    #[arg(value_parser = parse_listen_address)]
+    #[arg(long, value_name = "[IP]:PORT", value_parser = parse_listen_address)]
     listen: Option<SocketAddr>,
     /// Address of the admin listener (metrics, health, state). [default: 127.0.0.1:9090]
-    #[arg(long, value_name = "[IP]:PORT", env = "TOKENWEIR_ADMIN")]
-    #[arg(value_parser = parse_listen_address)]
+    #[arg(long, value_name = "[IP]:PORT", value_parser = parse_listen_address)]
     admin: Option<SocketAddr>,
     /// Configuration file. Flags and environment variables override its values.
-    #[arg(long, value_name = "FILE", env = "TOKENWEIR_CONFIG")]
+    #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[arg(
         help = "Whether the gateway requests token counts for clients that did not. [default: inject]"
     )]
-    #[arg(long, value_enum, env = "TOKENWEIR_USAGE")]
+    #[arg(long, value_enum)]
     usage: Option<UsageMode>,
     #[arg(help = "Routing policy. [default: kv_aware]")]
-    #[arg(long, value_enum, env = "TOKENWEIR_POLICY")]
+    #[arg(long, value_enum)]
     policy: Option<PolicyKind>,
     /// Lowest level of messages that are logged. [default: info]
-    #[arg(long, value_name = "LEVEL", value_enum, env = "TOKENWEIR_LOG_LEVEL")]
+    #[arg(long, value_name = "LEVEL", value_enum)]
     log_level: Option<LogLevel>,
     /// Format of log lines. [default: auto]
-    #[arg(long, value_name = "FORMAT", value_enum, env = "TOKENWEIR_LOG_FORMAT")]
+    #[arg(long, value_name = "FORMAT", value_enum)]
     log_format: Option<LogFormat>,
     /// Whether the gateway writes an access log line for each request. [default: true]
-    #[arg(long, value_name = "BOOL", env = "TOKENWEIR_ACCESS_LOG")]
+    #[arg(long, value_name = "BOOL")]
     access_log: Option<bool>,
     /// Time limit for running requests after the shutdown signal. [default: 30s]
-    #[arg(long, value_name = "DURATION", env = "TOKENWEIR_DRAIN_TIMEOUT")]
-    #[arg(value_parser = units::duration::parse)]
+    #[arg(long, value_name = "DURATION", value_parser = units::duration::parse)]
     drain_timeout: Option<Duration>,
     #[arg(help = "OTLP endpoint for traces, such as http://127.0.0.1:4317. [default: none]")]
-    #[arg(long, value_name = "URL", env = "TOKENWEIR_OTLP_ENDPOINT")]
+    #[arg(long, value_name = "URL")]
     otlp_endpoint: Option<String>,
 }
 

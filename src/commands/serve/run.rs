@@ -29,7 +29,7 @@ pub async fn serve(
     let logs = logging::start(&loaded.config.log);
     let application = match Application::new(&loaded, serve.overrides, &logs, variable).await {
         Ok(application) => application,
-        Err(error) => return report_error(&error),
+        Err(error) => return report_error(&*error),
     };
     banner::show(&application.summary, &logs);
     match application.run(shutdown).await {

@@ -12,21 +12,20 @@ use tokenweir_protocol::units;
 pub struct TopArgs {
     /// URL of the admin listener of the gateway.
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090")]
-    #[arg(value_parser = BackendAddress::parse, env = "TOKENWEIR_TOP_ADMIN")]
+    #[arg(value_parser = BackendAddress::parse)]
     pub admin: BackendAddress,
     /// File with the admin token; without it, the environment variable is used, see below.
-    #[arg(long, value_name = "FILE", env = "TOKENWEIR_TOP_TOKEN_FILE")]
+    #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
     /// Time between two requests to the gateway, at least 100ms.
-    #[arg(long, value_name = "DURATION", default_value = "1s", env = "TOKENWEIR_TOP_INTERVAL")]
-    #[arg(value_parser = parse_interval)]
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_interval)]
     pub interval: Duration,
     /// Time limit for each response.
-    #[arg(long, value_name = "DURATION", default_value = "5s", env = "TOKENWEIR_TOP_TIMEOUT")]
+    #[arg(long, value_name = "DURATION", default_value = "5s")]
     #[arg(value_parser = units::duration::parse)]
     pub timeout: Duration,
     /// Print one frame as text and exit. Without a terminal this is the default.
-    #[arg(long, env = "TOKENWEIR_TOP_ONCE")]
+    #[arg(long)]
     pub once: bool,
 }
 

@@ -1,10 +1,9 @@
 //! The rules of the GPUs of backends.
 
+use super::values::unknown_backend;
 use crate::config::root::Config;
-use crate::config::sections::backends::BackendConfig;
 use crate::config::violation::{RuleViolation, require, violation_at, violation_of};
 use tokenweir_gateway::gpu::GpuExporter;
-use tokenweir_request::error::listed;
 
 /// Maximum number of exporters, because the metrics of each exporter are compared with each backend.
 const MAX_EXPORTERS: usize = 100;
@@ -13,9 +12,7 @@ const MAX_EXPORTER_NAME_BYTES: usize = 128;
 
 /// Checks the exporters, and that the named backends are configured. Returns the first violation.
 pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
-    let (exporters, backends) = (&config.gpu.exporters, &config.backends);
-    // If `backends` is empty, flags or variables may name backends later.
-    let are_backends_complete = !backends.is_empty() && config.discovery.is_empty();
+    let exporters = &config.gpu.exporters;
     let problem = format!("at most {MAX_EXPORTERS} exporters");
     require(exporters.len() <= MAX_EXPORTERS, "gpu.exporters", problem)?;
     for (index, exporter) in exporters.iter().enumerate() {
@@ -31,10 +28,7 @@ pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
         }
         for (number, rule) in exporter.rules.iter().enumerate() {
             let path = |key: &str| path(&format!("backends.{number}.{key}"));
-            let is_named = |backend: &BackendConfig| backend.id().as_str() == rule.backend;
-            if are_backends_complete && !backends.iter().any(is_named) {
-                let known = listed(backends.iter().map(BackendConfig::id));
-                let problem = format!("unknown backend `{}`; `backends` has {known}", rule.backend);
+            if let Some(problem) = unknown_backend(config, &rule.backend) {
                 return Err(violation_of([&path("name"), "backends"], problem));
             }
         }

@@ -10,13 +10,12 @@ pub(super) mod tls;
 mod values;
 
 use super::root::Config;
-use super::sections::backends::{self, BackendConfig};
-use super::sections::{access, discovery, identities, limits, peer_exchange, routes, webhooks};
+use super::sections::{
+    access, backends, discovery, identities, limits, peer_exchange, routes, webhooks,
+};
 use super::violation::{RuleViolation, require, violation_at, violation_of};
 use http::Uri;
-use tokenweir_engine::address::BackendId;
 use tokenweir_gateway::backend::routes::ModelConfig;
-use tokenweir_request::error::listed;
 use tokenweir_routing::admission::DEFAULT_CLASS;
 
 /// Maximum of `routing.decision_log_size`.
@@ -92,23 +91,16 @@ fn check_model_names(models: &[ModelConfig]) -> Result<(), RuleViolation> {
 
 /// Checks that the `backends` of each model are not empty and are configured.
 fn check_model_backends(config: &Config) -> Result<(), RuleViolation> {
-    let ids: Vec<BackendId> = config.backends.iter().map(BackendConfig::id).collect();
-    // If `backends` is empty, flags or variables may name backends later. Discovery may find
-    // backends that `backends` does not list.
-    let are_ids_complete = !ids.is_empty() && config.discovery.is_empty();
     for (index, model) in config.models.iter().enumerate() {
         let Some(names) = &model.backends else { continue };
         let problem = "list at least one backend, or write null for all that serve the model";
         require(!names.is_empty(), &format!("models.{index}.backends"), problem)?;
-        let is_configured = |name: &String| ids.iter().any(|id| id.as_str() == name);
-        let unknown = names.iter().position(|name| are_ids_complete && !is_configured(name));
-        if let Some(unknown) = unknown {
-            let listed_ids = listed(ids.iter());
-            let name = &names[unknown];
-            let problem = format!("unknown backend `{name}`; `backends` has {listed_ids}");
+        for (number, name) in names.iter().enumerate() {
+            let Some(problem) = values::unknown_backend(config, name) else { continue };
             let mut paths =
-                vec![format!("models.{index}.backends.{unknown}"), "backends".to_owned()];
-            paths.extend((0..ids.len()).map(|index| format!("backends.{index}.name")));
+                vec![format!("models.{index}.backends.{number}"), "backends".to_owned()];
+            let backends = 0..config.backends.len();
+            paths.extend(backends.map(|index| format!("backends.{index}.name")));
             return Err(RuleViolation { paths, problem });
         }
     }

@@ -1,10 +1,12 @@
 //! Checks the ranges of single values. Each range is stated once, with the keys to which it applies.
 
 use crate::config::root::Config;
+use crate::config::sections::backends::BackendConfig;
 use crate::config::violation::{RuleViolation, require};
 use http::HeaderName;
 use std::path::PathBuf;
 use std::time::Duration;
+use tokenweir_request::error::listed;
 
 /// Checks the ranges and returns the first violation.
 pub(super) fn check(config: &Config) -> Result<(), RuleViolation> {
@@ -92,6 +94,15 @@ pub(super) fn is_label(name: &str) -> bool {
 /// Whether a number is from 0 to 1.
 pub(super) fn is_share(number: f64) -> bool {
     (0.0..=1.0).contains(&number)
+}
+
+/// The problem of a name that no backend has. `None`: a backend has it, or further backends may be found:
+/// discovery may find some, and if `backends` is empty, flags or variables may name some later.
+pub(super) fn unknown_backend(config: &Config, name: &str) -> Option<String> {
+    let ids = || config.backends.iter().map(BackendConfig::id);
+    let are_complete = !config.backends.is_empty() && config.discovery.is_empty();
+    let is_unknown = are_complete && !ids().any(|id| id.as_str() == name);
+    is_unknown.then(|| format!("unknown backend `{name}`; `backends` has {}", listed(ids())))
 }
 
 /// The violation of the first key whose value is wrong.

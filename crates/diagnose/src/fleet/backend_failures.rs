@@ -190,23 +190,25 @@ impl BackendAttempts {
 
     /// The failures of the last five minutes, summed by kind and status.
     fn failures(&self) -> Vec<AttemptFailures> {
-        let mut sums: Vec<AttemptFailures> = Vec::new();
-        for failure in self.recent.iter().flat_map(|(_, counts)| &counts.failures) {
-            let is_same = |sum: &&mut AttemptFailures| {
-                (sum.kind, sum.status) == (failure.kind, failure.status)
-            };
-            match sums.iter_mut().find(is_same) {
-                Some(sum) => sum.count += failure.count,
-                None => sums.push(failure.clone()),
-            }
-        }
-        sums
+        let mut sums = AttemptCounts::default();
+        let failures = self.recent.iter().flat_map(|(_, counts)| &counts.failures);
+        failures.for_each(|failure| sums.add_failures(failure));
+        sums.failures
     }
 }
 
 // === impl AttemptCounts, AttemptFailures ===
 
 impl AttemptCounts {
+    /// Adds failed attempts to those of the same kind and status.
+    pub(crate) fn add_failures(&mut self, failures: &AttemptFailures) {
+        let key = |it: &AttemptFailures| (it.kind, it.status);
+        match self.failures.iter_mut().find(|known| key(known) == key(failures)) {
+            Some(known) => known.count += failures.count,
+            None => self.failures.push(failures.clone()),
+        }
+    }
+
     /// Number of failed attempts.
     fn failed(&self) -> u64 {
         self.failures.iter().map(|failure| failure.count).sum()

@@ -3,7 +3,7 @@
 //! Evictions alone are no fault: a cache also evicts prefixes that no later request has. The rule counts
 //! the blocks of each group that the other group evicted and that were then computed again.
 
-use super::observation::{EvictedGroup, EvictingPair};
+use super::observation::{EvictedGroup, EvictingPair, GroupCounts};
 use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, VerdictSeverity};
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -46,22 +46,12 @@ pub(super) static PREFIX_CACHE_CONTENTION: VerdictDescription = VerdictDescripti
 pub(super) struct CacheContention {
     /// The stored observations in the window, oldest first: their times, and the counts of
     /// both groups of each pair.
-    marks: VecDeque<(Instant, HashMap<PairKey, [Counts; 2]>)>,
+    marks: VecDeque<(Instant, HashMap<PairKey, [GroupCounts; 2]>)>,
 }
 
 /// The key of a pair of groups: the backend, whether the counts are exact, and the ids of both
 /// groups.
 type PairKey = (BackendId, bool, [String; 2]);
-
-/// The counts of a group, as the fields of [`EvictedGroup`].
-#[derive(Debug, Clone, Copy, Default)]
-struct Counts {
-    requests: u64,
-    prompt: u64,
-    cached: u64,
-    /// Number of blocks that the other group had evicted and that the backend computed again.
-    evicted_early: u64,
-}
 
 /// How much the counts of a group grew in the window.
 #[derive(Debug, Clone, Copy)]
@@ -85,8 +75,8 @@ impl CacheContention {
             if age(at) < MIN_OBSERVED {
                 continue;
             }
-            let growth = [0, 1]
-                .map(|side| Counts::of(&pair.groups[side]).since(before[side], pair.block_tokens));
+            let growth =
+                [0, 1].map(|side| pair.groups[side].counts.since(before[side], pair.block_tokens));
             let recomputed = growth[0].recomputed.min(growth[1].recomputed);
             let known = worst.get(&pair.backend).map_or(0, |(most, _)| *most);
             if growth.iter().all(Growth::is_harmed) && recomputed > known {
@@ -95,7 +85,8 @@ impl CacheContention {
             }
         }
         if self.marks.back().is_none_or(|(at, _)| age(*at) >= MARK_INTERVAL) {
-            let counts = |pair: &EvictingPair| (key(pair), pair.groups.each_ref().map(Counts::of));
+            let counts =
+                |pair: &EvictingPair| (key(pair), pair.groups.each_ref().map(|group| group.counts));
             self.marks.push_back((now, pairs.iter().map(counts).collect()));
         }
         let mut matches: Vec<Verdict> = worst.into_values().map(|(_, found)| found).collect();
@@ -104,34 +95,25 @@ impl CacheContention {
     }
 
     /// The oldest stored counts of a pair in the window, with their time. `None`: none is stored.
-    fn oldest(&self, key: &PairKey) -> Option<(Instant, [Counts; 2])> {
+    fn oldest(&self, key: &PairKey) -> Option<(Instant, [GroupCounts; 2])> {
         self.marks.iter().find_map(|(at, pairs)| pairs.get(key).map(|counts| (*at, *counts)))
     }
 }
 
-impl Counts {
-    fn of(group: &EvictedGroup) -> Self {
-        Self {
-            requests: group.requests,
-            prompt: group.prompt_tokens,
-            cached: group.cached_tokens,
-            evicted_early: group.recomputed_blocks,
-        }
-    }
-
+impl GroupCounts {
     /// The growth of the counts since `before`. A count that is lower than before was reset meanwhile, so
     /// its whole value is growth.
     fn since(self, before: Self, block_tokens: f64) -> Growth {
         let growth = |now: u64, then: u64| now.checked_sub(then).unwrap_or(now);
-        let cached = growth(self.cached, before.cached);
-        let evicted_early = growth(self.evicted_early, before.evicted_early);
+        let cached = growth(self.cached_tokens, before.cached_tokens);
+        let blocks = growth(self.recomputed_blocks, before.recomputed_blocks);
         // A model of a cache can count too many tokens as computed again. So the number is limited
         // to the prompt tokens that did not come from the cache.
-        let computed = growth(self.prompt, before.prompt).saturating_sub(cached);
+        let computed = growth(self.prompt_tokens, before.prompt_tokens).saturating_sub(cached);
         Growth {
             requests: growth(self.requests, before.requests),
             cached,
-            recomputed: ((evicted_early as f64 * block_tokens) as u64).min(computed),
+            recomputed: ((blocks as f64 * block_tokens) as u64).min(computed),
         }
     }
 }
@@ -191,11 +173,13 @@ mod tests {
         EvictedGroup {
             id: id.to_owned(),
             tenant: (id == "aa").then(|| "red".to_owned()),
-            requests: requests * times,
-            prompt_tokens: prompt * times,
-            cached_tokens: cached * times,
-            // A block has 10 tokens.
-            recomputed_blocks: recomputed / 10 * times,
+            counts: GroupCounts {
+                requests: requests * times,
+                prompt_tokens: prompt * times,
+                cached_tokens: cached * times,
+                // A block has 10 tokens.
+                recomputed_blocks: recomputed / 10 * times,
+            },
         }
     }
 

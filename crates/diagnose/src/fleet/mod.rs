@@ -19,6 +19,6 @@ mod fleet_diagnoser;
 pub(crate) use fleet_diagnoser::FleetDiagnoser;
 pub use observation::{
     AttemptCounts, AttemptFailures, AwaitedModel, DrainSummary, EvictedGroup, EvictingPair,
-    FleetBackend, FleetObservation, GatewayConditions, RecentCounts,
+    FleetBackend, FleetObservation, GatewayConditions, GroupCounts, RecentCounts,
 };
 pub use rules::FLEET_RULES;

@@ -76,13 +76,20 @@ pub struct EvictingPair {
     pub groups: [EvictedGroup; 2],
 }
 
-/// One group of an [`EvictingPair`], with its counts since the gateway first saw the group.
-#[derive(Debug, Clone, Default, PartialEq)]
+/// One group of an [`EvictingPair`].
+#[derive(Debug, Clone, PartialEq)]
 pub struct EvictedGroup {
     /// A hash that identifies the group.
     pub id: String,
     /// Label of the tenant that sent the first prompt of the group. `None`: no keys are configured.
     pub tenant: Option<String>,
+    /// The counts of the group at the backend.
+    pub counts: GroupCounts,
+}
+
+/// The counts of a group of prompts at one backend, since the gateway first saw the group.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct GroupCounts {
     /// Number of requests of the group at the backend.
     pub requests: u64,
     /// Number of prompt tokens of these requests.

@@ -2,7 +2,7 @@
 //! each measure for each of the last 60 minutes without a verdict.
 
 use super::gpu_memory_trend::GpuMemoryTrend;
-use super::measure::{self, MEASURES, WindowMeasure};
+use super::measure::{self, WindowMeasure};
 use super::sample::{DiagnosisSample, EVERY};
 use super::statistics::RobustBaseline;
 use super::step::HistoryStep;
@@ -36,7 +36,7 @@ pub struct BackendHistory {
     gpu_memory: GpuMemoryTrend,
 }
 
-/// The value of each measure in one minute, in the order of [`MEASURES`]. NaN: unknown.
+/// The value of each measure in one minute, in the order of [`WindowMeasure::ALL`]. NaN: unknown.
 type MinuteMeasures = [f32; measure::COUNT];
 
 /// Number of steps in the history.
@@ -98,16 +98,15 @@ impl BackendHistory {
         }
         self.minute_start = Some(now);
         let window = self.window(MINUTE);
-        let minute = MEASURES.map(|definition| {
-            window.get(definition.measure).map_or(f32::NAN, |value| value as f32)
-        });
+        let minute = WindowMeasure::ALL
+            .map(|measure| window.get(measure).map_or(f32::NAN, |value| value as f32));
         push_bounded(&mut self.minutes, minute, MAX_MINUTES);
-        self.baselines = std::array::from_fn(|measure| {
-            let minutes = self.minutes.iter().map(|minute| f64::from(minute[measure]));
+        self.baselines = WindowMeasure::ALL.map(|measure| {
+            let minutes = self.minutes.iter().map(|minute| f64::from(minute[measure as usize]));
             RobustBaseline::from_values(
                 minutes.filter(|value| !value.is_nan()),
                 MIN_BASELINE_MINUTES,
-                MEASURES[measure].min_deviation(),
+                measure.min_deviation(),
             )
         });
     }

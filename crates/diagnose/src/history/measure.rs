@@ -1,37 +1,40 @@
-//! The table of the measures of a window of steps, with the name, the unit and the computation of each
-//! measure. Rules evaluate the measures, evidence contains them, and each measure has a baseline.
+//! The measures of a window of steps, with the name, the unit and the computation of each measure. Rules
+//! evaluate the measures, evidence contains them, and each measure has a baseline.
 
 use super::step::StepSignal;
 use super::window::StepWindow;
+use tokenweir_protocol::named_enum;
 
-/// A measure of a window of steps. [`MEASURES`] has its name, unit and computation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum WindowMeasure {
-    KvUsage,
-    KvUsageP90,
-    Waiting,
-    Running,
-    PreemptionRate,
-    PreemptionsPerRequest,
-    PrefixHitRatio,
-    QueueTime,
-    PrefillTime,
-    Prefilling,
-    EngineTtft,
-    EngineInterToken,
-    GenerationRate,
-    Ttft,
-    SlowShare,
-    GapP99,
-    InFlight,
-    CancelRatio,
-    FrontEnd,
-    StallsPerStream,
-    ReusablePrompt,
-    GpuUtilization,
-    GpuMemory,
-    GpuThrottled,
-    GpuTemperature,
+named_enum! {
+    /// A measure of a window of steps. Its name is that in evidence and anomalies.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub(crate) enum WindowMeasure {
+        KvUsage = "kv_usage",
+        KvUsageP90 = "kv_usage_p90",
+        Waiting = "waiting",
+        Running = "running",
+        PreemptionRate = "preemptions_per_second",
+        PreemptionsPerRequest = "preemptions_per_request",
+        PrefixHitRatio = "prefix_hit_ratio",
+        QueueTime = "queue_time_mean",
+        PrefillTime = "prefill_time_mean",
+        Prefilling = "in_prefill",
+        EngineTtft = "engine_ttft_mean",
+        EngineInterToken = "engine_inter_token_mean",
+        GenerationRate = "generation_tokens_per_second",
+        Ttft = "ttft_mean",
+        SlowShare = "slow_first_outputs",
+        GapP99 = "inter_token_p99",
+        InFlight = "in_flight",
+        CancelRatio = "cancelled",
+        FrontEnd = "front_end_lag",
+        StallsPerStream = "stalls_per_stream",
+        ReusablePrompt = "reusable_prompt",
+        GpuUtilization = "gpu_utilization",
+        GpuMemory = "gpu_memory_usage",
+        GpuThrottled = "gpu_throttled",
+        GpuTemperature = "gpu_temperature",
+    }
 }
 
 /// The direction of a change that can harm requests.
@@ -42,118 +45,14 @@ pub(crate) enum AdverseChange {
     None,
 }
 
-/// The definition of a measure.
-pub(crate) struct MeasureDefinition {
-    /// The measure.
-    pub(crate) measure: WindowMeasure,
-    /// The name of the measure in evidence and anomalies.
-    pub(crate) name: &'static str,
-    /// The unit of the value.
-    pub(crate) unit: &'static str,
-    /// Computes the value of the measure in a window. `None`: the window has too little data.
-    compute: fn(&StepWindow<'_>) -> Option<f64>,
-}
-
 /// Number of measures.
-pub(crate) const COUNT: usize = WindowMeasure::GpuTemperature as usize + 1;
+pub(crate) const COUNT: usize = WindowMeasure::ALL.len();
 /// Minimum number of observations in a window for a mean.
 const MIN_OBSERVATIONS: f64 = 5.0;
 /// Minimum number of first outputs in a window for a comparison of the gateway with the engine.
 pub(crate) const MIN_COMPARED_STREAMS: f64 = 20.0;
 /// Minimum number of tokens in a window for a ratio of tokens.
 const MIN_TOKENS: f64 = 1_000.0;
-
-/// All measures, in the order of the enumeration.
-pub(crate) const MEASURES: [MeasureDefinition; COUNT] = [
-    MeasureDefinition::new(WindowMeasure::KvUsage, "kv_usage", "ratio", |window| {
-        window.mean(StepSignal::KvUsage)
-    }),
-    MeasureDefinition::new(WindowMeasure::KvUsageP90, "kv_usage_p90", "ratio", |window| {
-        window.quantile(StepSignal::KvUsage, 0.9)
-    }),
-    MeasureDefinition::new(WindowMeasure::Waiting, "waiting", "requests", |window| {
-        window.mean(StepSignal::Waiting)
-    }),
-    MeasureDefinition::new(WindowMeasure::Running, "running", "requests", |window| {
-        window.mean(StepSignal::Running)
-    }),
-    MeasureDefinition::new(
-        WindowMeasure::PreemptionRate,
-        "preemptions_per_second",
-        "1/s",
-        |window| window.rate(StepSignal::Preemptions),
-    ),
-    MeasureDefinition::new(
-        WindowMeasure::PreemptionsPerRequest,
-        "preemptions_per_request",
-        "ratio",
-        |window| window.ratio(StepSignal::Preemptions, StepSignal::FirstTokens, 1.0),
-    ),
-    MeasureDefinition::new(WindowMeasure::PrefixHitRatio, "prefix_hit_ratio", "ratio", |window| {
-        window.ratio(StepSignal::PrefixHits, StepSignal::PrefixQueries, MIN_TOKENS)
-    }),
-    MeasureDefinition::new(WindowMeasure::QueueTime, "queue_time_mean", "s", |window| {
-        window.ratio(StepSignal::QueueSeconds, StepSignal::Queued, MIN_OBSERVATIONS)
-    }),
-    MeasureDefinition::new(WindowMeasure::PrefillTime, "prefill_time_mean", "s", |window| {
-        window.ratio(StepSignal::PrefillSeconds, StepSignal::Prefilled, MIN_OBSERVATIONS)
-    }),
-    MeasureDefinition::new(WindowMeasure::Prefilling, "in_prefill", "requests", in_prefill),
-    MeasureDefinition::new(WindowMeasure::EngineTtft, "engine_ttft_mean", "s", |window| {
-        window.ratio(StepSignal::FirstTokenSeconds, StepSignal::FirstTokens, MIN_OBSERVATIONS)
-    }),
-    MeasureDefinition::new(
-        WindowMeasure::EngineInterToken,
-        "engine_inter_token_mean",
-        "s",
-        |window| window.ratio(StepSignal::InterTokenSeconds, StepSignal::Gaps, 100.0),
-    ),
-    MeasureDefinition::new(
-        WindowMeasure::GenerationRate,
-        "generation_tokens_per_second",
-        "tokens/s",
-        |window| window.rate(StepSignal::GenerationTokens),
-    ),
-    MeasureDefinition::new(WindowMeasure::Ttft, "ttft_mean", "s", |window| {
-        window.ratio(StepSignal::FirstOutputSeconds, StepSignal::FirstOutputs, MIN_OBSERVATIONS)
-    }),
-    MeasureDefinition::new(WindowMeasure::SlowShare, "slow_first_outputs", "ratio", |window| {
-        window.ratio(StepSignal::SlowFirstOutputs, StepSignal::FirstOutputs, 20.0)
-    }),
-    MeasureDefinition::new(WindowMeasure::GapP99, "inter_token_p99", "s", |window| {
-        window.mean(StepSignal::GapP99)
-    }),
-    MeasureDefinition::new(WindowMeasure::InFlight, "in_flight", "requests", |window| {
-        window.mean(StepSignal::InFlight)
-    }),
-    MeasureDefinition::new(WindowMeasure::CancelRatio, "cancelled", "ratio", |window| {
-        window.ratio(StepSignal::Cancelled, StepSignal::Finished, 20.0)
-    }),
-    MeasureDefinition::new(WindowMeasure::FrontEnd, "front_end_lag", "s", |window| {
-        window.front_end_lag(MIN_COMPARED_STREAMS)
-    }),
-    MeasureDefinition::new(
-        WindowMeasure::StallsPerStream,
-        "stalls_per_stream",
-        "ratio",
-        |window| window.ratio(StepSignal::Stalls, StepSignal::FirstOutputs, MIN_OBSERVATIONS),
-    ),
-    MeasureDefinition::new(WindowMeasure::ReusablePrompt, "reusable_prompt", "ratio", |window| {
-        window.ratio(StepSignal::ReusableTokens, StepSignal::GatewayPromptTokens, MIN_TOKENS)
-    }),
-    MeasureDefinition::new(WindowMeasure::GpuUtilization, "gpu_utilization", "ratio", |window| {
-        window.mean(StepSignal::GpuUtilization)
-    }),
-    MeasureDefinition::new(WindowMeasure::GpuMemory, "gpu_memory_usage", "ratio", |window| {
-        window.mean(StepSignal::GpuMemory)
-    }),
-    MeasureDefinition::new(WindowMeasure::GpuThrottled, "gpu_throttled", "ratio", |window| {
-        window.mean(StepSignal::GpuThrottled)
-    }),
-    MeasureDefinition::new(WindowMeasure::GpuTemperature, "gpu_temperature", "°C", |window| {
-        window.max(StepSignal::GpuTemperature)
-    }),
-];
 
 /// The mean number of requests in prefill: running requests without a first token. The sum of the times
 /// between tokens per second is the mean number of requests that generate tokens (Little's law). All other
@@ -172,16 +71,124 @@ fn in_prefill(window: &StepWindow<'_>) -> Option<f64> {
 // === impl WindowMeasure ===
 
 impl WindowMeasure {
-    /// The row of the measure in [`MEASURES`].
-    pub(crate) fn definition(self) -> &'static MeasureDefinition {
-        &MEASURES[self as usize]
+    /// The unit of the value.
+    pub(crate) const fn unit(self) -> &'static str {
+        match self {
+            Self::KvUsage
+            | Self::KvUsageP90
+            | Self::PreemptionsPerRequest
+            | Self::PrefixHitRatio
+            | Self::SlowShare
+            | Self::CancelRatio
+            | Self::StallsPerStream
+            | Self::ReusablePrompt
+            | Self::GpuUtilization
+            | Self::GpuMemory
+            | Self::GpuThrottled => "ratio",
+            Self::Waiting | Self::Running | Self::Prefilling | Self::InFlight => "requests",
+            Self::PreemptionRate => "1/s",
+            Self::QueueTime
+            | Self::PrefillTime
+            | Self::EngineTtft
+            | Self::EngineInterToken
+            | Self::Ttft
+            | Self::GapP99
+            | Self::FrontEnd => "s",
+            Self::GenerationRate => "tokens/s",
+            Self::GpuTemperature => "°C",
+        }
+    }
+
+    /// The value in a window. `None`: the window has too little data.
+    fn compute(self, window: &StepWindow<'_>) -> Option<f64> {
+        match self {
+            Self::KvUsage => window.mean(StepSignal::KvUsage),
+            Self::KvUsageP90 => window.quantile(StepSignal::KvUsage, 0.9),
+            Self::Waiting => window.mean(StepSignal::Waiting),
+            Self::Running => window.mean(StepSignal::Running),
+            Self::PreemptionRate => window.rate(StepSignal::Preemptions),
+            Self::PreemptionsPerRequest => {
+                window.ratio(StepSignal::Preemptions, StepSignal::FirstTokens, 1.0)
+            }
+            Self::PrefixHitRatio => {
+                window.ratio(StepSignal::PrefixHits, StepSignal::PrefixQueries, MIN_TOKENS)
+            }
+            Self::QueueTime => {
+                window.ratio(StepSignal::QueueSeconds, StepSignal::Queued, MIN_OBSERVATIONS)
+            }
+            Self::PrefillTime => {
+                window.ratio(StepSignal::PrefillSeconds, StepSignal::Prefilled, MIN_OBSERVATIONS)
+            }
+            Self::Prefilling => in_prefill(window),
+            Self::EngineTtft => window.ratio(
+                StepSignal::FirstTokenSeconds,
+                StepSignal::FirstTokens,
+                MIN_OBSERVATIONS,
+            ),
+            Self::EngineInterToken => {
+                window.ratio(StepSignal::InterTokenSeconds, StepSignal::Gaps, 100.0)
+            }
+            Self::GenerationRate => window.rate(StepSignal::GenerationTokens),
+            Self::Ttft => window.ratio(
+                StepSignal::FirstOutputSeconds,
+                StepSignal::FirstOutputs,
+                MIN_OBSERVATIONS,
+            ),
+            Self::SlowShare => {
+                window.ratio(StepSignal::SlowFirstOutputs, StepSignal::FirstOutputs, 20.0)
+            }
+            Self::GapP99 => window.mean(StepSignal::GapP99),
+            Self::InFlight => window.mean(StepSignal::InFlight),
+            Self::CancelRatio => window.ratio(StepSignal::Cancelled, StepSignal::Finished, 20.0),
+            Self::FrontEnd => window.front_end_lag(MIN_COMPARED_STREAMS),
+            Self::StallsPerStream => {
+                window.ratio(StepSignal::Stalls, StepSignal::FirstOutputs, MIN_OBSERVATIONS)
+            }
+            Self::ReusablePrompt => window.ratio(
+                StepSignal::ReusableTokens,
+                StepSignal::GatewayPromptTokens,
+                MIN_TOKENS,
+            ),
+            Self::GpuUtilization => window.mean(StepSignal::GpuUtilization),
+            Self::GpuMemory => window.mean(StepSignal::GpuMemory),
+            Self::GpuThrottled => window.mean(StepSignal::GpuThrottled),
+            Self::GpuTemperature => window.max(StepSignal::GpuTemperature),
+        }
+    }
+
+    /// The smallest relevant deviation of the value, in the unit of the measure. A change of six deviations
+    /// is an anomaly: for example 0.06 for a ratio, 3 requests, or 3 ms.
+    pub(crate) fn min_deviation(self) -> f64 {
+        match self.unit() {
+            "ratio" | "1/s" => 0.01,
+            "requests" => 0.5,
+            "s" => 0.000_5,
+            _ => 1.0,
+        }
+    }
+
+    /// The direction of a change that can harm requests.
+    pub(crate) fn adverse_change(self) -> AdverseChange {
+        match self {
+            Self::PrefixHitRatio | Self::GenerationRate => AdverseChange::Fall,
+            // A change of these measures is no harm. Clients choose their prompts, and longer prompts
+            // are in prefill for longer. The values of GPUs follow the load; faults have rules of
+            // their own.
+            Self::ReusablePrompt
+            | Self::Prefilling
+            | Self::GpuUtilization
+            | Self::GpuMemory
+            | Self::GpuThrottled
+            | Self::GpuTemperature => AdverseChange::None,
+            _ => AdverseChange::Rise,
+        }
     }
 }
 
 impl StepWindow<'_> {
     /// The value of a measure in the window. `None`: too little data.
     pub(crate) fn get(&self, measure: WindowMeasure) -> Option<f64> {
-        (measure.definition().compute)(self)
+        measure.compute(self)
     }
 
     /// The lag of the front end: the mean TTFT of the gateway minus the mean TTFT of the engine, in seconds.
@@ -200,58 +207,14 @@ impl StepWindow<'_> {
     }
 }
 
-// === impl MeasureDefinition ===
-
-impl MeasureDefinition {
-    const fn new(
-        measure: WindowMeasure,
-        name: &'static str,
-        unit: &'static str,
-        compute: fn(&StepWindow<'_>) -> Option<f64>,
-    ) -> Self {
-        Self { measure, name, unit, compute }
-    }
-
-    /// The smallest relevant deviation of the value, in the unit of the measure. A change of six deviations
-    /// is an anomaly: for example 0.06 for a ratio, 3 requests, or 3 ms.
-    pub(crate) fn min_deviation(&self) -> f64 {
-        match self.unit {
-            "ratio" | "1/s" => 0.01,
-            "requests" => 0.5,
-            "s" => 0.000_5,
-            _ => 1.0,
-        }
-    }
-
-    /// The direction of a change that can harm requests.
-    pub(crate) fn adverse_change(&self) -> AdverseChange {
-        match self.measure {
-            WindowMeasure::PrefixHitRatio | WindowMeasure::GenerationRate => AdverseChange::Fall,
-            // A change of these measures is no harm. Clients choose their prompts, and longer prompts
-            // are in prefill for longer. The values of GPUs follow the load; faults have rules of
-            // their own.
-            WindowMeasure::ReusablePrompt
-            | WindowMeasure::Prefilling
-            | WindowMeasure::GpuUtilization
-            | WindowMeasure::GpuMemory
-            | WindowMeasure::GpuThrottled
-            | WindowMeasure::GpuTemperature => AdverseChange::None,
-            _ => AdverseChange::Rise,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
     #[test]
-    fn each_measure_has_a_definition_and_a_unique_name() {
-        for (index, definition) in MEASURES.iter().enumerate() {
-            assert_eq!(definition.measure as usize, index, "{}", definition.name);
-        }
-        let names: BTreeSet<&str> = MEASURES.iter().map(|definition| definition.name).collect();
+    fn each_measure_has_a_unique_name() {
+        let names: BTreeSet<&&str> = WindowMeasure::NAMES.iter().collect();
         assert_eq!(names.len(), COUNT);
     }
 }

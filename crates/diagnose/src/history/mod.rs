@@ -13,7 +13,7 @@ mod measure;
 mod backend_history;
 
 pub use backend_history::BackendHistory;
-pub(crate) use measure::{AdverseChange, MEASURES, MIN_COMPARED_STREAMS, WindowMeasure};
+pub(crate) use measure::{AdverseChange, MIN_COMPARED_STREAMS, WindowMeasure};
 pub(crate) use sample::LONG_PROMPT_TOKENS;
 pub use sample::{BackendRequestCounts, DiagnosisSample, EVERY, GatewayObservations, SLOW_START};
 pub(crate) use statistics::{RobustBaseline, rank_correlation};

@@ -2,7 +2,7 @@
 //! too few requests for the other rules.
 
 use super::rule::DiagnosisRule;
-use crate::evaluation::{Evaluation, RuleMatch, RuleOutcome, windows};
+use crate::evaluation::{Evaluation, RuleMatch, windows};
 use crate::history::{BackendHistory, FAST, LONG_WINDOW, StepSignal, StepWindow, WindowMeasure};
 use crate::verdict::{Evidence, VerdictSeverity};
 
@@ -47,17 +47,17 @@ pub(super) const BACKEND_AVOIDED: DiagnosisRule = DiagnosisRule {
         "front_end_gap",
     ],
     needs: &[StepSignal::InFlight, StepSignal::Finished],
-    judge: judge_backend_avoided,
+    judge: |evaluation| Ok(judge_backend_avoided(evaluation)),
 };
 
-fn judge_backend_avoided(evaluation: &Evaluation<'_>) -> RuleOutcome {
+fn judge_backend_avoided(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let has_five_minutes = |history: &BackendHistory| {
         history.window(LONG_WINDOW).seconds() >= LONG_WINDOW.as_secs_f64()
     };
     let peers: Vec<&BackendHistory> =
         evaluation.peers().filter(|peer| has_five_minutes(peer) && peer.weight() > 0).collect();
     if peers.is_empty() || !has_five_minutes(evaluation.history) {
-        return RuleOutcome::Absent;
+        return None;
     }
     let weight = |history: &BackendHistory| f64::from(history.weight());
     let own_weight = weight(evaluation.history);
@@ -75,13 +75,13 @@ fn judge_backend_avoided(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let is_busy =
         |other: &StepWindow<'_>| other.fraction_at_least(StepSignal::InFlight, 1.0) >= 0.8;
     if !is_avoided || !others.iter().all(is_busy) {
-        return RuleOutcome::Absent;
+        return None;
     }
-    let Some((cause, mut evidence)) = slowness(&long, &others) else { return RuleOutcome::Absent };
+    let (cause, mut evidence) = slowness(&long, &others)?;
     let seconds = long.seconds();
     evidence.insert(0, Evidence::new("share_of_requests", own_share, "ratio", seconds));
     evidence.insert(1, Evidence::new("share_by_weight", expected, "ratio", seconds));
-    RuleOutcome::Present(RuleMatch::new(2, evidence).because(cause))
+    Some(RuleMatch::new(2, evidence).because(cause))
 }
 
 /// Number of requests that ended in the window or are in flight at its end.

@@ -2,7 +2,7 @@
 //! wait, or prefixes that were in the cache are computed again.
 
 use super::rule::DiagnosisRule;
-use crate::evaluation::{Evaluation, RuleMatch, RuleOutcome};
+use crate::evaluation::{Evaluation, RuleMatch, RuleResult};
 use crate::history::{StepSignal, StepWindow, WindowMeasure};
 use crate::verdict::VerdictSeverity;
 use std::time::Duration;
@@ -43,7 +43,7 @@ pub(super) const THRASHING: DiagnosisRule = DiagnosisRule {
     pages: true,
     explained_by: &[],
     needs: &[StepSignal::KvUsage, StepSignal::Preemptions, StepSignal::Running],
-    judge: judge_thrashing,
+    judge: |evaluation| Ok(judge_thrashing(evaluation)),
 };
 
 pub(super) const BACKLOG: DiagnosisRule = DiagnosisRule {
@@ -60,7 +60,7 @@ pub(super) const BACKLOG: DiagnosisRule = DiagnosisRule {
     pages: true,
     explained_by: &["kv_thrashing"],
     needs: &[StepSignal::KvUsage, StepSignal::Waiting, StepSignal::Running],
-    judge: judge_backlog,
+    judge: |evaluation| Ok(judge_backlog(evaluation)),
 };
 
 pub(super) const PREFIX_MISSES: DiagnosisRule = DiagnosisRule {
@@ -81,7 +81,7 @@ pub(super) const PREFIX_MISSES: DiagnosisRule = DiagnosisRule {
     judge: judge_prefix_misses,
 };
 
-fn judge_thrashing(evaluation: &Evaluation<'_>) -> RuleOutcome {
+fn judge_thrashing(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let window = evaluation.short_window();
     let preemptions = window.sum(StepSignal::Preemptions).unwrap_or(0.0);
     let rate = window.get(WindowMeasure::PreemptionRate).unwrap_or(0.0);
@@ -93,13 +93,13 @@ fn judge_thrashing(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let is_rare = share.is_some_and(|share| share < MIN_PREEMPTED_RATIO);
     let is_preempting = preemptions >= 2.0 && rate >= MIN_PREEMPTIONS_PER_SECOND;
     if had_capacity || !is_full || !is_preempting || is_rare {
-        return RuleOutcome::Absent;
+        return None;
     }
     let mut harm =
         [evaluation.slow_inter_token_evidence(), evaluation.slow_start_evidence()].concat();
     let is_harmful = share.is_none_or(|share| share >= HARMFUL_PREEMPTED_RATIO);
     if harm.is_empty() && !is_harmful {
-        return RuleOutcome::Absent;
+        return None;
     }
     let signals = 1 + usize::from(is_harmful) + harm.len() + usize::from(evaluation.has_queue());
     let mut evidence = evaluation.evidence_for_all(&[
@@ -111,7 +111,7 @@ fn judge_thrashing(evaluation: &Evaluation<'_>) -> RuleOutcome {
     evidence.append(&mut harm);
     let (recommended, remedy) = batch_size_remedy(evaluation).unzip();
     let rule_match = RuleMatch::new(signals, evidence).remedy(remedy);
-    RuleOutcome::Present(RuleMatch { recommended, ..rule_match })
+    Some(RuleMatch { recommended, ..rule_match })
 }
 
 /// A safe value of `--max-num-seqs`, and the advice to set it. `None` if the lengths of sequences or the
@@ -150,7 +150,7 @@ pub fn safe_max_num_seqs(page: &EngineLoad, mean_tokens: f64) -> Option<u32> {
     Some((SAFE_BLOCK_FILL_RATIO * blocks / blocks_per_sequence).floor().max(1.0) as u32)
 }
 
-fn judge_backlog(evaluation: &Evaluation<'_>) -> RuleOutcome {
+fn judge_backlog(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let window = evaluation.short_window();
     let [median, p90] = [0.5, 0.9].map(|q| window.quantile(StepSignal::KvUsage, q));
     let is_full = median.is_some_and(|usage| usage >= FREE_CACHE_USAGE)
@@ -162,7 +162,7 @@ fn judge_backlog(evaluation: &Evaluation<'_>) -> RuleOutcome {
     });
     let harm = evaluation.slow_start_evidence();
     if !is_full || !evaluation.has_queue() || !is_long_queue || harm.is_empty() {
-        return RuleOutcome::Absent;
+        return None;
     }
     let measures = [
         WindowMeasure::KvUsageP90,
@@ -171,20 +171,18 @@ fn judge_backlog(evaluation: &Evaluation<'_>) -> RuleOutcome {
         WindowMeasure::QueueTime,
     ];
     let evidence = [evaluation.evidence_for_all(&measures), harm.clone()].concat();
-    RuleOutcome::Present(RuleMatch::new(1 + harm.len(), evidence))
+    Some(RuleMatch::new(1 + harm.len(), evidence))
 }
 
-fn judge_prefix_misses(evaluation: &Evaluation<'_>) -> RuleOutcome {
+fn judge_prefix_misses(evaluation: &Evaluation<'_>) -> RuleResult {
     let window = evaluation.short_window();
     let Some(usual) = evaluation.baseline(WindowMeasure::PrefixHitRatio) else {
-        return RuleOutcome::Unknown(
-            "its usual hit ratio, which is known after five minutes with traffic",
-        );
+        return Err(vec!["its usual hit ratio, which is known after five minutes with traffic"]);
     };
     let (Some(ratio), Some(reusable)) =
         (window.get(WindowMeasure::PrefixHitRatio), window.get(WindowMeasure::ReusablePrompt))
     else {
-        return RuleOutcome::Absent;
+        return Ok(None);
     };
     let recent = evaluation.recent_window();
     let is_over = recent
@@ -196,10 +194,10 @@ fn judge_prefix_misses(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let is_slower = [WindowMeasure::EngineTtft, WindowMeasure::Ttft]
         .map(|measure| evaluation.has_risen(measure, 1.3));
     if !has_fallen || !is_shared || is_slower == [false, false] {
-        return RuleOutcome::Absent;
+        return Ok(None);
     }
     if evaluation.history.has_restarted_within(Duration::from_mins(10)) {
-        return RuleOutcome::Absent;
+        return Ok(None);
     }
     let signals = 1 + is_slower.iter().filter(|is_slower| **is_slower).count();
     let measures = [
@@ -210,7 +208,7 @@ fn judge_prefix_misses(evaluation: &Evaluation<'_>) -> RuleOutcome {
         WindowMeasure::KvUsageP90,
     ];
     let rule_match = RuleMatch::new(signals, evaluation.evidence_for_all(&measures));
-    RuleOutcome::Present(rule_match.because(prefix_miss_cause(&window)))
+    Ok(Some(rule_match.because(prefix_miss_cause(&window))))
 }
 
 /// The cause of the prefix misses in a window. Only called if the rule `prefix_cache_misses` matches.

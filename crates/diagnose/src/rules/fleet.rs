@@ -2,7 +2,7 @@
 //! while requests wait.
 
 use super::rule::DiagnosisRule;
-use crate::evaluation::{Evaluation, RuleMatch, RuleOutcome, has_queue};
+use crate::evaluation::{Evaluation, RuleMatch, has_queue};
 use crate::history::{BackendHistory, FAST, HistoryStep, StepSignal, StepWindow, WindowMeasure};
 use crate::verdict::VerdictSeverity;
 use std::time::Duration;
@@ -35,7 +35,7 @@ pub(super) const GPU_UNDERUSED: DiagnosisRule = DiagnosisRule {
     pages: false,
     explained_by: &["blind"],
     needs: &[StepSignal::Running, StepSignal::Waiting],
-    judge: judge_gpu_underused,
+    judge: |evaluation| Ok(judge_gpu_underused(evaluation)),
 };
 
 pub(super) const IMBALANCE: DiagnosisRule = DiagnosisRule {
@@ -65,10 +65,10 @@ pub(super) const IMBALANCE: DiagnosisRule = DiagnosisRule {
         "memory_leak",
     ],
     needs: &[StepSignal::Running, StepSignal::Waiting, StepSignal::KvUsage],
-    judge: judge_imbalance,
+    judge: |evaluation| Ok(judge_imbalance(evaluation)),
 };
 
-fn judge_gpu_underused(evaluation: &Evaluation<'_>) -> RuleOutcome {
+fn judge_gpu_underused(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let window = evaluation.short_window();
     // The backend must also be idle in the newest step: if it has just got requests, for example after
     // a drain, it is no longer underused.
@@ -84,7 +84,7 @@ fn judge_gpu_underused(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let queueing = queueing.count();
     let is_warm = is_warm(evaluation.history);
     if !is_idle || (!is_gateway_queueing && queueing == 0) || !is_warm {
-        return RuleOutcome::Absent;
+        return None;
     }
     let cause = if is_gateway_queueing {
         "requests wait in the gateway"
@@ -99,9 +99,7 @@ fn judge_gpu_underused(evaluation: &Evaluation<'_>) -> RuleOutcome {
         WindowMeasure::GenerationRate,
         WindowMeasure::GpuUtilization,
     ];
-    RuleOutcome::Present(
-        RuleMatch::new(signals, evaluation.evidence_for_all(&measures)).because(cause),
-    )
+    Some(RuleMatch::new(signals, evaluation.evidence_for_all(&measures)).because(cause))
 }
 
 /// Whether `other` started at least [`UNDERUSE_FACTOR`] times as many requests as `own` in the short window.
@@ -150,13 +148,10 @@ fn is_slower(own: &StepWindow<'_>, other: &StepWindow<'_>) -> bool {
     })
 }
 
-fn judge_imbalance(evaluation: &Evaluation<'_>) -> RuleOutcome {
+fn judge_imbalance(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let others = warm_peers_by_requests(evaluation);
-    let own_requests = mean_engine_requests(evaluation.history);
-    let (Some(own_requests), Some((min_requests, least_busy))) = (own_requests, others.first())
-    else {
-        return RuleOutcome::Absent;
-    };
+    let own_requests = mean_engine_requests(evaluation.history)?;
+    let (min_requests, least_busy) = others.first()?;
     let is_busiest = others.iter().all(|(work, _)| *work <= own_requests);
     let total = own_requests + others.iter().map(|(work, _)| work).sum::<f64>();
     // If the least busy backend is idle, the rule `gpu_underused` applies instead.
@@ -166,14 +161,14 @@ fn judge_imbalance(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let is_always =
         window.step_fraction_at_least(engine_requests, IMBALANCE_FACTOR * min_requests) >= 0.8;
     if !is_busiest || own_requests < IMBALANCE_FACTOR * min_requests || !is_shared || !is_always {
-        return RuleOutcome::Absent;
+        return None;
     }
     let usage = window.get(WindowMeasure::KvUsage).zip(other.get(WindowMeasure::KvUsage));
     let is_fuller = usage.is_some_and(|(own, other)| own - other >= MIN_KV_USAGE_DIFFERENCE);
     let only_this_queues = evaluation.has_queue() && !has_queue(least_busy);
     let is_slower = is_slower(&window, &other);
     if !(only_this_queues || is_slower && is_fuller) {
-        return RuleOutcome::Absent;
+        return None;
     }
     let signals =
         [is_fuller, only_this_queues, is_slower].iter().filter(|is_present| **is_present).count();
@@ -190,5 +185,5 @@ fn judge_imbalance(evaluation: &Evaluation<'_>) -> RuleOutcome {
          a KV usage of {:.0} %.",
         100.0 * other.get(WindowMeasure::KvUsage).unwrap_or(0.0)
     );
-    RuleOutcome::Present(rule_match.remedy(Some(comparison)))
+    Some(rule_match.remedy(Some(comparison)))
 }

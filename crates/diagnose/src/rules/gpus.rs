@@ -1,7 +1,7 @@
 //! The rules about the GPUs of a backend. Their data comes from the metrics pages of GPU exporters.
 
 use super::rule::DiagnosisRule;
-use crate::evaluation::{Evaluation, RuleMatch, RuleOutcome};
+use crate::evaluation::{Evaluation, RuleMatch, RuleResult};
 use crate::history::{StepSignal, WindowMeasure};
 use crate::verdict::{Evidence, VerdictSeverity};
 
@@ -27,7 +27,7 @@ pub(super) const THROTTLED: DiagnosisRule = DiagnosisRule {
     pages: false,
     explained_by: &[],
     needs: &[StepSignal::GpuThrottled],
-    judge: judge_throttled,
+    judge: |evaluation| Ok(judge_throttled(evaluation)),
 };
 
 pub(super) const MEMORY_GROWTH: DiagnosisRule = DiagnosisRule {
@@ -62,12 +62,12 @@ pub(super) const IDLE_WITH_QUEUE: DiagnosisRule = DiagnosisRule {
     pages: false,
     explained_by: &["blind", "kv_thrashing"],
     needs: &[StepSignal::GpuUtilization, StepSignal::Waiting],
-    judge: judge_idle_with_queue,
+    judge: |evaluation| Ok(judge_idle_with_queue(evaluation)),
 };
 
-fn judge_throttled(evaluation: &Evaluation<'_>) -> RuleOutcome {
+fn judge_throttled(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     if !is_throttled(evaluation) {
-        return RuleOutcome::Absent;
+        return None;
     }
     let mut evidence = evaluation.evidence_for_all(&[
         WindowMeasure::GpuThrottled,
@@ -78,7 +78,7 @@ fn judge_throttled(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let signals = 1 + slow.len();
     let cause = (!slow.is_empty()).then_some("tokens are late at the same time");
     evidence.extend(slow);
-    RuleOutcome::Present(RuleMatch { cause, ..RuleMatch::new(signals, evidence) })
+    Some(RuleMatch { cause, ..RuleMatch::new(signals, evidence) })
 }
 
 /// Whether a GPU of the backend lowered its clock because of a fault in at least 80 % of the last
@@ -91,12 +91,12 @@ pub(super) fn is_throttled(evaluation: &Evaluation<'_>) -> bool {
         && window.fraction_at_least(StepSignal::GpuThrottled, 0.5) >= 0.8
 }
 
-fn judge_memory_growth(evaluation: &Evaluation<'_>) -> RuleOutcome {
+fn judge_memory_growth(evaluation: &Evaluation<'_>) -> RuleResult {
     let memory = evaluation.history.gpu_memory();
     if !memory.is_known() {
-        return RuleOutcome::Unknown("half an hour of GPU memory");
+        return Err(vec!["half an hour of GPU memory"]);
     }
-    let Some(growth) = memory.growth() else { return RuleOutcome::Absent };
+    let Some(growth) = memory.growth() else { return Ok(None) };
     let evidence = |measure, value, unit| Evidence::new(measure, value, unit, growth.seconds);
     let mut values = vec![
         evidence("gpu_memory_growth", growth.bytes_per_hour / GIB, "GiB/h"),
@@ -106,16 +106,16 @@ fn judge_memory_growth(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let is_near = growth.hours_until_full <= NEAR_HOURS;
     let rule_match = RuleMatch::new(1 + usize::from(is_near), values);
     let cause = "the memory is full within a day at this rate";
-    RuleOutcome::Present(if is_near { rule_match.because(cause) } else { rule_match })
+    Ok(Some(if is_near { rule_match.because(cause) } else { rule_match }))
 }
 
-fn judge_idle_with_queue(evaluation: &Evaluation<'_>) -> RuleOutcome {
+fn judge_idle_with_queue(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let window = evaluation.short_window();
     let busy = window.fraction_at_least(StepSignal::GpuUtilization, IDLE_UTILIZATION);
     let is_idle_now =
         window.latest(StepSignal::GpuUtilization).is_none_or(|it| it < IDLE_UTILIZATION);
     if !evaluation.has_queue() || busy > 0.2 || !is_idle_now {
-        return RuleOutcome::Absent;
+        return None;
     }
     let mut evidence = evaluation.evidence_for_all(&[
         WindowMeasure::GpuUtilization,
@@ -126,5 +126,5 @@ fn judge_idle_with_queue(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let slow = evaluation.slow_start_evidence();
     let signals = 2 + usize::from(!slow.is_empty());
     evidence.extend(slow);
-    RuleOutcome::Present(RuleMatch::new(signals, evidence))
+    Some(RuleMatch::new(signals, evidence))
 }

@@ -1,7 +1,7 @@
 //! The rule about requests that never end and KV blocks that are never freed.
 
 use super::rule::DiagnosisRule;
-use crate::evaluation::{Evaluation, RuleMatch, RuleOutcome};
+use crate::evaluation::{Evaluation, RuleMatch, RuleResult};
 use crate::history::{EVERY, StepSignal, WindowMeasure};
 use crate::verdict::VerdictSeverity;
 use std::time::Duration;
@@ -32,7 +32,7 @@ pub(super) const MEMORY_LEAK: DiagnosisRule = DiagnosisRule {
     judge: judge_memory_leak,
 };
 
-fn judge_memory_leak(evaluation: &Evaluation<'_>) -> RuleOutcome {
+fn judge_memory_leak(evaluation: &Evaluation<'_>) -> RuleResult {
     let window = evaluation.history.window(LEAK_WINDOW);
     let held: Vec<f64> = window.idle_values(StepSignal::KvUsage).collect();
     if held.len() >= LEAK_WINDOW_STEPS && held.iter().all(|usage| *usage >= MIN_LEAKED_KV_USAGE) {
@@ -42,10 +42,10 @@ fn judge_memory_leak(evaluation: &Evaluation<'_>) -> RuleOutcome {
             WindowMeasure::Waiting,
         ]);
         let rule_match = RuleMatch::new(2, evidence);
-        return RuleOutcome::Present(rule_match.because("KV blocks are held without any request"));
+        return Ok(Some(rule_match.because("KV blocks are held without any request")));
     }
     if !window.has_signal(StepSignal::InFlight) {
-        return RuleOutcome::Unknown("gateway");
+        return Err(vec!["gateway"]);
     }
     let surplus: Vec<f64> = window.foreign_requests().collect();
     let min_surplus = surplus.iter().copied().fold(f64::INFINITY, f64::min);
@@ -54,7 +54,7 @@ fn judge_memory_leak(evaluation: &Evaluation<'_>) -> RuleOutcome {
         || min_surplus < MIN_ORPHANED_REQUESTS
         || has_other_clients(evaluation, max_surplus - min_surplus)
     {
-        return RuleOutcome::Absent;
+        return Ok(None);
     }
     let evidence = evaluation.evidence_for_all(&[
         WindowMeasure::Running,
@@ -65,7 +65,7 @@ fn judge_memory_leak(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let has_cancelled =
         evaluation.long_window().sum(StepSignal::Cancelled).is_some_and(|count| count >= 1.0);
     let rule_match = RuleMatch::new(1 + usize::from(has_cancelled), evidence);
-    RuleOutcome::Present(rule_match.because("the engine runs requests that no client waits for"))
+    Ok(Some(rule_match.because("the engine runs requests that no client waits for")))
 }
 
 /// Whether other clients probably send requests directly to the backend. The requests of other clients end,

@@ -16,7 +16,7 @@ mod request_flow;
 mod slow_engine;
 
 use crate::history::StepSignal;
-use crate::verdict::VerdictSeverity;
+use crate::verdict::{VerdictDescription, VerdictScope, VerdictSeverity};
 
 pub use cache::safe_max_num_seqs;
 pub use rule::DiagnosisRule;
@@ -106,12 +106,22 @@ impl DiagnosisRule {
         Some(RequestEvidence { sum, count, min_count })
     }
 
-    /// The severities that the verdict can have, in words. A warning about requests becomes critical if many
-    /// first outputs are late.
-    pub(crate) fn severities(&self) -> &'static str {
-        match self.severity {
-            VerdictSeverity::Warning if self.is_about_requests() => "warning or critical",
-            severity => severity.as_str(),
+    /// The texts of the rule. A warning about requests becomes critical if many first outputs are late.
+    pub(crate) fn description(&self) -> VerdictDescription {
+        VerdictDescription {
+            name: self.name,
+            scope: VerdictScope::Backend,
+            is_about_state: false,
+            severity: match self.severity {
+                VerdictSeverity::Warning if self.is_about_requests() => "warning or critical",
+                severity => severity.as_str(),
+            },
+            meaning: self.meaning,
+            evidence: self.evidence,
+            excluded: self.excluded,
+            remedy: self.remedy,
+            disproof: self.disproof,
+            pages: self.pages,
         }
     }
 

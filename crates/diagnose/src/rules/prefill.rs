@@ -3,7 +3,7 @@
 
 use super::cache::{FREE_CACHE_USAGE, FULL_CACHE_USAGE};
 use super::rule::DiagnosisRule;
-use crate::evaluation::{Evaluation, RuleMatch, RuleOutcome};
+use crate::evaluation::{Evaluation, RuleMatch};
 use crate::history::{HistoryStep, LONG_PROMPT_TOKENS, StepSignal, StepWindow, WindowMeasure};
 use crate::verdict::VerdictSeverity;
 
@@ -49,7 +49,7 @@ pub(super) const DECODE_STARVATION: DiagnosisRule = DiagnosisRule {
     pages: false,
     explained_by: &["kv_thrashing"],
     needs: &[StepSignal::GapP99, StepSignal::KvUsage, StepSignal::Waiting],
-    judge: judge_decode_starvation,
+    judge: |evaluation| Ok(judge_decode_starvation(evaluation)),
 };
 
 pub(super) const PREFILL_STARVATION: DiagnosisRule = DiagnosisRule {
@@ -70,10 +70,10 @@ pub(super) const PREFILL_STARVATION: DiagnosisRule = DiagnosisRule {
     pages: false,
     explained_by: &["kv_thrashing", "kv_backlog", "slow_engine"],
     needs: &[StepSignal::Waiting, StepSignal::KvUsage, StepSignal::Queued],
-    judge: judge_prefill_starvation,
+    judge: |evaluation| Ok(judge_prefill_starvation(evaluation)),
 };
 
-fn judge_decode_starvation(evaluation: &Evaluation<'_>) -> RuleOutcome {
+fn judge_decode_starvation(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let window = evaluation.short_window();
     let harm = evaluation.slow_inter_token_evidence();
     let gap = evaluation.evidence(WindowMeasure::GapP99).map_or(0.0, |evidence| evidence.value);
@@ -89,7 +89,7 @@ fn judge_decode_starvation(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let has_long_prompt =
         longest >= LONG_PROMPT_TOKENS || longest >= LONGER_PROMPT_TOKENS && is_longer;
     if harm.is_empty() || !is_slow || has_other_cause || !has_long_prompt {
-        return RuleOutcome::Absent;
+        return None;
     }
     let stalled = window.max(StepSignal::Stalled).unwrap_or(0.0);
     let in_flight = window.get(WindowMeasure::InFlight).unwrap_or(0.0);
@@ -103,10 +103,10 @@ fn judge_decode_starvation(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let signals = 1 + harm.len() + usize::from(has_many_stalled);
     let rule_match = RuleMatch::new(signals, evaluation.evidence_for_all(&measures));
     let longest = format!("The longest prompt had about {longest:.0} tokens.");
-    RuleOutcome::Present(rule_match.remedy(Some(longest)))
+    Some(rule_match.remedy(Some(longest)))
 }
 
-fn judge_prefill_starvation(evaluation: &Evaluation<'_>) -> RuleOutcome {
+fn judge_prefill_starvation(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let window = evaluation.short_window();
     let usage = window.quantile(StepSignal::KvUsage, 0.9);
     let has_free_blocks = usage.is_some_and(|usage| usage < FREE_CACHE_USAGE);
@@ -121,7 +121,7 @@ fn judge_prefill_starvation(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let is_burst = !evaluation.has_queue() && is_burst(evaluation);
     let has_queue = evaluation.has_queue() || is_burst;
     if !has_free_blocks || !has_queue || !is_mostly_queue_time || harm.is_empty() {
-        return RuleOutcome::Absent;
+        return None;
     }
     let measures = [
         WindowMeasure::QueueTime,
@@ -139,7 +139,7 @@ fn judge_prefill_starvation(evaluation: &Evaluation<'_>) -> RuleOutcome {
     // condition, so the confidence is at most medium.
     let signals = (1 + harm.len()).min(if limit.is_some() { usize::MAX } else { 2 });
     let rule_match = RuleMatch::new(signals, evidence).because(cause);
-    RuleOutcome::Present(rule_match.remedy(Some(remedy.to_owned())))
+    Some(rule_match.remedy(Some(remedy.to_owned())))
 }
 
 /// The cause of a queue that is empty between bursts of requests, and the remedy.

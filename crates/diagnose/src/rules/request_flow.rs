@@ -2,7 +2,7 @@
 //! and time that requests lose before they reach the engine.
 
 use super::rule::DiagnosisRule;
-use crate::evaluation::{ANOMALY_Z_SCORE, Evaluation, RuleMatch, RuleOutcome, windows};
+use crate::evaluation::{ANOMALY_Z_SCORE, Evaluation, RuleMatch, RuleResult, windows};
 use crate::harm::{HARMED_SHARE, is_share_above};
 use crate::history::{
     FAST, HistoryStep, MIN_COMPARED_STREAMS, RECENT, StepSignal, StepWindow, WindowMeasure,
@@ -70,7 +70,7 @@ pub(super) const BLIND: DiagnosisRule = DiagnosisRule {
     pages: false,
     explained_by: &[],
     needs: &[],
-    judge: judge_blind,
+    judge: |evaluation| Ok(judge_blind(evaluation)),
 };
 
 pub(super) const STALLS: DiagnosisRule = DiagnosisRule {
@@ -89,7 +89,7 @@ pub(super) const STALLS: DiagnosisRule = DiagnosisRule {
     pages: true,
     explained_by: &["kv_thrashing", "decode_starvation"],
     needs: &[StepSignal::Stalls, StepSignal::Stalled, StepSignal::InFlight],
-    judge: judge_stalls,
+    judge: |evaluation| Ok(judge_stalls(evaluation)),
 };
 
 pub(super) const ABORT_SPIKE: DiagnosisRule = DiagnosisRule {
@@ -134,14 +134,14 @@ pub(super) const FRONT_END_GAP: DiagnosisRule = DiagnosisRule {
     pages: false,
     explained_by: &[],
     needs: &[StepSignal::FirstTokens, StepSignal::FirstOutputs],
-    judge: judge_front_end_gap,
+    judge: |evaluation| Ok(judge_front_end_gap(evaluation)),
 };
 
-fn judge_blind(evaluation: &Evaluation<'_>) -> RuleOutcome {
+fn judge_blind(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let window = evaluation.short_window();
     if is_page_frozen(&evaluation.history.window(FROZEN_WINDOW)) {
         let rule_match = RuleMatch::new(2, evaluation.evidence_for_all(&[WindowMeasure::InFlight]));
-        return RuleOutcome::Present(rule_match.because(
+        return Some(rule_match.because(
             "its metrics page stands still while requests of the gateway end there: a cache or a proxy \
              answers in its place",
         ));
@@ -150,9 +150,9 @@ fn judge_blind(evaluation: &Evaluation<'_>) -> RuleOutcome {
     let missing = steps - window.values(StepSignal::Running).count() as f64;
     let is_fresh = window.latest(StepSignal::Running).is_some();
     if missing < MIN_MISSING_STEPS || is_fresh {
-        return RuleOutcome::Absent;
+        return None;
     }
-    RuleOutcome::Present(RuleMatch::new(2, evaluation.evidence_for_all(&[WindowMeasure::InFlight])))
+    Some(RuleMatch::new(2, evaluation.evidence_for_all(&[WindowMeasure::InFlight])))
 }
 
 /// Whether no counter of the metrics page changed in the window although requests with output ended.
@@ -169,7 +169,7 @@ fn is_page_frozen(window: &StepWindow<'_>) -> bool {
         && steps >= MIN_UNCOUNTED_STEPS
 }
 
-fn judge_stalls(evaluation: &Evaluation<'_>) -> RuleOutcome {
+fn judge_stalls(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let window = evaluation.short_window();
     let stalls = window.sum(StepSignal::Stalls).unwrap_or(0.0);
     let streams = window.sum(StepSignal::FirstOutputs).unwrap_or(0.0);
@@ -194,7 +194,7 @@ fn judge_stalls(evaluation: &Evaluation<'_>) -> RuleOutcome {
         recent.sum(StepSignal::Stalls) == Some(0.0) && recent.max(StepSignal::Stalled) == Some(0.0);
     let is_found = has_many_stalls || has_stalled_streams;
     if !stalls_few_streams && (is_over || !is_found) {
-        return RuleOutcome::Absent;
+        return None;
     }
     let tokens = window.get(WindowMeasure::GenerationRate);
     let is_not_generating = tokens.is_some_and(|rate| rate < 1.0) && in_flight >= 1.0;
@@ -212,7 +212,7 @@ fn judge_stalls(evaluation: &Evaluation<'_>) -> RuleOutcome {
     ];
     let signals = signals.iter().filter(|is_present| **is_present).count();
     let rule_match = RuleMatch::new(signals, evaluation.evidence_for_all(&measures));
-    RuleOutcome::Present(rule_match.because(stall_cause(evaluation, &window)))
+    Some(rule_match.because(stall_cause(evaluation, &window)))
 }
 
 /// Whether a backend with few streams has stalled streams repeatedly, and a significant share of them.
@@ -249,25 +249,25 @@ fn stall_cause(evaluation: &Evaluation<'_>, window: &StepWindow<'_>) -> &'static
     }
 }
 
-fn judge_abort_spike(evaluation: &Evaluation<'_>) -> RuleOutcome {
+fn judge_abort_spike(evaluation: &Evaluation<'_>) -> RuleResult {
     let window = evaluation.short_window();
-    let Some(ratio) = window.get(WindowMeasure::CancelRatio) else { return RuleOutcome::Absent };
+    let Some(ratio) = window.get(WindowMeasure::CancelRatio) else { return Ok(None) };
     let cancelled = window.sum(StepSignal::Cancelled).unwrap_or(0.0);
     let is_over = evaluation.recent_window().sum(StepSignal::Cancelled) == Some(0.0);
     if ratio < 0.1 || cancelled < 5.0 || is_over {
-        return RuleOutcome::Absent;
+        return Ok(None);
     }
     let Some(usual) = evaluation.baseline(WindowMeasure::CancelRatio) else {
-        return RuleOutcome::Unknown(
+        return Err(vec![
             "its usual share of disconnecting clients, which is known after five minutes",
-        );
+        ]);
     };
     // A number of disconnects of at least `count * usual + ANOMALY_Z_SCORE * deviation` occurs by chance
     // less than once in a year.
     let (usual, count) = (usual.median.max(MIN_CANCEL_RATIO), cancelled / ratio);
     let deviation = (count * usual * (1.0 - usual).max(0.01)).sqrt();
     if ratio < 3.0 * usual || cancelled < count * usual + ANOMALY_Z_SCORE * deviation {
-        return RuleOutcome::Absent;
+        return Ok(None);
     }
     let mean_seconds =
         window.ratio(StepSignal::CancelSeconds, StepSignal::Cancelled, 1.0).unwrap_or(0.0);
@@ -289,10 +289,10 @@ fn judge_abort_spike(evaluation: &Evaluation<'_>) -> RuleOutcome {
     );
     let cause =
         if is_timeout { "a timeout of the clients" } else { "clients do not wait any longer" };
-    RuleOutcome::Present(rule_match.because(cause).remedy(Some(waited)))
+    Ok(Some(rule_match.because(cause).remedy(Some(waited))))
 }
 
-fn judge_front_end_gap(evaluation: &Evaluation<'_>) -> RuleOutcome {
+fn judge_front_end_gap(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let (short, recent) = (evaluation.short_window(), evaluation.recent_window());
     let recent_lag = lag_above_peers(evaluation);
     let has_few = recent_lag.is_none()
@@ -302,9 +302,7 @@ fn judge_front_end_gap(evaluation: &Evaluation<'_>) -> RuleOutcome {
         None if has_few => evaluation.long_window(),
         None => short,
     };
-    let Some(lag) = recent_lag.or_else(|| window.get(WindowMeasure::FrontEnd)) else {
-        return RuleOutcome::Absent;
-    };
+    let lag = recent_lag.or_else(|| window.get(WindowMeasure::FrontEnd))?;
     let ttft = window.get(WindowMeasure::Ttft).unwrap_or(0.0);
     let min_lag = if has_few { MIN_LAG_SECONDS_OF_FEW } else { MIN_LAG_SECONDS };
     let is_significant = lag >= min_lag.max(MIN_LAG_RATIO * ttft);
@@ -317,7 +315,7 @@ fn judge_front_end_gap(evaluation: &Evaluation<'_>) -> RuleOutcome {
         .zip(recent.ratio(StepSignal::FirstTokenSeconds, StepSignal::FirstTokens, min_count))
         .is_some_and(|(gateway, engine)| gateway - engine < MIN_LAG_SECONDS);
     if !is_significant || !is_new || is_over {
-        return RuleOutcome::Absent;
+        return None;
     }
     let in_engine = window.get(WindowMeasure::Running).unwrap_or(0.0)
         + window.get(WindowMeasure::Waiting).unwrap_or(0.0);
@@ -332,10 +330,10 @@ fn judge_front_end_gap(evaluation: &Evaluation<'_>) -> RuleOutcome {
         WindowMeasure::Running,
     ];
     let mut evidence = evaluation.evidence_for_all(&measures);
-    let name = WindowMeasure::FrontEnd.definition().name;
+    let name = WindowMeasure::FrontEnd.as_str();
     let usual = evaluation.baseline(WindowMeasure::FrontEnd).map(|usual| usual.median);
     evidence.insert(0, Evidence { usual, ..Evidence::new(name, lag, "s", window.seconds()) });
-    RuleOutcome::Present(RuleMatch::new(signals, evidence))
+    Some(RuleMatch::new(signals, evidence))
 }
 
 /// The lag of the front end in the recent window, in seconds, if it is significant and the lag of each peer

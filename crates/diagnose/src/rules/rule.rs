@@ -1,6 +1,6 @@
 //! A rule: its texts, the signals that it needs, and the function that evaluates it.
 
-use crate::evaluation::{Evaluation, RuleOutcome};
+use crate::evaluation::{Evaluation, RuleResult};
 use crate::history::StepSignal;
 use crate::verdict::VerdictSeverity;
 
@@ -29,20 +29,22 @@ pub struct DiagnosisRule {
     /// The signals without which the rule is undetermined.
     pub(super) needs: &'static [StepSignal],
     /// Evaluates the rule. All signals in `needs` are available.
-    pub(super) judge: fn(&Evaluation<'_>) -> RuleOutcome,
+    pub(super) judge: fn(&Evaluation<'_>) -> RuleResult,
 }
 
 impl DiagnosisRule {
     /// Evaluates the rule. If signals are missing, the error is the list of the sources of these signals.
-    pub(crate) fn judge(
-        &self,
-        evaluation: &Evaluation<'_>,
-    ) -> Result<RuleOutcome, Vec<&'static str>> {
+    /// `has_expired`: the evidence no longer counts, so the condition does not hold.
+    pub(crate) fn judge(&self, evaluation: &Evaluation<'_>, has_expired: bool) -> RuleResult {
         let window = evaluation.short_window();
         let is_missing = |signal: &&StepSignal| !window.has_signal(**signal);
         let mut missing: Vec<&'static str> =
             self.needs.iter().filter(is_missing).map(|signal| signal.source()).collect();
         missing.dedup();
-        if missing.is_empty() { Ok((self.judge)(evaluation)) } else { Err(missing) }
+        match missing.is_empty() {
+            false => Err(missing),
+            true if has_expired => Ok(None),
+            true => (self.judge)(evaluation),
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::gpus;
 use super::rule::DiagnosisRule;
-use crate::evaluation::{Evaluation, RuleMatch, RuleOutcome, windows};
+use crate::evaluation::{Evaluation, RuleMatch, windows};
 use crate::history::{FAST, LONG_PROMPT_TOKENS, StepSignal, StepWindow, WindowMeasure};
 use crate::verdict::VerdictSeverity;
 
@@ -38,29 +38,28 @@ pub(super) const SLOW_ENGINE: DiagnosisRule = DiagnosisRule {
     pages: false,
     explained_by: &["kv_thrashing", "decode_starvation"],
     needs: &[StepSignal::InterTokenSeconds, StepSignal::Gaps, StepSignal::Running],
-    judge: judge_slow_engine,
+    judge: |evaluation| Ok(judge_slow_engine(evaluation)),
 };
 
-fn judge_slow_engine(evaluation: &Evaluation<'_>) -> RuleOutcome {
+fn judge_slow_engine(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let window = evaluation.short_window();
     // A slow engine generates few tokens, and routing avoids it. Over the whole last minute, the
     // many tokens from before the fault would outweigh the few slow tokens.
     let recent = evaluation.recent_window();
-    let own = recent.ratio(StepSignal::InterTokenSeconds, StepSignal::Gaps, MIN_GAPS);
-    let Some(own) = own else { return RuleOutcome::Absent };
+    let own = recent.ratio(StepSignal::InterTokenSeconds, StepSignal::Gaps, MIN_GAPS)?;
     let peers = windows(evaluation.peers(), FAST);
     let peers: Vec<(f64, f64)> = peers.iter().filter_map(speed_and_batch).collect();
     // The median of the times of the peers: at least half of the peers are as fast or faster.
     let mut times: Vec<f64> = peers.iter().map(|(time, _)| *time).collect();
     times.sort_by(f64::total_cmp);
-    let Some(median) = times.get(times.len() / 2).copied() else { return RuleOutcome::Absent };
+    let median = times.get(times.len() / 2).copied()?;
     let batch = peers.iter().map(|(_, running)| running).sum::<f64>() / peers.len() as f64;
     let running = window.get(WindowMeasure::Running).unwrap_or(0.0);
     let is_larger_batch = running > BATCH_FACTOR * batch + BATCH_SURPLUS;
     let is_preempting = window.sum(StepSignal::Preemptions).is_some_and(|count| count >= 2.0);
     let is_slow = own >= SLOW_FACTOR * median && own >= MIN_INTER_TOKEN_SECONDS;
     if !is_slow || is_larger_batch || is_preempting || computes_long_prompts(evaluation) {
-        return RuleOutcome::Absent;
+        return None;
     }
     let measures = [
         WindowMeasure::EngineInterToken,
@@ -87,7 +86,7 @@ fn judge_slow_engine(evaluation: &Evaluation<'_>) -> RuleOutcome {
     }
     let signals = if is_one { signals.min(2) } else { signals } + usize::from(is_throttled);
     let rule_match = RuleMatch::new(signals, evidence).remedy(Some(comparison));
-    RuleOutcome::Present(if is_throttled { rule_match.because(THROTTLED) } else { rule_match })
+    Some(if is_throttled { rule_match.because(THROTTLED) } else { rule_match })
 }
 
 /// Whether the engine computes prompts that are so long that they delay the tokens of all its streams. The

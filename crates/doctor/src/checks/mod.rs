@@ -14,42 +14,20 @@ mod tests;
 
 use super::facts::{BackendFacts, DoctorFacts};
 use super::finding::{Finding, Remark};
-
-/// One check: a row of [`CHECKS`].
-pub struct DoctorCheck {
-    /// The name of the check in reports.
-    pub name: &'static str,
-    /// Whether the check runs for each backend or once, and under which condition.
-    scope: CheckScope,
-}
+use CheckScope::{AllBackends, Once, ReachedBackends};
 
 type BackendCheck = fn(&BackendFacts, &DoctorFacts) -> Vec<Remark>;
 
-enum CheckScope {
+/// Whether a check runs for each backend or once, and under which condition.
+pub enum CheckScope {
     /// The check runs for each backend that responds and is no listener of a gateway.
     ReachedBackends(BackendCheck),
     /// The check runs for each configured backend, even if it does not respond or is a listener of
     /// a gateway.
     AllBackends(BackendCheck),
-    /// The check runs once, for all facts, if `needs` returns true, that is, if the facts that it needs were
-    /// gathered.
-    Once { needs: fn(&DoctorFacts) -> bool, check: fn(&DoctorFacts) -> Vec<Remark> },
-}
-
-const fn for_reached_backends(name: &'static str, check: BackendCheck) -> DoctorCheck {
-    DoctorCheck { name, scope: CheckScope::ReachedBackends(check) }
-}
-
-const fn for_all_backends(name: &'static str, check: BackendCheck) -> DoctorCheck {
-    DoctorCheck { name, scope: CheckScope::AllBackends(check) }
-}
-
-const fn once(
-    name: &'static str,
-    needs: fn(&DoctorFacts) -> bool,
-    check: fn(&DoctorFacts) -> Vec<Remark>,
-) -> DoctorCheck {
-    DoctorCheck { name, scope: CheckScope::Once { needs, check } }
+    /// The check, which is the second function, runs once, for all facts, if the first function returns true,
+    /// that is, if the facts that the check needs were gathered.
+    Once(fn(&DoctorFacts) -> bool, fn(&DoctorFacts) -> Vec<Remark>),
 }
 
 /// Whether at least one backend responds and is no listener of a gateway.
@@ -57,46 +35,46 @@ fn has_reached(facts: &DoctorFacts) -> bool {
     facts.backends.iter().any(BackendFacts::is_backend)
 }
 
-/// All checks, in the order of reports.
-pub const CHECKS: [DoctorCheck; 30] = [
-    for_all_backends("reachable", reachability::reachable),
-    for_reached_backends("health", reachability::health),
-    for_all_backends("server", reachability::server),
-    for_reached_backends("version", reachability::version),
-    for_all_backends("key", reachability::key),
-    for_reached_backends("models", reachability::models),
-    for_reached_backends("metrics", metrics::metrics),
-    for_reached_backends("engine_metrics", metrics::engine_metrics),
-    for_reached_backends("scrape_time", metrics::scrape_time),
-    for_reached_backends("sleep", engine::sleep),
-    for_reached_backends("prefix_caching", engine::prefix_caching),
-    for_reached_backends("queue_limit", engine::queue_limit),
-    for_reached_backends("exposed", exposure::exposed),
-    for_reached_backends("unauthenticated", exposure::unauthenticated),
-    for_reached_backends("clock", connection::clock),
-    for_reached_backends("keep_alive", connection::keep_alive),
-    for_reached_backends("intermediary", connection::intermediary),
-    for_reached_backends("stream", connection::stream),
-    for_reached_backends("request_id", optional_features::request_id),
-    for_reached_backends("cached_tokens", optional_features::cached_tokens),
-    for_reached_backends("engine_times", optional_features::engine_times),
-    for_reached_backends("forced_usage", optional_features::forced_usage),
-    for_reached_backends("kv_events", optional_features::kv_events),
-    once("not_probed", has_reached, optional_features::not_probed),
-    once("fleet", |facts| facts.backends.is_empty() || has_reached(facts), fleet::fleet),
-    once("named_models", has_reached, configuration::named_models),
-    once("open_ports", |facts| facts.is_configured, configuration::open_ports),
-    once("start", |facts| facts.is_configured && facts.gateway.is_none(), configuration::start),
-    once("gateway", |facts| facts.gateway.is_some(), gateway::gateway),
-    once("traces", |facts| facts.collector.is_some(), gateway::traces),
+/// All checks, each with its name, in the order of reports.
+pub const CHECKS: [(&str, CheckScope); 30] = [
+    ("reachable", AllBackends(reachability::reachable)),
+    ("health", ReachedBackends(reachability::health)),
+    ("server", AllBackends(reachability::server)),
+    ("version", ReachedBackends(reachability::version)),
+    ("key", AllBackends(reachability::key)),
+    ("models", ReachedBackends(reachability::models)),
+    ("metrics", ReachedBackends(metrics::metrics)),
+    ("engine_metrics", ReachedBackends(metrics::engine_metrics)),
+    ("scrape_time", ReachedBackends(metrics::scrape_time)),
+    ("sleep", ReachedBackends(engine::sleep)),
+    ("prefix_caching", ReachedBackends(engine::prefix_caching)),
+    ("queue_limit", ReachedBackends(engine::queue_limit)),
+    ("exposed", ReachedBackends(exposure::exposed)),
+    ("unauthenticated", ReachedBackends(exposure::unauthenticated)),
+    ("clock", ReachedBackends(connection::clock)),
+    ("keep_alive", ReachedBackends(connection::keep_alive)),
+    ("intermediary", ReachedBackends(connection::intermediary)),
+    ("stream", ReachedBackends(connection::stream)),
+    ("request_id", ReachedBackends(optional_features::request_id)),
+    ("cached_tokens", ReachedBackends(optional_features::cached_tokens)),
+    ("engine_times", ReachedBackends(optional_features::engine_times)),
+    ("forced_usage", ReachedBackends(optional_features::forced_usage)),
+    ("kv_events", ReachedBackends(optional_features::kv_events)),
+    ("not_probed", Once(has_reached, optional_features::not_probed)),
+    ("fleet", Once(|facts| facts.backends.is_empty() || has_reached(facts), fleet::fleet)),
+    ("named_models", Once(has_reached, configuration::named_models)),
+    ("open_ports", Once(|facts| facts.is_configured, configuration::open_ports)),
+    ("start", Once(|facts| facts.is_configured && facts.gateway.is_none(), configuration::start)),
+    ("gateway", Once(|facts| facts.gateway.is_some(), gateway::gateway)),
+    ("traces", Once(|facts| facts.collector.is_some(), gateway::traces)),
 ];
 
 /// Number of checks that [`examine`] can run, because the facts that they need were gathered.
 pub fn made(facts: &DoctorFacts) -> usize {
-    let is_made = |check: &&DoctorCheck| match check.scope {
-        CheckScope::ReachedBackends(_) => has_reached(facts),
-        CheckScope::AllBackends(_) => !facts.backends.is_empty(),
-        CheckScope::Once { needs, .. } => needs(facts),
+    let is_made = |(_, scope): &&(&str, CheckScope)| match scope {
+        ReachedBackends(_) => has_reached(facts),
+        AllBackends(_) => !facts.backends.is_empty(),
+        Once(needs, _) => needs(facts),
     };
     CHECKS.iter().filter(is_made).count()
 }
@@ -105,15 +83,15 @@ pub fn made(facts: &DoctorFacts) -> usize {
 /// several backends are merged into one finding.
 pub fn examine(facts: &DoctorFacts) -> Vec<Finding> {
     let mut findings: Vec<Finding> = Vec::new();
-    for check in &CHECKS {
-        for (backend, remark) in check.remarks(facts) {
+    for (check, scope) in CHECKS {
+        for (backend, remark) in scope.remarks(facts) {
             let is_equal =
-                |finding: &&mut Finding| finding.check == check.name && finding.remark == remark;
+                |finding: &&mut Finding| finding.check == check && finding.remark == remark;
             if let Some(finding) = findings.iter_mut().find(is_equal) {
                 finding.backends.extend(backend);
             } else {
                 let backends = backend.into_iter().collect();
-                findings.push(Finding { check: check.name, backends, remark });
+                findings.push(Finding { check, backends, remark });
             }
         }
     }
@@ -122,10 +100,10 @@ pub fn examine(facts: &DoctorFacts) -> Vec<Finding> {
     findings
 }
 
-impl DoctorCheck {
+impl CheckScope {
     /// Runs the check. Each remark is returned with the name of the backend that it is about.
     /// `None`: the remark is about the deployment as a whole.
-    fn remarks(&self, facts: &DoctorFacts) -> Vec<(Option<String>, Remark)> {
+    fn remarks(self, facts: &DoctorFacts) -> Vec<(Option<String>, Remark)> {
         let run_for_backends = |check: BackendCheck, with_unreached: bool| {
             let backends = facts.backends.iter();
             let backends = backends.filter(move |backend| with_unreached || backend.is_backend());
@@ -134,13 +112,11 @@ impl DoctorCheck {
             });
             remarks.collect()
         };
-        match self.scope {
-            CheckScope::ReachedBackends(check) => run_for_backends(check, false),
-            CheckScope::AllBackends(check) => run_for_backends(check, true),
-            CheckScope::Once { needs, .. } if !needs(facts) => Vec::new(),
-            CheckScope::Once { check, .. } => {
-                check(facts).into_iter().map(|remark| (None, remark)).collect()
-            }
+        match self {
+            ReachedBackends(check) => run_for_backends(check, false),
+            AllBackends(check) => run_for_backends(check, true),
+            Once(needs, _) if !needs(facts) => Vec::new(),
+            Once(_, check) => check(facts).into_iter().map(|remark| (None, remark)).collect(),
         }
     }
 }

@@ -49,10 +49,10 @@ enum Endpoint {
 fn endpoint(path: &str, backend: &SimulatedBackend) -> Option<Endpoint> {
     Some(match path {
         "/kv_event_sources" => Endpoint::Page(|backend| {
-            json(backend.kv_events().map_or("{}".to_owned(), KvEventPublisher::sources))
+            json(backend.kv_events.as_ref().map_or("{}".to_owned(), KvEventPublisher::sources))
         }),
         // vLLM has this path in its developer mode only.
-        "/reset_prefix_cache" if backend.kv_events().is_some() => Endpoint::Action(|backend| {
+        "/reset_prefix_cache" if backend.kv_events.is_some() => Endpoint::Action(|backend| {
             json(format!(r#"{{"success":{}}}"#, backend.reset_prefix_cache()))
         }),
         "/v1/chat/completions" => Endpoint::Generate(GenerationApi::Chat),
@@ -66,15 +66,15 @@ fn endpoint(path: &str, backend: &SimulatedBackend) -> Option<Endpoint> {
         "/tokenize" => Endpoint::PromptDocument(|body, backend| {
             let with_texts = body.return_token_strs == Some(true);
             let prompt = body.prompts().pop().unwrap_or_default();
-            documents::tokenize(&prompt, backend.settings().max_model_len(), with_texts)
+            documents::tokenize(&prompt, backend.settings.max_model_len(), with_texts)
         }),
         "/detokenize" => Endpoint::PromptDocument(|body, _| {
             documents::detokenize(&body.prompts().pop().unwrap_or_default())
         }),
         "/v1/models" => Endpoint::Page(|backend| {
-            let settings = backend.settings();
+            let settings = &backend.settings;
             let limits = settings.limits();
-            json(documents::models(limits.models, backend.created(), limits.max_model_len))
+            json(documents::models(limits.models, backend.created, limits.max_model_len))
         }),
         "/health" | "/ping" => Endpoint::Page(|_| page(None, "")),
         "/version" => Endpoint::Page(|_| json(documents::VERSION)),
@@ -100,7 +100,7 @@ pub(super) async fn respond(
     let mut response = route(request, backend).await;
     let headers = response.headers_mut();
     headers.insert(SERVER, HeaderValue::from_static("uvicorn"));
-    if backend.settings().request_id_headers {
+    if backend.settings.request_id_headers {
         let random = || HeaderValue::try_from(backend.random_id()).ok();
         headers.extend(request_id.or_else(random).map(|id| (REQUEST_ID_HEADER, id)));
     }
@@ -147,7 +147,7 @@ async fn generate(
     let body = body?;
     let stream = body.stream == Some(true);
     let (temperature, top_p) = (body.temperature.unwrap_or(1.0), body.top_p.unwrap_or(1.0));
-    let settings = backend.settings();
+    let settings = &backend.settings;
     let work = body.work(api, settings.limits())?;
     let id = response_id(api, &headers, backend);
     let span = request_span(&work, &headers, &id);
@@ -186,7 +186,7 @@ async fn embed(
 ) -> Result<Response<ResponseBody>, VllmError> {
     let (headers, body) = read_request(request).await;
     let body = body?;
-    let settings = backend.settings();
+    let settings = &backend.settings;
     body.check_model(settings.limits())?;
     let base64 = body.encoding_format.as_deref() == Some("base64");
     let prompts = body.prompts();
@@ -221,13 +221,13 @@ fn submit(
     backend: &Arc<SimulatedBackend>,
     request_span: Option<RequestSpan>,
 ) -> Result<Generation, VllmError> {
-    let block_size = backend.settings().block_size;
+    let block_size = backend.settings.block_size;
     let choices = work.outputs.len() / work.prompts.len().max(1);
     let header = headers.get(SESSION_ID_HEADER).and_then(|value| value.to_str().ok());
     let session_id = work.session_id.as_deref().or(header);
     let requests = work.outputs.iter().enumerate().map(|(index, output)| {
         let prompt = &work.prompts[index / choices.max(1)];
-        let origin = backend.kv_events().map(|_| SequenceOrigin {
+        let origin = backend.kv_events.as_ref().map(|_| SequenceOrigin {
             session_id: session_id.map(str::to_owned),
             token_ids: prompt.followed_by(output).tokens().collect(),
         });

@@ -29,7 +29,7 @@ pub(crate) async fn serve(listener: TcpListener, backend: Arc<SimulatedBackend>)
 async fn serve_connection(stream: TcpStream, backend: Arc<SimulatedBackend>) {
     // If this fails, the client has disconnected and the next read returns an error.
     let _ = stream.set_nodelay(true);
-    let idle_timeout = backend.settings().keep_alive;
+    let idle_timeout = backend.settings.keep_alive;
     let service = service_fn(move |request| {
         let backend = Arc::clone(&backend);
         async move {

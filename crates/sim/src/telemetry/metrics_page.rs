@@ -32,54 +32,39 @@ pub struct MetricsSource<'a> {
 
 type ReadValue = fn(&MetricsSource<'_>) -> f64;
 
-/// A gauge or a counter.
-struct VllmMetricFamily {
-    name: &'static str,
-    /// The name in [`MetricNaming::V0`]. `None`: the same name.
-    old_name: Option<&'static str>,
-    help: &'static str,
-    samples: &'static [VllmSample],
-}
+/// A gauge or a counter: its name, its help text and its samples.
+type VllmMetricFamily = (&'static str, &'static str, &'static [VllmSample]);
 
 /// A sample: its labels before and after `model_name`, and the function that reads its value.
 type VllmSample = (&'static str, &'static str, ReadValue);
 
-const fn family(
-    name: &'static str,
-    help: &'static str,
-    samples: &'static [VllmSample],
-) -> VllmMetricFamily {
-    VllmMetricFamily { name, old_name: None, help, samples }
-}
-
-impl VllmMetricFamily {
-    const fn with_old_name(self, old_name: &'static str) -> Self {
-        Self { old_name: Some(old_name), ..self }
-    }
-
-    fn name(&self, naming: MetricNaming) -> &'static str {
-        self.old_name.filter(|_| naming == MetricNaming::V0).unwrap_or(self.name)
-    }
-
-    fn kind(&self) -> &'static str {
-        if self.name.ends_with("_total") { "counter" } else { "gauge" }
+impl MetricNaming {
+    /// The name of a metric in this version.
+    fn name_of(self, name: &'static str) -> &'static str {
+        match (self, name) {
+            (Self::V0, "kv_cache_usage_perc") => "gpu_cache_usage_perc",
+            (Self::V0, "prefix_cache_queries_total") => "gpu_prefix_cache_queries_total",
+            (Self::V0, "prefix_cache_hits_total") => "gpu_prefix_cache_hits_total",
+            (Self::V0, "inter_token_latency") => "time_per_output_token",
+            _ => name,
+        }
     }
 }
 
 const ZERO_VALUE: ReadValue = |_| 0.0;
 
 const FAMILIES: &[VllmMetricFamily] = &[
-    family(
+    (
         "num_requests_running",
         "Number of requests in model execution batches.",
         &[("", "", |source| source.load.running as f64)],
     ),
-    family(
+    (
         "num_requests_waiting",
         "Number of requests waiting to be processed.",
         &[("", "", |source| source.load.waiting as f64)],
     ),
-    family(
+    (
         "num_requests_waiting_by_reason",
         "Number of waiting requests by reason. Reason labels: 'capacity' = waiting for \
          scheduling capacity; 'deferred' = deferred by transient constraints (LoRA budget, \
@@ -89,7 +74,7 @@ const FAMILIES: &[VllmMetricFamily] = &[
             ("", r#",reason="deferred""#, ZERO_VALUE),
         ],
     ),
-    family(
+    (
         "engine_sleep_state",
         "Engine sleep state; awake = 0 means engine is sleeping; awake = 1 means engine is awake; \
          weights_offloaded = 1 means sleep level 1; discard_all = 1 means sleep level 2.",
@@ -99,40 +84,37 @@ const FAMILIES: &[VllmMetricFamily] = &[
             ("", r#",sleep_state="discard_all""#, ZERO_VALUE),
         ],
     ),
-    family(
+    (
         "kv_cache_usage_perc",
         "KV-cache usage. 1 means 100 percent usage.",
         &[("", "", |source| source.load.kv_usage)],
-    )
-    .with_old_name("gpu_cache_usage_perc"),
-    family(
+    ),
+    (
         "prefix_cache_queries_total",
         "Prefix cache queries, in terms of number of queried tokens.",
         &[("", "", |source| source.load.prefix_queries as f64)],
-    )
-    .with_old_name("gpu_prefix_cache_queries_total"),
-    family(
+    ),
+    (
         "prefix_cache_hits_total",
         "Prefix cache hits, in terms of number of cached tokens.",
         &[("", "", |source| source.load.prefix_hits as f64)],
-    )
-    .with_old_name("gpu_prefix_cache_hits_total"),
-    family(
+    ),
+    (
         "num_preemptions_total",
         "Cumulative number of preemption from the engine.",
         &[("", "", |source| source.load.preemptions as f64)],
     ),
-    family(
+    (
         "prompt_tokens_total",
         "Number of prefill tokens processed.",
         &[("", "", |source| source.load.prompt_tokens as f64)],
     ),
-    family(
+    (
         "generation_tokens_total",
         "Number of generation tokens processed.",
         &[("", "", |source| source.load.generation_tokens as f64)],
     ),
-    family(
+    (
         "request_success_total",
         "Count of successfully processed requests.",
         &[
@@ -145,36 +127,35 @@ const FAMILIES: &[VllmMetricFamily] = &[
     ),
 ];
 
-/// Name, name in [`MetricNaming::V0`], measured quantity (for the help text), and the function that
-/// reads the histogram.
-type HistogramFamily =
-    (&'static str, &'static str, &'static str, fn(&EngineTelemetry) -> &EngineHistogram);
+/// Name, measured quantity (for the help text), and the function that reads the histogram.
+type HistogramFamily = (&'static str, &'static str, fn(&EngineTelemetry) -> &EngineHistogram);
 
 #[rustfmt::skip] // a table
 const HISTOGRAMS: &[HistogramFamily] = &[
-    ("time_to_first_token", "time_to_first_token", "time to first token in seconds", |t| &t.time_to_first_token),
-    ("inter_token_latency", "time_per_output_token", "inter-token latency in seconds", |t| &t.inter_token_latency),
-    ("e2e_request_latency", "e2e_request_latency", "e2e request latency in seconds", |t| &t.e2e_request_latency),
-    ("request_queue_time", "request_queue_time", "time spent in WAITING phase for request", |t| &t.request_queue_time),
-    ("request_inference_time", "request_inference_time", "time spent in RUNNING phase for request", |t| &t.request_inference_time),
-    ("request_prefill_time", "request_prefill_time", "time spent in PREFILL phase for request", |t| &t.request_prefill_time),
-    ("request_decode_time", "request_decode_time", "time spent in DECODE phase for request", |t| &t.request_decode_time),
+    ("time_to_first_token", "time to first token in seconds", |t| &t.time_to_first_token),
+    ("inter_token_latency", "inter-token latency in seconds", |t| &t.inter_token_latency),
+    ("e2e_request_latency", "e2e request latency in seconds", |t| &t.e2e_request_latency),
+    ("request_queue_time", "time spent in WAITING phase for request", |t| &t.request_queue_time),
+    ("request_inference_time", "time spent in RUNNING phase for request", |t| &t.request_inference_time),
+    ("request_prefill_time", "time spent in PREFILL phase for request", |t| &t.request_prefill_time),
+    ("request_decode_time", "time spent in DECODE phase for request", |t| &t.request_decode_time),
 ];
 
 /// Renders the page. Writing to a `String` cannot fail, so the results of `writeln!` are ignored.
 pub fn render(source: &MetricsSource<'_>, naming: MetricNaming) -> String {
     let mut page = String::with_capacity(16 * 1024);
     let model = source.model.replace('\\', r"\\").replace('"', r#"\""#).replace('\n', r"\n");
-    for family in FAMILIES {
-        let name = family.name(naming);
-        write_header(&mut page, name, family.kind(), family.help);
-        for (before, after, value) in family.samples {
+    for (name, help, samples) in FAMILIES {
+        let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
+        let name = naming.name_of(name);
+        write_header(&mut page, name, kind, help);
+        for (before, after, value) in *samples {
             let labels = format!(r#"engine="0",{before}model_name="{model}"{after}"#);
             write_sample(&mut page, name, &labels, value(source));
         }
     }
-    for (name, old_name, quantity, read_histogram) in HISTOGRAMS {
-        let name = if naming == MetricNaming::V0 { old_name } else { name };
+    for (name, quantity, read_histogram) in HISTOGRAMS {
+        let name = naming.name_of(name);
         let (name, help) = (format!("{name}_seconds"), format!("Histogram of {quantity}."));
         write_histogram(&mut page, &name, &help, &model, read_histogram(source.telemetry));
     }

@@ -15,12 +15,14 @@ use crate::{endpoints, gather};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde_json::Value;
+use std::net::Ipv4Addr;
 use std::time::{Duration, SystemTime};
 use tokenweir_engine::address::BackendAddress;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::openai::Api;
 use tokenweir_request::observe::ResponseObserver;
 use tokenweir_request::record::Timings;
+use tokenweir_routing::PolicyKind;
 
 const PYTHON: &str = include_str!("../../../../../tests/wire/metrics/python-metrics-idle.http");
 const RUST: &str = include_str!("../../../../../tests/wire/metrics/rust-metrics-after.http");
@@ -165,4 +167,25 @@ fn findings_of_gateway(status: Value, backends: Vec<BackendFacts>) -> Vec<Findin
 
 fn findings_with_config(config: GatewaySettings, backends: Vec<BackendFacts>) -> Vec<Finding> {
     examine(&DoctorFacts { config, is_configured: true, backends, ..DoctorFacts::default() })
+}
+
+/// Settings as the defaults of the gateway.
+impl Default for GatewaySettings {
+    fn default() -> Self {
+        Self {
+            listen: (Ipv4Addr::LOCALHOST, 8080).into(),
+            admin: (Ipv4Addr::LOCALHOST, 9090).into(),
+            has_keys: false,
+            has_admin_token: false,
+            backends: Vec::new(),
+            models: Vec::new(),
+            objective_models: Vec::new(),
+            policy: PolicyKind::KvAware,
+            max_waiting: Some(16),
+            idle_connection: Duration::from_secs(3),
+            scrape_timeout: Duration::from_secs(2),
+            max_page: 4 << 20,
+            kv_events: None,
+        }
+    }
 }

@@ -4,7 +4,7 @@
 use super::backend_groups::BackendGroups;
 use super::group_key::GroupKey;
 use super::map_state::MapState;
-use tokenweir_diagnose::{EvictedGroup, EvictingPair};
+use tokenweir_diagnose::{EvictedGroup, EvictingPair, GroupCounts};
 use tokenweir_engine::address::BackendId;
 use tokenweir_kv_events::groups::EvictionCounts;
 use tokenweir_routing::CachedSource;
@@ -37,10 +37,12 @@ pub(super) fn find(
             Some(EvictedGroup {
                 id: id(key)?,
                 tenant: caller.map(|it| it.tenant_label().to_owned()),
-                requests: requests.requests,
-                prompt_tokens: requests.prompt_tokens,
-                cached_tokens: requests.cached_tokens,
-                recomputed_blocks: evicted.recomputed,
+                counts: GroupCounts {
+                    requests: requests.requests,
+                    prompt_tokens: requests.prompt_tokens,
+                    cached_tokens: requests.cached_tokens,
+                    recomputed_blocks: evicted.recomputed,
+                },
             })
         };
         let pair = |(first, second)| {

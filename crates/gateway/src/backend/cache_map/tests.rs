@@ -117,9 +117,9 @@ fn groups_that_are_requested_again_after_they_evicted_each_other_are_a_pair() {
     tenants.sort();
     assert_eq!(tenants, ["blue", "red"]);
     for group in &pair.groups {
-        assert_eq!((group.requests, group.cached_tokens), (10, 0));
-        assert_eq!(group.prompt_tokens, 10 * 80 * BLOCK_TOKENS);
-        assert!(group.recomputed_blocks > 4 * 80, "{group:?}");
+        assert_eq!((group.counts.requests, group.counts.cached_tokens), (10, 0));
+        assert_eq!(group.counts.prompt_tokens, 10 * 80 * BLOCK_TOKENS);
+        assert!(group.counts.recomputed_blocks > 4 * 80, "{group:?}");
     }
     let shown = document(&map);
     assert!(shown.groups.iter().all(|group| group.by_backend[0].recomputed_tokens > 0));

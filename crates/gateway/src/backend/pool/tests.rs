@@ -288,11 +288,13 @@ fn a_drain_of_the_configuration_is_applied_at_the_start_and_when_the_value_chang
 fn another_name_address_or_key_makes_another_backend() {
     let same = backend_at(8000);
     let (id, address) = (&same.identity.id, &same.identity.address);
+    let mut other_metrics = backend_at(8000);
+    other_metrics.identity.metrics_url = MetricsUrl::parse("http://a:9").ok();
     for other in [
         Backend::new(BackendId::new("named"), address.clone(), None),
         Backend::new(id.clone(), backend_at(8001).identity.address, None),
         Backend::new(id.clone(), address.clone(), Some("Bearer a".parse().unwrap())),
-        backend_at(8000).with_metrics_url(MetricsUrl::parse("http://a:9").ok()),
+        other_metrics,
     ] {
         let pool = pool(&[None]);
         let before = pool.backends();

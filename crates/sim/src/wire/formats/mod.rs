@@ -14,8 +14,8 @@ use bytes::BytesMut;
 /// The format of the responses of an API.
 pub(super) fn wire_format(api: GenerationApi) -> &'static dyn WireFormat {
     match api {
-        GenerationApi::Chat => &chat::ChatFormat,
-        GenerationApi::Completions => &completion::CompletionFormat,
+        GenerationApi::Chat => &chat::CHAT,
+        GenerationApi::Completions => &completion::COMPLETIONS,
         GenerationApi::Responses => &responses::ResponsesFormat,
         GenerationApi::Messages => &messages::MessagesFormat,
     }

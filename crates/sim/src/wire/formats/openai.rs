@@ -1,97 +1,141 @@
-//! The parts that chat and text completions share: usage, fingerprint, `[DONE]` and choices.
+//! The format that chat and text completions share. They differ in their templates.
 
 use bytes::BytesMut;
 
 use crate::wire::simulated_response::SimulatedResponse;
 use crate::wire::template::{fill, filled, quoted, write_data_event};
-use crate::wire::wire_format::EventContext;
+use crate::wire::wire_format::{ChoiceChunk, EventContext, WireFormat};
+
+/// The templates of the chat completions format or of the text completions format.
+pub(super) struct OpenAiFormat {
+    /// The text with which all chunks of a stream begin.
+    pub(super) prefix: &'static str,
+    /// The chunk before the tokens of a choice. `None`: the format has no such chunk.
+    pub(super) role: Option<&'static str>,
+    /// A chunk of a choice that has not finished.
+    pub(super) text: &'static str,
+    /// The last chunk of a choice.
+    pub(super) finish: &'static str,
+    /// The usage member of a chunk with continuous usage.
+    pub(super) continuous_usage: &'static str,
+    /// The usage chunk at the end of a stream.
+    pub(super) usage: &'static str,
+    /// The body of a response that is not a stream.
+    pub(super) body: &'static str,
+    /// A choice of this body.
+    pub(super) choice: &'static str,
+}
 
 /// The `system_fingerprint` of vLLM 0.32.0.
 const SYSTEM_FINGERPRINT: &str = "vllm-0.32.0-f0a48782";
+/// The member of a chunk with the fingerprint.
+const FINGERPRINT_MEMBER: &str = r#","system_fingerprint":"vllm-0.32.0-f0a48782""#;
 
-/// The text with which all chunks of a stream begin.
-pub(super) fn render_prefix(template: &str, reply: &SimulatedResponse) -> String {
-    let (id, model) = (quoted(&reply.id), quoted(&reply.model));
-    let created = reply.created.to_string();
-    filled(template, &[("id", &id), ("created", &created), ("model", &model)])
-}
-
-/// The usage member of a chunk of one choice that has `completion` output tokens so far. Empty
-/// unless `continuous_usage_stats` was requested.
-pub(super) fn continuous_usage(
-    template: &str,
-    reply: &SimulatedResponse,
-    completion: u32,
-) -> String {
-    if !reply.continuous_usage {
-        return String::new();
-    }
-    let counts = UsageCounts::new(reply.prompt_tokens, completion, 0);
-    filled(template, &counts.values())
-}
-
-/// The placeholder value for the fingerprint in a finish chunk. If a usage chunk follows, the value
-/// is empty, because the usage chunk contains the fingerprint.
-pub(super) fn finish_fingerprint(reply: &SimulatedResponse) -> (&'static str, &'static str) {
-    const MEMBER: &str = r#","system_fingerprint":"vllm-0.32.0-f0a48782""#;
-    ("fingerprint", if reply.include_usage { "" } else { MEMBER })
-}
-
-/// Writes the next closing event: first the usage chunk, if it was requested, then `[DONE]`.
-/// Returns false if both were written.
-pub(super) fn write_closing(
-    usage_template: &str,
-    context: &EventContext<'_>,
-    out: &mut BytesMut,
-) -> bool {
-    let reply = context.reply;
-    let usage_chunks = usize::from(reply.include_usage);
-    if context.stage_index < usage_chunks {
-        let cached = context.cached_tokens;
-        let counts = UsageCounts::new(reply.prompt_tokens, reply.completion_tokens(), cached);
-        let [prompt, total, completion, cached] = counts.values();
-        let (prefix, fingerprint) =
-            (("prefix", context.shared_text), ("fingerprint", SYSTEM_FINGERPRINT));
-        write_data_event(
-            out,
-            usage_template,
-            &[prefix, prompt, total, completion, cached, fingerprint],
-        );
-    } else if context.stage_index == usage_chunks {
-        write_data_event(out, "[DONE]", &[]);
-    }
-    context.stage_index <= usage_chunks
-}
-
-/// Writes the body of a response that is not a stream.
-pub(super) fn write_body(
-    body_template: &str,
-    choice_template: &str,
-    reply: &SimulatedResponse,
-    cached_tokens: u32,
-    out: &mut BytesMut,
-) {
-    let mut choices = BytesMut::new();
-    for (index, output) in reply.outputs.iter().enumerate() {
-        if index > 0 {
-            choices.extend_from_slice(b",");
+impl OpenAiFormat {
+    /// The usage member of a chunk of one choice that has `completion` output tokens so far. Empty
+    /// unless `continuous_usage_stats` was requested.
+    fn continuous_usage(&self, reply: &SimulatedResponse, completion: u32) -> String {
+        if !reply.continuous_usage {
+            return String::new();
         }
-        let (index, content) = (index.to_string(), quoted(&output.text()));
-        let finish = ("finish", output.finish.reason());
-        fill(&mut choices, choice_template, &[("index", &index), ("content", &content), finish]);
+        let counts = UsageCounts::new(reply.prompt_tokens, completion, 0);
+        filled(self.continuous_usage, &counts.values())
     }
-    let choices = String::from_utf8_lossy(&choices);
-    let (id, model) = (quoted(&reply.id), quoted(&reply.model));
-    let created = reply.created.to_string();
-    let counts = UsageCounts::new(reply.prompt_tokens, reply.completion_tokens(), cached_tokens);
-    let [prompt, total, completion, cached] = counts.values();
-    let (id, created, model) = (("id", &*id), ("created", &*created), ("model", &*model));
-    let (choices, fingerprint) = (("choices", &*choices), ("fingerprint", SYSTEM_FINGERPRINT));
-    fill(
-        out,
-        body_template,
-        &[id, created, model, choices, fingerprint, prompt, total, completion, cached],
-    );
+}
+
+impl WireFormat for OpenAiFormat {
+    fn shared_text(&self, reply: &SimulatedResponse) -> String {
+        let (id, model) = (quoted(&reply.id), quoted(&reply.model));
+        let created = reply.created.to_string();
+        filled(self.prefix, &[("id", &id), ("created", &created), ("model", &model)])
+    }
+
+    fn write_opening(&self, context: &EventContext<'_>, out: &mut BytesMut) -> bool {
+        let is_choice = context.stage_index < context.reply.outputs.len();
+        let Some(role) = self.role.filter(|_| is_choice) else { return false };
+        let index = context.stage_index.to_string();
+        let usage = self.continuous_usage(context.reply, 0);
+        let values = [("prefix", context.shared_text), ("index", &index), ("usage", &usage)];
+        write_data_event(out, role, &values);
+        true
+    }
+
+    fn write_chunk(
+        &self,
+        context: &EventContext<'_>,
+        chunk: &ChoiceChunk<'_>,
+        out: &mut BytesMut,
+    ) -> bool {
+        let index = chunk.choice.to_string();
+        let usage = self.continuous_usage(context.reply, chunk.tokens);
+        let (template, finish) = match chunk.finish {
+            None => (self.text, "null".to_owned()),
+            Some(finish) => (self.finish, quoted(finish.reason())),
+        };
+        let content = match chunk.text {
+            "" => String::new(),
+            text => format!(r#""content":"{text}""#),
+        };
+        // If a usage chunk follows, it contains the fingerprint.
+        let has_fingerprint = chunk.finish.is_some() && !context.reply.include_usage;
+        let values = [
+            ("prefix", context.shared_text),
+            ("index", &index),
+            ("text", chunk.text),
+            ("content", &content),
+            ("finish", &finish),
+            ("usage", &usage),
+            ("fingerprint", if has_fingerprint { FINGERPRINT_MEMBER } else { "" }),
+        ];
+        write_data_event(out, template, &values);
+        true
+    }
+
+    /// Writes the next closing event: first the usage chunk, if it was requested, then `[DONE]`.
+    fn write_closing(&self, context: &EventContext<'_>, out: &mut BytesMut) -> bool {
+        let reply = context.reply;
+        let usage_chunks = usize::from(reply.include_usage);
+        if context.stage_index < usage_chunks {
+            let cached = context.cached_tokens;
+            let counts = UsageCounts::new(reply.prompt_tokens, reply.completion_tokens(), cached);
+            let [prompt, total, completion, cached] = counts.values();
+            let (prefix, fingerprint) =
+                (("prefix", context.shared_text), ("fingerprint", SYSTEM_FINGERPRINT));
+            write_data_event(
+                out,
+                self.usage,
+                &[prefix, prompt, total, completion, cached, fingerprint],
+            );
+        } else if context.stage_index == usage_chunks {
+            write_data_event(out, "[DONE]", &[]);
+        }
+        context.stage_index <= usage_chunks
+    }
+
+    fn write_body(&self, reply: &SimulatedResponse, cached_tokens: u32, out: &mut BytesMut) {
+        let mut choices = BytesMut::new();
+        for (index, output) in reply.outputs.iter().enumerate() {
+            if index > 0 {
+                choices.extend_from_slice(b",");
+            }
+            let (index, content) = (index.to_string(), quoted(&output.text()));
+            let finish = ("finish", output.finish.reason());
+            fill(&mut choices, self.choice, &[("index", &index), ("content", &content), finish]);
+        }
+        let choices = String::from_utf8_lossy(&choices);
+        let (id, model) = (quoted(&reply.id), quoted(&reply.model));
+        let created = reply.created.to_string();
+        let counts =
+            UsageCounts::new(reply.prompt_tokens, reply.completion_tokens(), cached_tokens);
+        let [prompt, total, completion, cached] = counts.values();
+        let (id, created, model) = (("id", &*id), ("created", &*created), ("model", &*model));
+        let (choices, fingerprint) = (("choices", &*choices), ("fingerprint", SYSTEM_FINGERPRINT));
+        fill(
+            out,
+            self.body,
+            &[id, created, model, choices, fingerprint, prompt, total, completion, cached],
+        );
+    }
 }
 
 /// Token counts as text: prompt, total, completion and cached.
