@@ -40,13 +40,14 @@ pub type BackendEmitter<'a> = &'a mut dyn FnMut(&[&str], Option<f64>);
 /// The event or state from which the values of a metric are read, and the function that reads them.
 #[derive(Clone, Copy)]
 pub enum MetricSource {
-    /// Values are read from the record of a stream at its first output, when the record has no
-    /// later data.
-    FirstOutput(fn(&RequestRecord, MetricEmitter<'_>)),
+    /// One value is read from the record of a stream at its first output, when the record has no later
+    /// data, and the label values with [`MetricLabel::of_request`]. `None`: the stream has no value.
+    FirstOutput(fn(&RequestRecord) -> Option<f64>),
     /// Values are read from the record of each finished request.
     Record(fn(&RequestRecord, MetricEmitter<'_>)),
-    /// One value is read from the record of each finished request. `None`: the request has no value.
-    RecordValue(RecordLabels, fn(&RequestRecord) -> Option<f64>),
+    /// One value is read from the record of each finished request, and the label values with
+    /// [`MetricLabel::of_request`]. `None`: the request has no value.
+    RecordValue(fn(&RequestRecord) -> Option<f64>),
     /// Each finished request is counted under the value of the only label that is read from its
     /// record. `None`: the request is not counted.
     RecordEvent(fn(&RequestRecord) -> Option<&'static str>),
@@ -54,8 +55,9 @@ pub enum MetricSource {
     RecordPerObjective(fn(&Objective, &RequestRecord, MetricEmitter<'_>)),
     /// Values are read from each objective of `slos` when the metrics page is read.
     Objective(fn(&Objective, MetricEmitter<'_>)),
-    /// A histogram of many values is read from the record of each finished request.
-    RecordHistogram(RecordLabels, fn(&RequestRecord) -> HistogramSnapshot<'_>),
+    /// A histogram of many values is read from the record of each finished request, and the label values
+    /// with [`MetricLabel::of_request`].
+    RecordHistogram(fn(&RequestRecord) -> HistogramSnapshot<'_>),
     /// Values are read from the result of each scrape of a backend's metrics page.
     Scrape(fn(&ScrapeResult<'_>, MetricEmitter<'_>)),
     /// The delay of each tick of a timer of the runtime, in seconds. The metric has no labels.
@@ -67,10 +69,10 @@ pub enum MetricSource {
     /// metrics page is read. The first labels are the backend, the exporter and the GPU. A value that
     /// the exporter does not report is omitted.
     Gpu(fn(&GpuValues, BackendEmitter<'_>)),
-    /// One value of each registered backend is read when the metrics page is read. `None`: the
-    /// value is not known. The only label is the backend.
+    /// One value of each registered backend is read when the metrics page is read. `None`: the value is
+    /// omitted. The only label is the backend.
     Backend(fn(&BackendStatusSnapshot) -> Option<f64>),
-    /// As `Backend`, also for removed backends that still serve requests. `None`: the value is omitted.
+    /// As `Backend`, also for removed backends that still serve requests.
     BackendOrLeaving(fn(&BackendStatusSnapshot) -> Option<f64>),
     /// One value is read from the state of the gateway when the metrics page is read. `None`: the metric
     /// has no value. The metric has no labels.
@@ -82,18 +84,8 @@ pub enum MetricSource {
     Counts,
 }
 
-/// The labels of a metric that has one value, or one histogram, for each request.
-#[derive(Debug, Clone, Copy)]
-pub enum RecordLabels {
-    /// The metric has no labels.
-    None,
-    /// The model.
-    Model,
-    /// The backend. A request without a backend has no value.
-    Backend,
-    /// The model and the backend. A request without a backend has no value.
-    ModelAndBackend,
-}
+/// Maximum number of labels of a metric whose label values are read with [`MetricLabel::of_request`].
+const MAX_REQUEST_LABELS: usize = 6;
 
 /// The result of one scrape of a backend's metrics page.
 #[derive(Debug, Clone, Copy)]
@@ -111,6 +103,11 @@ pub(super) fn seconds(duration: Option<Duration>) -> Option<f64> {
     duration.map(|duration| duration.as_secs_f64())
 }
 
+/// The value of a gauge. A value that is not known is NaN, which a graph shows as a gap.
+pub(super) fn or_nan(value: Option<f64>) -> Option<f64> {
+    value.or(Some(f64::NAN))
+}
+
 /// Emits values of a backend or a GPU with the label values `first` before their own. A value that is
 /// `None` is not emitted.
 fn with_first_labels(first: &[&str], emit: MetricEmitter<'_>) -> impl FnMut(&[&str], Option<f64>) {
@@ -121,7 +118,7 @@ fn with_first_labels(first: &[&str], emit: MetricEmitter<'_>) -> impl FnMut(&[&s
     }
 }
 
-// === impl MetricSource, RecordLabels ===
+// === impl MetricSource ===
 
 impl MetricSource {
     /// Whether values are read from the records of requests.
@@ -130,35 +127,11 @@ impl MetricSource {
             self,
             Self::FirstOutput(_)
                 | Self::Record(_)
-                | Self::RecordValue(..)
+                | Self::RecordValue(_)
                 | Self::RecordEvent(_)
                 | Self::RecordPerObjective(_)
-                | Self::RecordHistogram(..)
+                | Self::RecordHistogram(_)
         )
-    }
-}
-
-impl RecordLabels {
-    const fn labels(self) -> &'static [MetricLabel] {
-        match self {
-            Self::None => &[],
-            Self::Model => &[MetricLabel::MODEL],
-            Self::Backend => &[MetricLabel::BACKEND],
-            Self::ModelAndBackend => &[MetricLabel::MODEL, MetricLabel::BACKEND],
-        }
-    }
-
-    /// Calls `emit` with the label values of a request, unless one of them is missing.
-    pub(super) fn read(self, record: &RequestRecord, emit: impl FnOnce(&[&str])) {
-        match (self, record.backend()) {
-            (Self::None, _) => emit(&[]),
-            (Self::Model, _) => emit(&[record.model.as_str()]),
-            (Self::Backend, Some(backend)) => emit(&[backend.as_str()]),
-            (Self::ModelAndBackend, Some(backend)) => {
-                emit(&[record.model.as_str(), backend.as_str()]);
-            }
-            (Self::Backend | Self::ModelAndBackend, None) => {}
-        }
     }
 }
 
@@ -193,16 +166,31 @@ impl MetricDescriptor {
         Self { name, help, kind: MetricKind::Counter, labels, read: MetricSource::Counts }
     }
 
-    /// A metric with one value for each finished request. `None`: the request has no value.
+    /// A metric with one value for each finished request. The label values are read with
+    /// [`MetricLabel::of_request`]. `None`: the request has no value.
     pub const fn of_request(
         name: &'static str,
         help: &'static str,
         kind: MetricKind,
-        labels: RecordLabels,
+        labels: &'static [MetricLabel],
         read: fn(&RequestRecord) -> Option<f64>,
     ) -> Self {
-        let source = MetricSource::RecordValue(labels, read);
-        Self { name, help, kind, labels: labels.labels(), read: source }
+        assert!(labels.len() <= MAX_REQUEST_LABELS);
+        Self { name, help, kind, labels, read: MetricSource::RecordValue(read) }
+    }
+
+    /// A histogram with one value for each stream, which is read at its first output. `None`: the stream
+    /// has no value.
+    pub const fn of_first_output(
+        name: &'static str,
+        help: &'static str,
+        bounds: &'static [f64],
+        labels: &'static [MetricLabel],
+        read: fn(&RequestRecord) -> Option<f64>,
+    ) -> Self {
+        assert!(labels.len() <= MAX_REQUEST_LABELS);
+        let (kind, read) = (MetricKind::Histogram(bounds), MetricSource::FirstOutput(read));
+        Self { name, help, kind, labels, read }
     }
 
     /// A histogram with many values for each finished request.
@@ -210,12 +198,12 @@ impl MetricDescriptor {
         name: &'static str,
         help: &'static str,
         bounds: &'static [f64],
-        labels: RecordLabels,
+        labels: &'static [MetricLabel],
         read: fn(&RequestRecord) -> HistogramSnapshot<'_>,
     ) -> Self {
-        let (kind, source) =
-            (MetricKind::Histogram(bounds), MetricSource::RecordHistogram(labels, read));
-        Self { name, help, kind, labels: labels.labels(), read: source }
+        assert!(labels.len() <= MAX_REQUEST_LABELS);
+        let (kind, read) = (MetricKind::Histogram(bounds), MetricSource::RecordHistogram(read));
+        Self { name, help, kind, labels, read }
     }
 
     /// A counter of the finished requests for which `read` returns a value of the only label.
@@ -260,44 +248,44 @@ impl MetricDescriptor {
         Self { name, help, kind, labels: &[MetricLabel::BACKEND], read }
     }
 
+    /// Calls `emit` with the label values of a request, unless one of them is missing.
+    pub(super) fn read_labels(&self, record: &RequestRecord, emit: impl FnOnce(&[&str])) {
+        let mut values = [""; MAX_REQUEST_LABELS];
+        let values = &mut values[..self.labels.len()];
+        for (value, label) in values.iter_mut().zip(self.labels) {
+            let Some(read) = (label.read)(record) else { return };
+            *value = read;
+        }
+        emit(values);
+    }
+
     /// Emits the values that are read when the metrics page is read. Returns false if the values of the
     /// metric are recorded earlier.
-    ///
-    /// An unknown value of a gauge of [`MetricSource::Backend`] is emitted as NaN, which a graph shows as a
-    /// gap. The other unknown values are not emitted: a counter must not be NaN.
     pub(super) fn read_current(
         &self,
         status: &StatusSnapshot,
         objectives: &[Objective],
         emit: MetricEmitter<'_>,
     ) -> bool {
-        let has_nan = self.kind != MetricKind::Counter;
         let backends = || status.registered_backends();
+        let mut emit_backend = |backend: &BackendStatusSnapshot, value: Option<f64>| {
+            if let Some(value) = value {
+                emit(&[&backend.backend], value);
+            }
+        };
         match self.read {
             MetricSource::Backend(read) => {
-                for backend in backends() {
-                    if let Some(value) = read(backend).or(has_nan.then_some(f64::NAN)) {
-                        emit(&[&backend.backend], value);
-                    }
-                }
+                backends().for_each(|backend| emit_backend(backend, read(backend)));
             }
             MetricSource::BackendOrLeaving(read) => {
-                for backend in &status.backends {
-                    if let Some(value) = read(backend) {
-                        emit(&[&backend.backend], value);
-                    }
-                }
+                status.backends.iter().for_each(|backend| emit_backend(backend, read(backend)));
             }
             MetricSource::Value(read) => {
                 if let Some(value) = read(status) {
                     emit(&[], value);
                 }
             }
-            MetricSource::Status(read) => read(status, &mut |labels, value| {
-                if has_nan || !value.is_nan() {
-                    emit(labels, value);
-                }
-            }),
+            MetricSource::Status(read) => read(status, emit),
             MetricSource::Counts => {
                 for (value, count) in self.labels.iter().flat_map(|label| label.counts(status)) {
                     emit(&[value], count as f64);

@@ -1,7 +1,7 @@
 //! Metrics of backends: attempts, scrapes of their metrics pages, the load that their engines report,
 //! stalls of streams, and verdicts of the diagnosis.
 
-use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
+use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource, or_nan};
 use std::collections::HashSet;
 use tokenweir_engine::engine_metrics::{ENGINE_METRICS, ScrapeError};
 use tokenweir_protocol::metric_kind::MetricKind;
@@ -26,20 +26,13 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     },
-    MetricDescriptor {
-        name: "tokenweir_routing_decisions_total",
-        help: "Routing decisions, by chosen backend and deciding reason.",
-        kind: MetricKind::Counter,
-        labels: &[
-            MetricLabel::BACKEND,
-            MetricLabel::fixed("reason", || tokenweir_routing::REASONS.to_vec()),
-        ],
-        read: MetricSource::Record(|record, emit| {
-            if let (Some(backend), Some(decision)) = (record.backend(), &record.decision) {
-                emit(&[backend.as_str(), decision.reason()], 1.0);
-            }
-        }),
-    },
+    MetricDescriptor::of_request(
+        "tokenweir_routing_decisions_total",
+        "Routing decisions, by chosen backend and deciding reason.",
+        MetricKind::Counter,
+        &[MetricLabel::BACKEND, DECISION_REASON],
+        |_| Some(1.0),
+    ),
     MetricDescriptor {
         name: "tokenweir_scrape_duration_seconds",
         help: "Duration of one scrape of a backend's metrics page.",
@@ -109,14 +102,10 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         MetricKind::Gauge,
         |backend| Some(f64::from(backend.in_flight)),
     ),
-    MetricDescriptor::backend_or_leaving(
+    MetricDescriptor::backend_gauge(
         "tokenweir_backend_ranks",
         "Data-parallel ranks of the backend that are targets of routing. No series: the backend chooses the rank itself.",
-        MetricKind::Gauge,
-        |backend| {
-            let has_ranks = backend.is_registered() && !backend.ranks.is_empty();
-            has_ranks.then_some(backend.ranks.len() as f64)
-        },
+        |backend| (!backend.ranks.is_empty()).then_some(backend.ranks.len() as f64),
     ),
     MetricDescriptor {
         name: "tokenweir_backend_sleep_changes_total",
@@ -144,17 +133,17 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::backend_gauge(
         "tokenweir_backend_kv_usage_ratio",
         "Share of the backend's KV cache in use. NaN: not reported.",
-        |backend| backend.kv_usage,
+        |backend| or_nan(backend.kv_usage),
     ),
     MetricDescriptor::backend_gauge(
         "tokenweir_backend_waiting_requests",
         "Requests waiting in the backend's engine. NaN: not reported.",
-        |backend| backend.waiting,
+        |backend| or_nan(backend.waiting),
     ),
     MetricDescriptor::backend_gauge(
         "tokenweir_backend_running_requests",
         "Requests running in the backend's engine. NaN: not reported.",
-        |backend| backend.running,
+        |backend| or_nan(backend.running),
     ),
     MetricDescriptor::backend_counter(
         "tokenweir_backend_preemptions_total",
@@ -164,7 +153,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::backend_gauge(
         "tokenweir_backend_scrape_age_seconds",
         "Age of the backend's last successful scrape. NaN: no scrape has succeeded.",
-        |backend| backend.scrape_age_seconds,
+        |backend| or_nan(backend.scrape_age_seconds),
     ),
     MetricDescriptor {
         name: "tokenweir_backend_metric_available",
@@ -245,6 +234,10 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     },
 ];
 
+/// The label with the reason of a routing decision.
+const DECISION_REASON: MetricLabel =
+    MetricLabel::fixed("reason", || tokenweir_routing::REASONS.to_vec())
+        .of_request(|record| Some(record.decision.as_ref()?.reason()));
 /// The label with the name of the diagnosis rule from which a verdict comes.
 const VERDICT: MetricLabel = MetricLabel::fixed("verdict", verdict_names);
 

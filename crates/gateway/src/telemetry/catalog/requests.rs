@@ -1,6 +1,6 @@
 //! Metrics of requests: counts, terminations, rejections, queue waits and model refusals.
 
-use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource, RecordLabels, seconds};
+use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource, seconds};
 use tokenweir_protocol::metric_kind::MetricKind;
 use tokenweir_protocol::openai::{Api, FinishReason};
 use tokenweir_request::error;
@@ -59,7 +59,8 @@ pub(super) const GEN_AI_OPERATION: MetricLabel = MetricLabel::variable(
         operations.dedup();
         format!("{}; all but `chat` get their series with the first request", operations.join(" "))
     },
-);
+)
+.of_request(|record| record.api.map(Api::operation));
 /// The error type of a request: [`RequestRecord::error_type`].
 const ERROR_TYPE: MetricLabel = MetricLabel::variable(
     "error_type",
@@ -68,20 +69,23 @@ const ERROR_TYPE: MetricLabel = MetricLabel::variable(
         "empty on success, `cancelled` for a client that disconnected, else the failure, or `_OTHER`"
             .to_owned()
     },
-);
+)
+.of_request(|record| Some(record.error_type_label()));
 /// The outcome label of the request duration. Only `ok` has series from the start, because a
 /// histogram has many series for each label value.
 const DURATION_OUTCOME: MetricLabel = MetricLabel::variable(
     MetricLabel::OUTCOME.name,
     |_| vec![Outcome::Ok.as_str().to_owned()],
     || MetricLabel::OUTCOME.description(),
-);
+)
+.of_request(|record| Some(record.outcome.as_str()));
 /// The HTTP status that the client received: [`RequestRecord::status_code`].
 const STATUS_CODE: MetricLabel = MetricLabel::variable(
     "http_response_status_code",
     |_| vec!["200".to_owned()],
     || "an HTTP status that inference servers usually send, or `_OTHER`".to_owned(),
-);
+)
+.of_request(RequestRecord::status_code);
 /// The operation of a request: [`Api::operation`], or `none` for a request that is not an inference
 /// request.
 const OPERATION: MetricLabel = MetricLabel::fixed("operation", || {
@@ -90,7 +94,11 @@ const OPERATION: MetricLabel = MetricLabel::fixed("operation", || {
     operations.sort_unstable();
     operations.dedup();
     operations
-});
+})
+.of_request(|record| Some(record.api.map_or("none", Api::operation)));
+/// The cause of a slow request.
+const SLOW_CAUSE: MetricLabel = MetricLabel::fixed("cause", || SlowCause::NAMES.to_vec())
+    .of_request(|record| record.slow.map(SlowCause::as_str));
 /// The label with the class of a request in the admission queue.
 const QUEUE_CLASS: MetricLabel = MetricLabel::variable(
     "class",
@@ -112,11 +120,11 @@ const OVERFLOWS: [(&str, IsUnknown); 5] = [
 ];
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor {
-        name: "gen_ai_server_request_duration_seconds",
-        help: "Inference requests: time from the request head to the end of the exchange. Successes have the outcome ok and an empty error_type.",
-        kind: MetricKind::Histogram(DURATION_BOUNDS),
-        labels: &[
+    MetricDescriptor::of_request(
+        "gen_ai_server_request_duration_seconds",
+        "Inference requests: time from the request head to the end of the exchange. Successes have the outcome ok and an empty error_type.",
+        MetricKind::Histogram(DURATION_BOUNDS),
+        &[
             MetricLabel::MODEL,
             MetricLabel::BACKEND,
             GEN_AI_OPERATION,
@@ -124,20 +132,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             ERROR_TYPE,
             MetricLabel::TIER,
         ],
-        read: MetricSource::Record(|record, emit| {
-            if let (Some(backend), Some(api)) = (record.backend(), record.api) {
-                let labels = [
-                    record.model.as_str(),
-                    backend.as_str(),
-                    api.operation(),
-                    record.outcome.as_str(),
-                    record.error_type_label(),
-                    record.tier.as_str(),
-                ];
-                emit(&labels, record.duration().as_secs_f64());
-            }
-        }),
-    },
+        |record| Some(record.duration().as_secs_f64()),
+    ),
     MetricDescriptor {
         name: "gen_ai_client_token_usage",
         help: "Tokens per inference request. Not with OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental.",
@@ -156,33 +152,25 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     },
-    MetricDescriptor {
-        name: "tokenweir_http_responses_total",
-        help: "Responses to clients, by HTTP status.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::MODEL, STATUS_CODE],
-        read: MetricSource::Record(|record, emit| {
-            if let Some(code) = record.status_code() {
-                emit(&[record.model.as_str(), code], 1.0);
-            }
-        }),
-    },
+    MetricDescriptor::of_request(
+        "tokenweir_http_responses_total",
+        "Responses to clients, by HTTP status.",
+        MetricKind::Counter,
+        &[MetricLabel::MODEL, STATUS_CODE],
+        |_| Some(1.0),
+    ),
     MetricDescriptor::gauge(
         "tokenweir_oldest_request_age_seconds",
         "Age of the request that has been in progress longest. 0: no request.",
         |status| Some(status.oldest_request_age_seconds),
     ),
-    MetricDescriptor {
-        name: "tokenweir_requests_total",
-        help: "Requests, by outcome.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::MODEL, OPERATION, MetricLabel::OUTCOME, MetricLabel::TIER],
-        read: MetricSource::Record(|record, emit| {
-            let operation = record.api.map_or("none", Api::operation);
-            let outcome = record.outcome.as_str();
-            emit(&[record.model.as_str(), operation, outcome, record.tier.as_str()], 1.0);
-        }),
-    },
+    MetricDescriptor::of_request(
+        "tokenweir_requests_total",
+        "Requests, by outcome.",
+        MetricKind::Counter,
+        &[MetricLabel::MODEL, OPERATION, MetricLabel::OUTCOME, MetricLabel::TIER],
+        |_| Some(1.0),
+    ),
     MetricDescriptor {
         name: "tokenweir_request_terminations_total",
         help: "Requests, by how they ended and by the side that closed first.",
@@ -227,22 +215,18 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         &[MetricLabel::fixed("reason", || error::SHED_REASONS.to_vec())],
         |record| record.refusal.filter(|reason| error::SHED_REASONS.contains(reason)),
     ),
-    MetricDescriptor {
-        name: "tokenweir_queue_wait_seconds",
-        help: "Time in the admission queue of requests that had to wait.",
-        kind: MetricKind::Histogram(QUEUE_WAIT_BOUNDS),
-        labels: &[MetricLabel::TIER],
-        read: MetricSource::Record(|record, emit| {
-            if let Some(wait) = record.gateway_queue_wait() {
-                emit(&[record.tier.as_str()], wait.as_secs_f64());
-            }
-        }),
-    },
+    MetricDescriptor::of_request(
+        "tokenweir_queue_wait_seconds",
+        "Time in the admission queue of requests that had to wait.",
+        MetricKind::Histogram(QUEUE_WAIT_BOUNDS),
+        &[MetricLabel::TIER],
+        |record| seconds(record.gateway_queue_wait()),
+    ),
     MetricDescriptor::of_request(
         "tokenweir_backend_queue_wait_seconds_total",
         "Time in the admission queue of requests that were then sent to the backend.",
         MetricKind::Counter,
-        RecordLabels::Backend,
+        &[MetricLabel::BACKEND],
         |record| seconds(record.gateway_queue_wait()),
     ),
     MetricDescriptor {
@@ -260,53 +244,49 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         "tokenweir_backend_wait_seconds",
         "Time that requests waited in the admission queue while no backend could serve their model, whether they got a backend or not.",
         MetricKind::Histogram(QUEUE_WAIT_BOUNDS),
-        RecordLabels::Model,
+        &[MetricLabel::MODEL],
         |record| seconds(record.backend_wait()),
     ),
-    MetricDescriptor {
-        name: "tokenweir_slow_requests_total",
-        help: "Slow requests, by the cause that took most of their time.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::MODEL, MetricLabel::fixed("cause", || SlowCause::NAMES.to_vec())],
-        read: MetricSource::Record(|record, emit| {
-            if let Some(cause) = record.slow {
-                emit(&[record.model.as_str(), cause.as_str()], 1.0);
-            }
-        }),
-    },
+    MetricDescriptor::of_request(
+        "tokenweir_slow_requests_total",
+        "Slow requests, by the cause that took most of their time.",
+        MetricKind::Counter,
+        &[MetricLabel::MODEL, SLOW_CAUSE],
+        |_| Some(1.0),
+    ),
     MetricDescriptor::of_request(
         "tokenweir_empty_responses_total",
         "Complete responses with neither text nor a tool call outside of reasoning.",
         MetricKind::Counter,
-        RecordLabels::Model,
+        &[MetricLabel::MODEL],
         |record| record.is_empty_response().then_some(1.0),
     ),
     MetricDescriptor::of_request(
         "tokenweir_refusal_phrases_total",
         "Responses with a phrase that the configuration lists as a refusal.",
         MetricKind::Counter,
-        RecordLabels::Model,
+        &[MetricLabel::MODEL],
         |record| record.observed.has_refusal_phrase.then_some(1.0),
     ),
     MetricDescriptor::of_request(
         "tokenweir_model_refusals_total",
         "Responses in which the model declined.",
         MetricKind::Counter,
-        RecordLabels::Model,
+        &[MetricLabel::MODEL],
         |record| record.is_model_refusal().then_some(1.0),
     ),
     MetricDescriptor::of_request(
         "tokenweir_max_tokens_utilization_ratio",
         "Output tokens / max_tokens of the request. At 1 the output was cut.",
         MetricKind::Histogram(RATIO_BOUNDS),
-        RecordLabels::Model,
+        &[MetricLabel::MODEL],
         RequestRecord::max_tokens_utilization,
     ),
     MetricDescriptor::of_request(
         "tokenweir_gateway_overhead_seconds",
         "Time from the end of the request body until the request is sent, without queue and failed attempts.",
         MetricKind::Histogram(OVERHEAD_BOUNDS),
-        RecordLabels::None,
+        &[],
         |record| seconds(record.overhead()),
     ),
     MetricDescriptor::request_counter(
@@ -332,14 +312,14 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         "tokenweir_request_body_bytes_total",
         "Bytes of request bodies read from clients.",
         MetricKind::Counter,
-        RecordLabels::None,
+        &[],
         |record| Some(record.bytes_in as f64),
     ),
     MetricDescriptor::of_request(
         "tokenweir_response_body_bytes_total",
         "Bytes of response bodies written to clients.",
         MetricKind::Counter,
-        RecordLabels::None,
+        &[],
         |record| Some(record.bytes_out as f64),
     ),
 ];

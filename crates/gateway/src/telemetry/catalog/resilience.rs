@@ -1,6 +1,6 @@
 //! Metrics of failures: failovers, circuit breakers and ejections.
 
-use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource, RecordLabels};
+use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
 use tokenweir_engine::prefill_leg::PrefillSkip;
 use tokenweir_protocol::metric_kind::MetricKind;
 use tokenweir_request::continuation::{ContinuationRefusal, InterruptionCause};
@@ -87,7 +87,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         "tokenweir_stream_continuation_seconds_total",
         "Time from the interruption of a stream to its next output, of streams that went on at another backend.",
         MetricKind::Counter,
-        RecordLabels::None,
+        &[],
         |record| {
             let gap: f64 = record.continuations.begun.iter().filter_map(Continuation::gap).sum();
             (gap > 0.0).then_some(gap)

@@ -1,11 +1,10 @@
 //! Metrics of routing: accuracy of the predictions, estimates of backends, and decisions of shadow
 //! policies.
 
-use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource, RecordLabels};
+use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource, or_nan};
 use super::super::status::StatusSnapshot;
 use crate::backend::kv_events::{CacheStatus, LearningCounts};
 use crate::backend::peers::PeerExchangeStatus;
-use tokenweir_engine::address::BackendId;
 use tokenweir_kv_events::residency::StreamState;
 use tokenweir_protocol::metric_kind::MetricKind;
 use tokenweir_request::record::{RequestRecord, ShadowDecision};
@@ -21,35 +20,31 @@ const PREDICTION_RATIO_BOUNDS: &[f64] = &[0.1, 0.25, 0.5, 0.8, 0.9, 1.0, 1.1, 1.
 const POLICY: MetricLabel = MetricLabel::fixed("policy", || PolicyKind::NAMES.to_vec());
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor {
-        name: "tokenweir_routing_prediction_error_seconds",
-        help: "Streams: absolute difference between actual and predicted time from sending to the first output.",
-        kind: MetricKind::Histogram(PREDICTION_ERROR_BOUNDS),
-        labels: &[MetricLabel::BACKEND],
-        read: MetricSource::FirstOutput(|record, emit| {
-            if let Some(((actual, predicted), backend)) = ttft_and_backend(record) {
-                emit(&[backend], (actual - predicted).abs());
-            }
-        }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_routing_prediction_ratio",
-        help: "Streams: actual / predicted time from sending to the first output.",
-        kind: MetricKind::Histogram(PREDICTION_RATIO_BOUNDS),
-        labels: &[MetricLabel::BACKEND],
-        read: MetricSource::FirstOutput(|record, emit| {
-            if let Some(((actual, predicted), backend)) = ttft_and_backend(record)
-                && predicted > 0.0
-            {
-                emit(&[backend], actual / predicted);
-            }
-        }),
-    },
+    MetricDescriptor::of_first_output(
+        "tokenweir_routing_prediction_error_seconds",
+        "Streams: absolute difference between actual and predicted time from sending to the first output.",
+        PREDICTION_ERROR_BOUNDS,
+        &[MetricLabel::BACKEND],
+        |record| {
+            let (actual, predicted) = record.actual_and_predicted_ttft()?;
+            Some((actual - predicted).abs())
+        },
+    ),
+    MetricDescriptor::of_first_output(
+        "tokenweir_routing_prediction_ratio",
+        "Streams: actual / predicted time from sending to the first output.",
+        PREDICTION_RATIO_BOUNDS,
+        &[MetricLabel::BACKEND],
+        |record| {
+            let (actual, predicted) = record.actual_and_predicted_ttft()?;
+            (predicted > 0.0).then_some(actual / predicted)
+        },
+    ),
     MetricDescriptor::of_request(
         "tokenweir_cached_tokens_predicted_total",
         "Prompt tokens predicted to be cached, for responses that report their cached tokens.",
         MetricKind::Counter,
-        RecordLabels::Backend,
+        &[MetricLabel::BACKEND],
         |record| {
             let (_, predicted) = record.reported_and_predicted_cached_tokens()?;
             Some(predicted.max(0.0))
@@ -59,7 +54,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         "tokenweir_cached_tokens_reported_total",
         "Prompt tokens that the engine reported as cached, for responses with a predicted number.",
         MetricKind::Counter,
-        RecordLabels::Backend,
+        &[MetricLabel::BACKEND],
         |record| {
             let (reported, _) = record.reported_and_predicted_cached_tokens()?;
             Some(reported as f64)
@@ -94,7 +89,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::backend_gauge(
         "tokenweir_backend_sequence_slots",
         "Number of sequences that the engine runs at once, as learned. NaN: not known.",
-        |backend| backend.learned.sequence_slots,
+        |backend| or_nan(backend.learned.sequence_slots),
     ),
     MetricDescriptor::backend_gauge(
         "tokenweir_backend_prefix_retention_ratio",
@@ -233,12 +228,6 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         }),
     },
 ];
-
-/// The actual and the predicted time from sending a request to its first output, in seconds, and
-/// the backend of the request. `None`: not known.
-fn ttft_and_backend(record: &RequestRecord) -> Option<((f64, f64), &str)> {
-    record.actual_and_predicted_ttft().zip(record.backend().map(BackendId::as_str))
-}
 
 /// Returns the name and the KV event status of each backend whose KV events the gateway receives.
 fn with_kv_events(status: &StatusSnapshot) -> impl Iterator<Item = (&str, CacheStatus)> {

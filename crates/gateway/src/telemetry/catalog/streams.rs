@@ -1,9 +1,7 @@
 //! Metrics of the latency and the tokens of responses. The latency metrics describe streams. The
 //! token counters and the write stall metric also cover responses that are not streams.
 
-use super::super::metric::{
-    MetricDescriptor, MetricEmitter, MetricLabel, MetricSource, RecordLabels, seconds,
-};
+use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource, seconds};
 use super::requests::{DURATION_BOUNDS, GEN_AI_OPERATION, TOKEN_USAGE_BOUNDS};
 use tokenweir_protocol::histogram::{BucketLayout, ChunkTransit, OutputGap, TokenCount};
 use tokenweir_protocol::metric_kind::MetricKind;
@@ -25,37 +23,32 @@ const PHASE_BOUNDS: &[f64] = &[
 ];
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor {
-        name: "gen_ai_server_time_to_first_token_seconds",
-        help: "Streams: time from the request head to the first generated output, in any channel.",
-        kind: MetricKind::Histogram(TTFT_BOUNDS),
-        labels: &[MetricLabel::MODEL, MetricLabel::BACKEND, MetricLabel::TIER],
-        read: MetricSource::FirstOutput(|record, emit| {
-            if let (Some(ttft), Some(backend)) = (record.ttft(), record.backend()) {
-                let labels = [record.model.as_str(), backend.as_str(), record.tier.as_str()];
-                emit(&labels, ttft.as_secs_f64());
-            }
-        }),
-    },
+    MetricDescriptor::of_first_output(
+        "gen_ai_server_time_to_first_token_seconds",
+        "Streams: time from the request head to the first generated output, in any channel.",
+        TTFT_BOUNDS,
+        &[MetricLabel::MODEL, MetricLabel::BACKEND, MetricLabel::TIER],
+        |record| seconds(record.ttft()),
+    ),
     MetricDescriptor::of_request(
         "tokenweir_time_to_response_headers_seconds",
         "Streams: time from the request head to the head of the response.",
         MetricKind::Histogram(TTFT_BOUNDS),
-        RecordLabels::Model,
+        &[MetricLabel::MODEL],
         |record| seconds(record.stream_time_to(record.timings.headers)),
     ),
     MetricDescriptor::of_request(
         "tokenweir_time_to_first_event_seconds",
         "Streams: time from the request head to the first event of any kind.",
         MetricKind::Histogram(TTFT_BOUNDS),
-        RecordLabels::Model,
+        &[MetricLabel::MODEL],
         |record| seconds(record.stream_time_to(record.timings.first_event)),
     ),
     MetricDescriptor::of_request(
         "tokenweir_time_to_first_answer_seconds",
         "Streams: time from the request head to the first output that is not reasoning.",
         MetricKind::Histogram(TTFT_BOUNDS),
-        RecordLabels::Model,
+        &[MetricLabel::MODEL],
         |record| seconds(record.stream_time_to(record.timings.first_answer)),
     ),
     MetricDescriptor {
@@ -83,42 +76,42 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         "gen_ai_server_time_per_output_token_seconds",
         "Streams with an exact token count: (last output - first token) / (output tokens - 1).",
         MetricKind::Histogram(OutputGap::BOUNDS),
-        RecordLabels::ModelAndBackend,
+        &[MetricLabel::MODEL, MetricLabel::BACKEND],
         |record| seconds(record.tpot()),
     ),
     MetricDescriptor::request_histogram(
         "tokenweir_inter_chunk_latency_seconds",
         "Time from one event with output to the next of the same choice.",
         OutputGap::BOUNDS,
-        RecordLabels::ModelAndBackend,
+        &[MetricLabel::MODEL, MetricLabel::BACKEND],
         |record| record.observed.inter_chunk_latency.snapshot(),
     ),
     MetricDescriptor::request_histogram(
         "tokenweir_inter_token_latency_seconds",
         "Time from one event with output to the next, divided by the tokens of the later event. Only events with a known number.",
         OutputGap::BOUNDS,
-        RecordLabels::ModelAndBackend,
+        &[MetricLabel::MODEL, MetricLabel::BACKEND],
         |record| record.observed.inter_token_latency.snapshot(),
     ),
     MetricDescriptor::request_histogram(
         "tokenweir_chunk_tokens",
         "Tokens per event with output, where their number is known. Above 1: speculative decoding or merged events.",
         TokenCount::BOUNDS,
-        RecordLabels::ModelAndBackend,
+        &[MetricLabel::MODEL, MetricLabel::BACKEND],
         |record| record.observed.chunk_tokens.snapshot(),
     ),
     MetricDescriptor::request_histogram(
         "tokenweir_chunk_transit_seconds",
         "Streams over HTTP/1.1: time from reading bytes of the backend to writing them, unless the client delays it.",
         ChunkTransit::BOUNDS,
-        RecordLabels::None,
+        &[],
         |record| record.observed.chunk_transit.snapshot(),
     ),
     MetricDescriptor::of_request(
         "tokenweir_client_write_stall_seconds",
         "Time during which the client did not read a response that had data to send.",
         MetricKind::Histogram(DURATION_BOUNDS),
-        RecordLabels::Model,
+        &[MetricLabel::MODEL],
         |record| record.timings.headers.map(|_| record.observed.write_stall.as_secs_f64()),
     ),
     MetricDescriptor {
@@ -199,7 +192,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         "tokenweir_estimated_output_tokens_total",
         "Output tokens of responses without a token count, estimated from their events.",
         MetricKind::Counter,
-        RecordLabels::Model,
+        &[MetricLabel::MODEL],
         |record| {
             let is_estimated = record.observed.usage_source == UsageSource::Estimated;
             record.output_tokens().filter(|_| is_estimated).map(|tokens| tokens as f64)
@@ -251,13 +244,8 @@ const fn tokens_of_conventions<const COUNT: usize>(
     help: &'static str,
     kind: MetricKind,
 ) -> MetricDescriptor {
-    let read = MetricSource::Record(emit_tokens::<COUNT>);
-    MetricDescriptor { name, help, kind, labels: &[MetricLabel::MODEL, GEN_AI_OPERATION], read }
-}
-
-/// Emits a number of tokens with the labels model and operation. Emits nothing if the number is not known.
-fn emit_tokens<const COUNT: usize>(record: &RequestRecord, emit: MetricEmitter<'_>) {
-    if let (Some(api), Some(tokens)) = (record.api, record.final_token_counts()[COUNT]) {
-        emit(&[record.model.as_str(), api.operation()], tokens as f64);
-    }
+    let labels = &[MetricLabel::MODEL, GEN_AI_OPERATION];
+    MetricDescriptor::of_request(name, help, kind, labels, |record| {
+        record.final_token_counts()[COUNT].map(|tokens| tokens as f64)
+    })
 }

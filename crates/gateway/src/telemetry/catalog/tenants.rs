@@ -10,20 +10,17 @@ const TENANT: MetricLabel = MetricLabel::variable(
     "tenant",
     |known| known.tenants.clone(),
     || "a tenant of the keys file, or `_other`".to_owned(),
-);
+)
+.of_request(|record| Some(record.caller.as_ref()?.tenant_label()));
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor {
-        name: "tokenweir_tenant_requests_total",
-        help: "Requests with a valid API key, by tenant and outcome.",
-        kind: MetricKind::Counter,
-        labels: &[TENANT, MetricLabel::OUTCOME],
-        read: MetricSource::Record(|record, emit| {
-            if let Some(principal) = &record.caller {
-                emit(&[principal.tenant_label(), record.outcome.as_str()], 1.0);
-            }
-        }),
-    },
+    MetricDescriptor::of_request(
+        "tokenweir_tenant_requests_total",
+        "Requests with a valid API key, by tenant and outcome.",
+        MetricKind::Counter,
+        &[TENANT, MetricLabel::OUTCOME],
+        |_| Some(1.0),
+    ),
     MetricDescriptor {
         name: "tokenweir_tenant_tokens_total",
         help: "Tokens of requests with a valid API key, as they count towards limits.",

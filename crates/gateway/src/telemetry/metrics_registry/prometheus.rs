@@ -11,7 +11,9 @@ use super::level::{MetricDetail, MetricsLevel};
 use super::retired_backends::RetiredBackends;
 use super::series::{FamilyValue, MetricFamily, SeriesWriter};
 use crate::telemetry::catalog;
-use crate::telemetry::metric::{KnownLabelValues, MetricLabel, MetricSource, ScrapeResult};
+use crate::telemetry::metric::{
+    KnownLabelValues, MetricDescriptor, MetricLabel, MetricSource, ScrapeResult,
+};
 use crate::telemetry::otel::Semconv;
 use crate::telemetry::status::StatusSnapshot;
 use std::collections::HashSet;
@@ -263,9 +265,11 @@ impl Sink for Prometheus {
     fn first_output(&self, record: &RequestRecord) {
         for position in &self.record_families {
             let family = &self.families[*position];
-            if let MetricSource::FirstOutput(read) = family.row.read {
+            if let MetricSource::FirstOutput(read) = family.row.read
+                && let Some(value) = read(record)
+            {
                 let mut series = family.writer();
-                read(record, &mut |labels, value| series.record(labels, value, None));
+                family.row.read_labels(record, |labels| series.record(labels, value, None));
             }
         }
     }
@@ -284,25 +288,25 @@ impl Prometheus {
             let family = &self.families[*position];
             let mut series = family.writer();
             for (record, exemplar) in records {
-                self.record_finished_in(family.row.read, &mut series, record, *exemplar);
+                self.record_finished_in(family.row, &mut series, record, *exemplar);
             }
         }
     }
 
-    /// Adds the values of one record to the series of one metric, whose source is `read`.
+    /// Adds the values of one record to the series of one metric, whose row is `row`.
     fn record_finished_in(
         &self,
-        read: MetricSource,
+        row: &MetricDescriptor,
         series: &mut SeriesWriter<'_>,
         record: &RequestRecord,
         exemplar: Option<Exemplar>,
     ) {
         let add = &mut |labels: &[&str], value| series.record(labels, value, exemplar);
-        match (read, exemplar) {
+        match (row.read, exemplar) {
             (MetricSource::Record(read), _) => read(record, add),
-            (MetricSource::RecordValue(labels, read), _) => {
+            (MetricSource::RecordValue(read), _) => {
                 if let Some(value) = read(record) {
-                    labels.read(record, |labels| add(labels, value));
+                    row.read_labels(record, |labels| series.record(labels, value, exemplar));
                 }
             }
             (MetricSource::RecordEvent(read), _) => {
@@ -316,12 +320,16 @@ impl Prometheus {
             // The value was counted at the first output. The exemplar is attached at the end of the
             // request, because only then it is known whether the trace is sampled.
             (MetricSource::FirstOutput(read), Some(exemplar)) => {
-                read(record, &mut |labels, value| series.attach_exemplar(labels, value, exemplar));
+                if let Some(value) = read(record) {
+                    row.read_labels(record, |labels| {
+                        series.attach_exemplar(labels, value, exemplar);
+                    });
+                }
             }
-            (MetricSource::RecordHistogram(labels, read), _) => {
+            (MetricSource::RecordHistogram(read), _) => {
                 let snapshot = read(record);
                 if snapshot.count > 0 {
-                    labels.read(record, |labels| {
+                    row.read_labels(record, |labels| {
                         series.record_histogram(labels, &snapshot, exemplar);
                     });
                 }
