@@ -90,7 +90,7 @@ fn finished() -> RequestRecord {
         RequestRecord::begin(id, IpAddr::V4(Ipv4Addr::LOCALHOST), "POST", begun, accepted);
     record.route = Some("/v1/chat/completions");
     record.api = Some(Api::Chat);
-    record.model = ModelLabel::known("tiny".into());
+    record.model = ModelLabel::Known("tiny".into());
     record.trace = Some(otel::TracingSettings::default().propagation.start_trace(
         &HeaderMap::new(),
         9,

@@ -132,7 +132,7 @@ impl RequestRecord {
                 route: None,
                 api: None,
                 options: RequestOptions::default(),
-                model: ModelLabel::unknown(),
+                model: ModelLabel::Unknown,
                 tier: Tier::default(),
                 caller: None,
                 decision: None,
