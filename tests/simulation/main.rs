@@ -51,7 +51,6 @@ use tokenweir_gateway::proxy::{
     handle_request, resume,
 };
 use tokenweir_gateway::telemetry::Telemetry;
-use tokenweir_gateway::telemetry::metric::KnownLabelValues;
 use tokenweir_gateway::telemetry::metrics_registry::{BucketOverrides, MetricsLevel, Prometheus};
 use tokenweir_gateway::telemetry::otel::Semconv;
 use tokenweir_net::client::{HttpClient, HttpClientTimeouts};
@@ -148,7 +147,7 @@ impl Gateway {
         let prometheus = Prometheus::with_level(
             MetricsLevel::Minimal,
             Semconv::default(),
-            KnownLabelValues::default(),
+            Vec::new(),
             &BucketOverrides::default(),
             Vec::new(),
         );

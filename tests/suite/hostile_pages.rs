@@ -7,7 +7,6 @@ use tokenweir_engine::address::BackendAddress;
 use tokenweir_engine::dialect::EngineLoad;
 use tokenweir_gateway::backend::pool::{BackendPool, BackendRequirements};
 use tokenweir_gateway::backend::{Backend, Lease};
-use tokenweir_gateway::telemetry::metric::KnownLabelValues;
 use tokenweir_gateway::telemetry::metrics_registry::{
     BucketOverrides, ExpositionFormat, Prometheus,
 };
@@ -124,8 +123,7 @@ fn no_numbers_of_a_metrics_page_end_a_request_or_the_pages_of_the_gateway() {
             Backend::new(address.default_id(), address, None)
         });
         let pool = BackendPool::new(backends.into(), &[], Policy { kind, ..Policy::default() });
-        let prometheus =
-            Prometheus::new(KnownLabelValues::default(), &BucketOverrides::default(), Vec::new());
+        let prometheus = Prometheus::new(&BucketOverrides::default(), Vec::new());
         pool.backends().iter().for_each(|backend| backend.mark_up());
         let bad = pool.backends()[0].clone();
         for number in 0..pages {

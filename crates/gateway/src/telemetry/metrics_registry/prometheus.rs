@@ -59,21 +59,17 @@ const INITIAL_PAGE_CAPACITY_BYTES: usize = 1 << 17;
 // === impl Prometheus ===
 
 impl Prometheus {
-    /// Creates the sink with the level `full`, see [`Prometheus::with_level`].
-    pub fn new(
-        known: KnownLabelValues,
-        buckets: &BucketOverrides,
-        objectives: Vec<Objective>,
-    ) -> Self {
-        Self::with_level(MetricsLevel::Full, Semconv::default(), known, buckets, objectives)
+    /// Creates the sink with the level `full` and without tiers, see [`Prometheus::with_level`].
+    pub fn new(buckets: &BucketOverrides, objectives: Vec<Objective>) -> Self {
+        Self::with_level(MetricsLevel::Full, Semconv::default(), Vec::new(), buckets, objectives)
     }
 
-    /// Creates the sink. The series for the label values in `known` exist from the start. `buckets`
-    /// has the bounds of the histograms. `objectives` are evaluated for every request.
+    /// Creates the sink. The series for `tiers`, the tiers of the configuration, exist from the start.
+    /// `buckets` has the bounds of the histograms. `objectives` are evaluated for every request.
     pub fn with_level(
         level: MetricsLevel,
         semconv: Semconv,
-        known: KnownLabelValues,
+        tiers: Vec<String>,
         buckets: &BucketOverrides,
         objectives: Vec<Objective>,
     ) -> Self {
@@ -88,7 +84,7 @@ impl Prometheus {
         let mut families: Vec<MetricFamily> = catalog::rows().filter_map(build_family).collect();
         families.sort_by_key(|family| family.row.name);
         let slos = objectives.iter().map(|objective| objective.name.clone()).collect();
-        let known = KnownLabelValues { slos, ..known };
+        let known = KnownLabelValues { tiers, slos, ..KnownLabelValues::default() };
         for family in &families {
             family.seed(&known);
         }

@@ -242,7 +242,6 @@ fn deltas(counts: &[u64]) -> Vec<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::metric::KnownLabelValues;
     use crate::telemetry::metrics_registry::{BucketOverrides, ExpositionFormat, Prometheus};
     use crate::telemetry::status::StatusSnapshot;
     use std::collections::BTreeMap;
@@ -275,8 +274,7 @@ mod tests {
     #[test]
     fn the_page_has_the_series_of_the_text_format_and_native_buckets_with_all_values() {
         let prometheus =
-            Prometheus::new(KnownLabelValues::default(), &BucketOverrides::default(), Vec::new())
-                .with_native_histograms();
+            Prometheus::new(&BucketOverrides::default(), Vec::new()).with_native_histograms();
         let record = streamed();
         prometheus.first_output(&record);
         prometheus.finished(&[&record]);
