@@ -175,15 +175,6 @@ impl RequestRecord {
         Some(first.saturating_duration_since(sent))
     }
 
-    /// Times from the request head to three moments of a stream: its response head, its first event of any
-    /// kind (for chat, the role), and its first output that is not reasoning. `None`: the moment did not
-    /// come, or the response is not a stream.
-    pub fn stream_times(&self) -> [Option<Duration>; 3] {
-        let timings = &self.timings;
-        [timings.headers, timings.first_event, timings.first_answer]
-            .map(|at| self.stream_time_to(at))
-    }
-
     /// Time from the request head to the first output of a stream that is not reasoning. A stream that
     /// had only reasoning waited until its end. `None`: the response is no stream, or had no output.
     pub fn time_to_first_answer(&self) -> Option<Duration> {
@@ -266,8 +257,7 @@ impl RequestRecord {
     /// `None`: there was at most one attempt.
     pub fn failed_attempts(&self) -> Option<Duration> {
         let (_, earlier) = self.attempts.split_last()?;
-        let took = |attempt: &Attempt| attempt.ended?.checked_duration_since(attempt.started);
-        (!earlier.is_empty()).then(|| earlier.iter().filter_map(took).sum())
+        (!earlier.is_empty()).then(|| earlier.iter().filter_map(Attempt::took).sum())
     }
 
     /// Time in prefill legs. `None`: the request had no prefill leg.

@@ -23,7 +23,6 @@ pub struct PrefillLegs {
 impl PrefillLegs {
     /// Sum of the times of all prefill legs that ended.
     pub fn took(&self) -> Duration {
-        let took = |leg: &Attempt| leg.ended?.checked_duration_since(leg.started);
-        self.sent.iter().filter_map(took).sum()
+        self.sent.iter().filter_map(Attempt::took).sum()
     }
 }
