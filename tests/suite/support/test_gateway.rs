@@ -82,7 +82,7 @@ pub(crate) struct Running {
     /// The trace capture. `None`: the gateway captures no trace.
     capture: Option<Arc<TraceCapture>>,
     _capturing: std::sync::Mutex<Option<trace_capture::TraceCaptureGuard>>,
-    _sampling: std::sync::Mutex<Option<quality::QualityMonitorGuard>>,
+    _sampling: std::sync::Mutex<Option<payload_log::PayloadQueueGuard>>,
     _health_checks: HealthCheckSupervisor,
 }
 
