@@ -84,7 +84,8 @@ pub enum MetricSource {
     Counts,
 }
 
-/// Maximum number of labels of a metric whose label values are read with [`MetricLabel::of_request`].
+/// Maximum number of labels of a metric whose label values are read with [`MetricLabel::of_request`]. With
+/// more labels, [`MetricDescriptor::read_labels`] would panic for every request.
 const MAX_REQUEST_LABELS: usize = 6;
 
 /// The result of one scrape of a backend's metrics page.
@@ -175,7 +176,6 @@ impl MetricDescriptor {
         labels: &'static [MetricLabel],
         read: fn(&RequestRecord) -> Option<f64>,
     ) -> Self {
-        assert!(labels.len() <= MAX_REQUEST_LABELS);
         Self { name, help, kind, labels, read: MetricSource::RecordValue(read) }
     }
 
@@ -188,7 +188,6 @@ impl MetricDescriptor {
         labels: &'static [MetricLabel],
         read: fn(&RequestRecord) -> Option<f64>,
     ) -> Self {
-        assert!(labels.len() <= MAX_REQUEST_LABELS);
         let (kind, read) = (MetricKind::Histogram(bounds), MetricSource::FirstOutput(read));
         Self { name, help, kind, labels, read }
     }
@@ -201,7 +200,6 @@ impl MetricDescriptor {
         labels: &'static [MetricLabel],
         read: fn(&RequestRecord) -> HistogramSnapshot<'_>,
     ) -> Self {
-        assert!(labels.len() <= MAX_REQUEST_LABELS);
         let (kind, read) = (MetricKind::Histogram(bounds), MetricSource::RecordHistogram(read));
         Self { name, help, kind, labels, read }
     }

@@ -6,7 +6,7 @@ use super::requests::{DURATION_BOUNDS, GEN_AI_OPERATION, TOKEN_USAGE_BOUNDS};
 use tokenweir_protocol::histogram::{BucketLayout, ChunkTransit, OutputGap, TokenCount};
 use tokenweir_protocol::metric_kind::MetricKind;
 use tokenweir_request::record::{
-    Outcome, RequestPhase, RequestPhases, RequestRecord, UsageEventOutcome, UsageSource,
+    Outcome, RequestPhase, RequestPhases, UsageEventOutcome, UsageSource,
 };
 
 /// Bucket bounds of time to first token, in seconds: the bounds of OpenTelemetry and vLLM, and
