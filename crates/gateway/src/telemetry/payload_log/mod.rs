@@ -60,7 +60,9 @@ impl PayloadLog {
         let mut file = RotatingFile::open(path, max_file_bytes / 2, file_counters.clone())?;
         let settings = settings.clone();
         let write = move |jobs: &[PayloadJob]| {
-            jobs.iter().for_each(|job| file.write_json(&settings.redact_texts(job)));
+            for job in jobs {
+                file.write_json(&settings.redact_texts(job));
+            }
         };
         let (queue, guard) =
             PayloadQueue::start(BackgroundTask::ContentLog, 1, watch::Sender::new(None), write);
