@@ -102,19 +102,15 @@ impl BucketOverrides {
     /// The buckets of the histograms that the observer of a response fills while the response passes.
     /// `has_exponential`: the observer also fills exponential buckets.
     pub fn scales(&self, has_exponential: bool) -> ResponseBuckets {
-        let defaults = ResponseBuckets::default();
-        let configured_or = |metric, default| self.0.get(metric).cloned().unwrap_or(default);
+        let bounds = |metric| {
+            let row = find_histogram(metric);
+            row.map_or(BucketBounds::from_static(&[]), |row| self.bounds_for(row))
+        };
         ResponseBuckets {
-            inter_chunk_latency: configured_or(
-                INTER_CHUNK_LATENCY_METRIC,
-                defaults.inter_chunk_latency,
-            ),
-            inter_token_latency: configured_or(
-                INTER_TOKEN_LATENCY_METRIC,
-                defaults.inter_token_latency,
-            ),
-            chunk_tokens: configured_or(CHUNK_TOKENS_METRIC, defaults.chunk_tokens),
-            chunk_transit: configured_or(CHUNK_TRANSIT_METRIC, defaults.chunk_transit),
+            inter_chunk_latency: bounds(INTER_CHUNK_LATENCY_METRIC),
+            inter_token_latency: bounds(INTER_TOKEN_LATENCY_METRIC),
+            chunk_tokens: bounds(CHUNK_TOKENS_METRIC),
+            chunk_transit: bounds(CHUNK_TRANSIT_METRIC),
             has_exponential,
         }
     }
