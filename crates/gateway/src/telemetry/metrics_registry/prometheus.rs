@@ -5,9 +5,9 @@
 
 use super::buckets::BucketOverrides;
 use super::exemplar::Exemplar;
-use super::exposition::protobuf::FamilyMessage;
 use super::exposition::{ExpositionFormat, ExpositionWriter};
 use super::level::{MetricDetail, MetricsLevel};
+use super::protobuf::FamilyMessage;
 use super::retired_backends::RetiredBackends;
 use super::series::{FamilyValue, MetricFamily, SeriesWriter};
 use crate::telemetry::catalog;

@@ -192,7 +192,7 @@ impl MetricFamily {
             }
             text.push_str(name);
             text.push_str("=\"");
-            escape_label_value(value, &mut text);
+            escape(value, true, &mut text);
             text.push('"');
         }
         text
@@ -282,14 +282,14 @@ fn hash_labels<'l>(labels: impl Iterator<Item = &'l str>) -> u64 {
     labels.fold(0, |hash, label| xxh3_64_with_seed(label.as_bytes(), hash))
 }
 
-/// Appends a label value to `output`, with the escapes that both exposition formats require:
-/// backslashes, quotes and newlines. Other control characters are not escaped.
-fn escape_label_value(value: &str, output: &mut String) {
-    for character in value.chars() {
+/// Appends a label value or a help text to `output`, with the escapes that the exposition formats require:
+/// backslashes, newlines and, if `has_quotes`, quotes. Other control characters are not escaped.
+pub(super) fn escape(text: &str, has_quotes: bool, output: &mut String) {
+    for character in text.chars() {
         match character {
             '\\' => output.push_str("\\\\"),
-            '"' => output.push_str("\\\""),
             '\n' => output.push_str("\\n"),
+            '"' if has_quotes => output.push_str("\\\""),
             other => output.push(other),
         }
     }
