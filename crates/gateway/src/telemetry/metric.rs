@@ -139,23 +139,36 @@ impl MetricSource {
 // === impl MetricDescriptor ===
 
 impl MetricDescriptor {
-    /// A counter without labels, whose value `read` takes from the state of the gateway.
-    pub const fn counter(
+    /// A counter if the name ends with `_total`, else a gauge.
+    pub const fn new(
         name: &'static str,
         help: &'static str,
-        read: fn(&StatusSnapshot) -> Option<f64>,
+        labels: &'static [MetricLabel],
+        read: MetricSource,
     ) -> Self {
-        let (kind, read) = (MetricKind::Counter, MetricSource::Value(read));
-        Self { name, help, kind, labels: &[], read }
+        let is_counter = matches!(name.as_bytes(), [.., b'_', b't', b'o', b't', b'a', b'l']);
+        let kind = if is_counter { MetricKind::Counter } else { MetricKind::Gauge };
+        Self { name, help, kind, labels, read }
     }
 
-    /// A gauge without labels, whose value `read` takes from the state of the gateway.
-    pub const fn gauge(
+    /// A histogram with these default bounds of its buckets.
+    pub const fn histogram(
+        name: &'static str,
+        help: &'static str,
+        bounds: &'static [f64],
+        labels: &'static [MetricLabel],
+        read: MetricSource,
+    ) -> Self {
+        Self { name, help, kind: MetricKind::Histogram(bounds), labels, read }
+    }
+
+    /// A metric without labels, whose value `read` takes from the state of the gateway.
+    pub const fn of_gateway(
         name: &'static str,
         help: &'static str,
         read: fn(&StatusSnapshot) -> Option<f64>,
     ) -> Self {
-        Self { kind: MetricKind::Gauge, ..Self::counter(name, help, read) }
+        Self::new(name, help, &[], MetricSource::Value(read))
     }
 
     /// A counter whose only label, `labels`, is a [`MetricLabel::counted`].
@@ -164,86 +177,25 @@ impl MetricDescriptor {
         help: &'static str,
         labels: &'static [MetricLabel; 1],
     ) -> Self {
-        Self { name, help, kind: MetricKind::Counter, labels, read: MetricSource::Counts }
+        Self::new(name, help, labels, MetricSource::Counts)
     }
 
-    /// A metric with one value for each finished request. The label values are read with
-    /// [`MetricLabel::of_request`]. `None`: the request has no value.
-    pub const fn of_request(
-        name: &'static str,
-        help: &'static str,
-        kind: MetricKind,
-        labels: &'static [MetricLabel],
-        read: fn(&RequestRecord) -> Option<f64>,
-    ) -> Self {
-        Self { name, help, kind, labels, read: MetricSource::RecordValue(read) }
-    }
-
-    /// A histogram with one value for each stream, which is read at its first output. `None`: the stream
-    /// has no value.
-    pub const fn of_first_output(
-        name: &'static str,
-        help: &'static str,
-        bounds: &'static [f64],
-        labels: &'static [MetricLabel],
-        read: fn(&RequestRecord) -> Option<f64>,
-    ) -> Self {
-        let (kind, read) = (MetricKind::Histogram(bounds), MetricSource::FirstOutput(read));
-        Self { name, help, kind, labels, read }
-    }
-
-    /// A histogram with many values for each finished request.
-    pub const fn request_histogram(
-        name: &'static str,
-        help: &'static str,
-        bounds: &'static [f64],
-        labels: &'static [MetricLabel],
-        read: fn(&RequestRecord) -> HistogramSnapshot<'_>,
-    ) -> Self {
-        let (kind, read) = (MetricKind::Histogram(bounds), MetricSource::RecordHistogram(read));
-        Self { name, help, kind, labels, read }
-    }
-
-    /// A counter of the finished requests for which `read` returns a value of the only label.
-    pub const fn request_counter(
-        name: &'static str,
-        help: &'static str,
-        labels: &'static [MetricLabel; 1],
-        read: fn(&RequestRecord) -> Option<&'static str>,
-    ) -> Self {
-        let read = MetricSource::RecordEvent(read);
-        Self { name, help, kind: MetricKind::Counter, labels, read }
-    }
-
-    /// A counter with one value for each backend.
-    pub const fn backend_counter(
+    /// A metric with one value for each backend.
+    pub const fn of_backend(
         name: &'static str,
         help: &'static str,
         read: fn(&BackendStatusSnapshot) -> Option<f64>,
     ) -> Self {
-        let (kind, read) = (MetricKind::Counter, MetricSource::Backend(read));
-        Self { name, help, kind, labels: &[MetricLabel::BACKEND], read }
-    }
-
-    /// A gauge with one value for each backend.
-    pub const fn backend_gauge(
-        name: &'static str,
-        help: &'static str,
-        read: fn(&BackendStatusSnapshot) -> Option<f64>,
-    ) -> Self {
-        Self { kind: MetricKind::Gauge, ..Self::backend_counter(name, help, read) }
+        Self::new(name, help, &[MetricLabel::BACKEND], MetricSource::Backend(read))
     }
 
     /// A metric with one value for each backend, also for removed backends that still serve requests.
-    /// `None`: the backend has no value.
-    pub const fn backend_or_leaving(
+    pub const fn of_backend_or_leaving(
         name: &'static str,
         help: &'static str,
-        kind: MetricKind,
         read: fn(&BackendStatusSnapshot) -> Option<f64>,
     ) -> Self {
-        let read = MetricSource::BackendOrLeaving(read);
-        Self { name, help, kind, labels: &[MetricLabel::BACKEND], read }
+        Self::new(name, help, &[MetricLabel::BACKEND], MetricSource::BackendOrLeaving(read))
     }
 
     /// Calls `emit` with the label values of a request, unless one of them is missing.

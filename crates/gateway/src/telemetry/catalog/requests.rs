@@ -1,7 +1,6 @@
 //! Metrics of requests: counts, terminations, rejections, queue waits and model refusals.
 
 use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource, seconds};
-use tokenweir_protocol::metric_kind::MetricKind;
 use tokenweir_protocol::openai::{Api, FinishReason};
 use tokenweir_request::error;
 use tokenweir_request::record::{
@@ -120,10 +119,10 @@ const OVERFLOWS: [(&str, IsUnknown); 5] = [
 ];
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor::of_request(
+    MetricDescriptor::histogram(
         "gen_ai_server_request_duration_seconds",
         "Inference requests: time from the request head to the end of the exchange. Successes have the outcome ok and an empty error_type.",
-        MetricKind::Histogram(DURATION_BOUNDS),
+        DURATION_BOUNDS,
         &[
             MetricLabel::MODEL,
             MetricLabel::BACKEND,
@@ -132,18 +131,18 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             ERROR_TYPE,
             MetricLabel::TIER,
         ],
-        |record| Some(record.duration().as_secs_f64()),
+        MetricSource::RecordValue(|record| Some(record.duration().as_secs_f64())),
     ),
-    MetricDescriptor {
-        name: "gen_ai_client_token_usage",
-        help: "Tokens per inference request. Not with OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental.",
-        kind: MetricKind::Histogram(TOKEN_USAGE_BOUNDS),
-        labels: &[
+    MetricDescriptor::histogram(
+        "gen_ai_client_token_usage",
+        "Tokens per inference request. Not with OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental.",
+        TOKEN_USAGE_BOUNDS,
+        &[
             MetricLabel::MODEL,
             GEN_AI_OPERATION,
             MetricLabel::fixed("gen_ai_token_type", || vec!["input", "output"]),
         ],
-        read: MetricSource::Record(|record, emit| {
+        MetricSource::Record(|record, emit| {
             let Some(api) = record.api else { return };
             for (kind, count) in ["input", "output"].into_iter().zip(record.final_token_counts()) {
                 if let Some(count) = count {
@@ -151,175 +150,165 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
                 }
             }
         }),
-    },
-    MetricDescriptor::of_request(
+    ),
+    MetricDescriptor::new(
         "tokenweir_http_responses_total",
         "Responses to clients, by HTTP status.",
-        MetricKind::Counter,
         &[MetricLabel::MODEL, STATUS_CODE],
-        |_| Some(1.0),
+        MetricSource::RecordValue(|_| Some(1.0)),
     ),
-    MetricDescriptor::gauge(
+    MetricDescriptor::of_gateway(
         "tokenweir_oldest_request_age_seconds",
         "Age of the request that has been in progress longest. 0: no request.",
         |status| Some(status.oldest_request_age_seconds),
     ),
-    MetricDescriptor::of_request(
+    MetricDescriptor::new(
         "tokenweir_requests_total",
         "Requests, by outcome.",
-        MetricKind::Counter,
         &[MetricLabel::MODEL, OPERATION, MetricLabel::OUTCOME, MetricLabel::TIER],
-        |_| Some(1.0),
+        MetricSource::RecordValue(|_| Some(1.0)),
     ),
-    MetricDescriptor {
-        name: "tokenweir_request_terminations_total",
-        help: "Requests, by how they ended and by the side that closed first.",
-        kind: MetricKind::Counter,
-        labels: &[
+    MetricDescriptor::new(
+        "tokenweir_request_terminations_total",
+        "Requests, by how they ended and by the side that closed first.",
+        &[
             MetricLabel::fixed("termination", || TERMINATION_REASONS.to_vec()),
             MetricLabel::fixed("closed_by", || TerminationInitiator::NAMES.to_vec()),
         ],
-        read: MetricSource::Record(|record, emit| {
+        MetricSource::Record(|record, emit| {
             emit(&[record.ending(), record.end.initiator().as_str()], 1.0);
         }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_finish_reasons_total",
-        help: "Choices, by the finish reason that the engine reported.",
-        kind: MetricKind::Counter,
-        labels: &[
-            MetricLabel::MODEL,
-            MetricLabel::fixed("reason", || FinishReason::NAMES.to_vec()),
-        ],
-        read: MetricSource::Record(|record, emit| {
+    ),
+    MetricDescriptor::new(
+        "tokenweir_finish_reasons_total",
+        "Choices, by the finish reason that the engine reported.",
+        &[MetricLabel::MODEL, MetricLabel::fixed("reason", || FinishReason::NAMES.to_vec())],
+        MetricSource::Record(|record, emit| {
             for finish in record.observed.finish_reasons.iter().flatten() {
                 emit(&[record.model.as_str(), finish.as_str()], 1.0);
             }
         }),
-    },
-    MetricDescriptor::request_counter(
+    ),
+    MetricDescriptor::new(
         "tokenweir_client_disconnects_total",
         "Clients that disconnected before the response was complete, by the phase of the request.",
         &[MetricLabel::fixed("phase", || RequestRecord::UNFINISHED_PHASES.to_vec())],
-        |record| (record.outcome == Outcome::Cancelled).then(|| record.phase()),
+        MetricSource::RecordEvent(|record| {
+            (record.outcome == Outcome::Cancelled).then(|| record.phase())
+        }),
     ),
-    MetricDescriptor::request_counter(
+    MetricDescriptor::new(
         "tokenweir_requests_rejected_total",
         "Requests that the gateway answered with an error of its own, by reason.",
         &[MetricLabel::fixed("reason", || error::REASONS.to_vec())],
-        |record| record.refusal,
+        MetricSource::RecordEvent(|record| record.refusal),
     ),
-    MetricDescriptor::request_counter(
+    MetricDescriptor::new(
         "tokenweir_requests_shed_total",
         "Rejected requests for which every backend was full.",
         &[MetricLabel::fixed("reason", || error::SHED_REASONS.to_vec())],
-        |record| record.refusal.filter(|reason| error::SHED_REASONS.contains(reason)),
+        MetricSource::RecordEvent(|record| {
+            record.refusal.filter(|reason| error::SHED_REASONS.contains(reason))
+        }),
     ),
-    MetricDescriptor::of_request(
+    MetricDescriptor::histogram(
         "tokenweir_queue_wait_seconds",
         "Time in the admission queue of requests that had to wait.",
-        MetricKind::Histogram(QUEUE_WAIT_BOUNDS),
+        QUEUE_WAIT_BOUNDS,
         &[MetricLabel::TIER],
-        |record| seconds(record.gateway_queue_wait()),
+        MetricSource::RecordValue(|record| seconds(record.gateway_queue_wait())),
     ),
-    MetricDescriptor::of_request(
+    MetricDescriptor::new(
         "tokenweir_backend_queue_wait_seconds_total",
         "Time in the admission queue of requests that were then sent to the backend.",
-        MetricKind::Counter,
         &[MetricLabel::BACKEND],
-        |record| seconds(record.gateway_queue_wait()),
+        MetricSource::RecordValue(|record| seconds(record.gateway_queue_wait())),
     ),
-    MetricDescriptor {
-        name: "tokenweir_queue_requests",
-        help: "Requests waiting in the admission queue now.",
-        kind: MetricKind::Gauge,
-        labels: &[QUEUE_CLASS],
-        read: MetricSource::Status(|status, emit| {
+    MetricDescriptor::new(
+        "tokenweir_queue_requests",
+        "Requests waiting in the admission queue now.",
+        &[QUEUE_CLASS],
+        MetricSource::Status(|status, emit| {
             for queue in &status.queue {
                 emit(&[&queue.class], queue.waiting as f64);
             }
         }),
-    },
-    MetricDescriptor::of_request(
+    ),
+    MetricDescriptor::histogram(
         "tokenweir_backend_wait_seconds",
         "Time that requests waited in the admission queue while no backend could serve their model, whether they got a backend or not.",
-        MetricKind::Histogram(QUEUE_WAIT_BOUNDS),
+        QUEUE_WAIT_BOUNDS,
         &[MetricLabel::MODEL],
-        |record| seconds(record.backend_wait()),
+        MetricSource::RecordValue(|record| seconds(record.backend_wait())),
     ),
-    MetricDescriptor::of_request(
+    MetricDescriptor::new(
         "tokenweir_slow_requests_total",
         "Slow requests, by the cause that took most of their time.",
-        MetricKind::Counter,
         &[MetricLabel::MODEL, SLOW_CAUSE],
-        |_| Some(1.0),
+        MetricSource::RecordValue(|_| Some(1.0)),
     ),
-    MetricDescriptor::of_request(
+    MetricDescriptor::new(
         "tokenweir_empty_responses_total",
         "Complete responses with neither text nor a tool call outside of reasoning.",
-        MetricKind::Counter,
         &[MetricLabel::MODEL],
-        |record| record.is_empty_response().then_some(1.0),
+        MetricSource::RecordValue(|record| record.is_empty_response().then_some(1.0)),
     ),
-    MetricDescriptor::of_request(
+    MetricDescriptor::new(
         "tokenweir_refusal_phrases_total",
         "Responses with a phrase that the configuration lists as a refusal.",
-        MetricKind::Counter,
         &[MetricLabel::MODEL],
-        |record| record.observed.has_refusal_phrase.then_some(1.0),
+        MetricSource::RecordValue(|record| record.observed.has_refusal_phrase.then_some(1.0)),
     ),
-    MetricDescriptor::of_request(
+    MetricDescriptor::new(
         "tokenweir_model_refusals_total",
         "Responses in which the model declined.",
-        MetricKind::Counter,
         &[MetricLabel::MODEL],
-        |record| record.is_model_refusal().then_some(1.0),
+        MetricSource::RecordValue(|record| record.is_model_refusal().then_some(1.0)),
     ),
-    MetricDescriptor::of_request(
+    MetricDescriptor::histogram(
         "tokenweir_max_tokens_utilization_ratio",
         "Output tokens / max_tokens of the request. At 1 the output was cut.",
-        MetricKind::Histogram(RATIO_BOUNDS),
+        RATIO_BOUNDS,
         &[MetricLabel::MODEL],
-        RequestRecord::max_tokens_utilization,
+        MetricSource::RecordValue(RequestRecord::max_tokens_utilization),
     ),
-    MetricDescriptor::of_request(
+    MetricDescriptor::histogram(
         "tokenweir_gateway_overhead_seconds",
         "Time from the end of the request body until the request is sent, without queue and failed attempts.",
-        MetricKind::Histogram(OVERHEAD_BOUNDS),
+        OVERHEAD_BOUNDS,
         &[],
-        |record| seconds(record.overhead()),
+        MetricSource::RecordValue(|record| seconds(record.overhead())),
     ),
-    MetricDescriptor::request_counter(
+    MetricDescriptor::new(
         "tokenweir_uninspected_responses_total",
         "Responses whose content could not be read in full. Their bytes were forwarded unchanged.",
         &[MetricLabel::fixed("reason", || UninspectedReason::NAMES.to_vec())],
-        |record| record.observed.uninspected_reason.map(UninspectedReason::as_str),
+        MetricSource::RecordEvent(|record| {
+            record.observed.uninspected_reason.map(UninspectedReason::as_str)
+        }),
     ),
-    MetricDescriptor {
-        name: "tokenweir_label_overflow_total",
-        help: "Requests with a value unknown to a label. They are counted under _other, other or _OTHER.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::fixed("label", || OVERFLOWS.map(|(label, _)| label).to_vec())],
-        read: MetricSource::Record(|record, emit| {
+    MetricDescriptor::new(
+        "tokenweir_label_overflow_total",
+        "Requests with a value unknown to a label. They are counted under _other, other or _OTHER.",
+        &[MetricLabel::fixed("label", || OVERFLOWS.map(|(label, _)| label).to_vec())],
+        MetricSource::Record(|record, emit| {
             for (label, is_unknown) in OVERFLOWS {
                 if is_unknown(record) {
                     emit(&[label], 1.0);
                 }
             }
         }),
-    },
-    MetricDescriptor::of_request(
+    ),
+    MetricDescriptor::new(
         "tokenweir_request_body_bytes_total",
         "Bytes of request bodies read from clients.",
-        MetricKind::Counter,
         &[],
-        |record| Some(record.bytes_in as f64),
+        MetricSource::RecordValue(|record| Some(record.bytes_in as f64)),
     ),
-    MetricDescriptor::of_request(
+    MetricDescriptor::new(
         "tokenweir_response_body_bytes_total",
         "Bytes of response bodies written to clients.",
-        MetricKind::Counter,
         &[],
-        |record| Some(record.bytes_out as f64),
+        MetricSource::RecordValue(|record| Some(record.bytes_out as f64)),
     ),
 ];
