@@ -6,7 +6,7 @@ use super::request::{
     ResumeNote, ResumeOutcome, Tier,
 };
 use super::response::{
-    ChunkTimings, Outcome, RecordedObservations, Termination, UsageSource, termination_reason,
+    ChunkTimings, Outcome, RecordedObservations, Termination, TerminationReason, UsageSource,
 };
 use super::routing::{
     Attempt, BackendCondition, Continuations, FailoverDenialReason, PredictedCandidate,
@@ -357,14 +357,14 @@ impl RequestRecord {
         self.attempts.last().map(|attempt| &attempt.backend)
     }
 
-    /// The termination reason, from [`TERMINATION_REASONS`](super::TERMINATION_REASONS): the
-    /// outcome, and how the response ended where that adds information.
+    /// The name of the [`TerminationReason`] in metrics, logs and spans.
     pub fn ending(&self) -> &'static str {
-        match self.refusal {
-            Some("first_output_timeout") => "timeout_first_output",
-            Some("total_timeout") => "timeout_total",
-            _ => termination_reason(self.outcome, self.end),
-        }
+        let reason = match self.refusal {
+            Some("first_output_timeout") => TerminationReason::TimeoutFirstOutput,
+            Some("total_timeout") => TerminationReason::TimeoutTotal,
+            _ => TerminationReason::of(self.outcome, self.end),
+        };
+        reason.as_str()
     }
 
     /// The candidate that the policy picked, with its values at the decision. `None`: there was no

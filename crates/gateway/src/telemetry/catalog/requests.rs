@@ -4,7 +4,7 @@ use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource, seconds}
 use tokenweir_protocol::openai::{Api, FinishReason};
 use tokenweir_request::error;
 use tokenweir_request::record::{
-    Outcome, RequestRecord, SlowCause, TERMINATION_REASONS, TerminationInitiator, Tier,
+    Outcome, RequestRecord, SlowCause, TerminationInitiator, TerminationReason, Tier,
     UninspectedReason,
 };
 use tokenweir_routing::admission::DEFAULT_CLASS;
@@ -172,7 +172,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         "tokenweir_request_terminations_total",
         "Requests, by how they ended and by the side that closed first.",
         &[
-            MetricLabel::fixed("termination", || TERMINATION_REASONS.to_vec()),
+            MetricLabel::fixed("termination", || TerminationReason::NAMES.to_vec()),
             MetricLabel::fixed("closed_by", || TerminationInitiator::NAMES.to_vec()),
         ],
         MetricSource::Record(|record, emit| {
