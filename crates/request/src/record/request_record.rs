@@ -263,7 +263,7 @@ impl RequestRecord {
     /// Time in prefill legs. `None`: the request had no prefill leg.
     pub fn prefill_leg_time(&self) -> Option<Duration> {
         let legs = self.prefill_legs.as_ref().filter(|legs| !legs.sent.is_empty())?;
-        Some(legs.took())
+        Some(legs.sent.iter().filter_map(Attempt::took).sum())
     }
 
     /// Whether another backend than that of the last attempt computed the prompt.

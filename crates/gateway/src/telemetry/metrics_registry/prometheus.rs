@@ -105,22 +105,20 @@ impl Prometheus {
     /// are no longer label values, and of backends that are neither registered nor recently
     /// removed.
     fn update_known_labels(&self, status: &StatusSnapshot) {
-        let StatusSnapshot { models, tenants, .. } = status;
-        let backends: Vec<String> =
-            status.backends.iter().map(|backend| backend.backend.clone()).collect();
+        let models = &status.models;
+        let seeded = models.iter().filter(|model| model.is_seeded);
         let mut label_state = lock(&self.label_state);
         let KnownLabelState { known, retired_backends, labelled_models, has_removed_models } =
             &mut *label_state;
-        let seeded = models.iter().filter(|model| model.is_seeded);
-        let is_unchanged =
-            known.models.iter().map(String::as_str).eq(seeded.clone().map(|model| &*model.name))
-                && known.tenants == *tenants
-                && known.backends == backends;
-        if !is_unchanged {
-            retired_backends.update(&known.backends, &backends);
-            known.models = seeded.map(|model| model.name.to_string()).collect();
-            known.tenants.clone_from(tenants);
-            known.backends = backends;
+        let current = KnownLabelValues {
+            models: seeded.map(|model| model.name.to_string()).collect(),
+            tenants: status.tenants.clone(),
+            backends: status.backends.iter().map(|backend| backend.backend.clone()).collect(),
+            ..known.clone()
+        };
+        if current != *known {
+            retired_backends.update(&known.backends, &current.backends);
+            *known = current;
             for family in &self.families {
                 family.seed(known);
             }
