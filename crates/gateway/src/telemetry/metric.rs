@@ -8,7 +8,6 @@ pub use label::{KnownLabelValues, MetricLabel};
 use super::status::{BackendStatusSnapshot, StatusSnapshot};
 use crate::gpu::BackendGpu;
 use std::time::Duration;
-use tokenweir_engine::engine_metrics::ScrapeError;
 use tokenweir_engine::gpu::GpuValues;
 use tokenweir_protocol::histogram::HistogramSnapshot;
 use tokenweir_protocol::metric_kind::MetricKind;
@@ -58,10 +57,9 @@ pub enum MetricSource {
     /// A histogram of many values is read from the record of each finished request, and the label values
     /// with [`MetricLabel::of_request`].
     RecordHistogram(fn(&RequestRecord) -> HistogramSnapshot<'_>),
-    /// Values are read from the result of each scrape of a backend's metrics page.
-    Scrape(fn(&ScrapeResult<'_>, MetricEmitter<'_>)),
-    /// The delay of each tick of a timer of the runtime, in seconds. The metric has no labels.
-    SchedulingDelay,
+    /// The part of the gateway that has the values passes them to
+    /// [`Prometheus::record`](super::metrics_registry::Prometheus::record).
+    Recorded,
     /// Values of each registered backend are read when the metrics page is read. The first label is the
     /// backend. A value that is not known is omitted.
     BackendValues(fn(&BackendStatusSnapshot, BackendEmitter<'_>)),
@@ -88,16 +86,12 @@ pub enum MetricSource {
 /// more labels, [`MetricDescriptor::read_labels`] would panic for every request.
 const MAX_REQUEST_LABELS: usize = 6;
 
-/// The result of one scrape of a backend's metrics page.
-#[derive(Debug, Clone, Copy)]
-pub struct ScrapeResult<'a> {
-    /// The name of the backend.
-    pub backend: &'a str,
-    /// The duration of the scrape.
-    pub took: Duration,
-    /// Why the scrape failed. `None`: it succeeded.
-    pub error: Option<ScrapeError>,
-}
+/// The name of the metric of the delays of a timer of the runtime.
+pub(super) const SCHEDULING_DELAY_METRIC: &str = "tokenweir_scheduling_delay_seconds";
+/// The name of the metric of the durations of scrapes.
+pub(super) const SCRAPE_DURATION_METRIC: &str = "tokenweir_scrape_duration_seconds";
+/// The name of the metric of failed scrapes.
+pub(super) const SCRAPE_ERRORS_METRIC: &str = "tokenweir_scrape_errors_total";
 
 /// A duration in seconds, as the value of a metric. `None`: the metric has no value.
 pub(super) fn seconds(duration: Option<Duration>) -> Option<f64> {
@@ -163,7 +157,7 @@ impl MetricDescriptor {
     }
 
     /// A metric without labels, whose value `read` takes from the state of the gateway.
-    pub const fn of_gateway(
+    pub const fn value(
         name: &'static str,
         help: &'static str,
         read: fn(&StatusSnapshot) -> Option<f64>,

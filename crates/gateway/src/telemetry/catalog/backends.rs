@@ -1,7 +1,10 @@
 //! Metrics of backends: attempts, scrapes of their metrics pages, the load that their engines report,
 //! stalls of streams, and verdicts of the diagnosis.
 
-use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource, or_nan};
+use super::super::metric::{
+    MetricDescriptor, MetricLabel, MetricSource, SCRAPE_DURATION_METRIC, SCRAPE_ERRORS_METRIC,
+    or_nan,
+};
 use std::collections::HashSet;
 use tokenweir_engine::engine_metrics::{ENGINE_METRICS, ScrapeError};
 use tokenweir_request::record::Attempt;
@@ -31,30 +34,22 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         MetricSource::RecordValue(|_| Some(1.0)),
     ),
     MetricDescriptor::histogram(
-        "tokenweir_scrape_duration_seconds",
+        SCRAPE_DURATION_METRIC,
         "Duration of one scrape of a backend's metrics page.",
         SCRAPE_DURATION_BOUNDS,
         &[MetricLabel::BACKEND],
-        MetricSource::Scrape(|scrape, emit| {
-            emit(&[scrape.backend], scrape.took.as_secs_f64());
-        }),
+        MetricSource::Recorded,
     ),
     MetricDescriptor::new(
-        "tokenweir_scrape_errors_total",
+        SCRAPE_ERRORS_METRIC,
         "Scrapes of backend metrics that failed, by kind of error.",
         &[MetricLabel::BACKEND, MetricLabel::fixed("kind", || ScrapeError::NAMES.to_vec())],
-        MetricSource::Scrape(|scrape, emit| {
-            if let Some(error) = scrape.error {
-                emit(&[scrape.backend, error.as_str()], 1.0);
-            }
-        }),
+        MetricSource::Recorded,
     ),
-    MetricDescriptor::of_gateway(
-        "tokenweir_requests_in_flight",
-        "Requests in progress.",
-        |status| Some(status.requests_in_flight as f64),
-    ),
-    MetricDescriptor::of_gateway(
+    MetricDescriptor::value("tokenweir_requests_in_flight", "Requests in progress.", |status| {
+        Some(status.requests_in_flight as f64)
+    }),
+    MetricDescriptor::value(
         "tokenweir_ready",
         "1 while at least one backend can be used and the gateway is not shutting down.",
         |status| Some(f64::from(status.ready)),
@@ -77,7 +72,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     ),
-    MetricDescriptor::of_gateway(
+    MetricDescriptor::value(
         "tokenweir_panic_mode",
         "1 while so many backends of a model are ejected that ejections are ignored.",
         |status| Some(f64::from(status.panic_mode)),

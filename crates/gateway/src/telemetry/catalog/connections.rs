@@ -4,10 +4,10 @@ use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
 use tokenweir_net::tls::{CertificateCounts, TlsPeer};
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor::of_gateway("tokenweir_connections", "Open client connections.", |status| {
+    MetricDescriptor::value("tokenweir_connections", "Open client connections.", |status| {
         Some(status.connections.open as f64)
     }),
-    MetricDescriptor::of_gateway(
+    MetricDescriptor::value(
         "tokenweir_connections_limit",
         "Limit of open client connections (limits.connections). NaN: no limit.",
         |status| Some(status.connections.limit.map_or(f64::NAN, |limit| limit as f64)),
@@ -17,17 +17,17 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         "Client connections closed before a request, by reason.",
         &[MetricLabel::counted("reason", |status| status.connections.refusals().to_vec())],
     ),
-    MetricDescriptor::of_gateway(
+    MetricDescriptor::value(
         "tokenweir_accept_errors_total",
         "Calls of accept() that failed, for example because no file descriptor is left.",
         |status| Some(status.connections.accept_errors as f64),
     ),
-    MetricDescriptor::of_gateway(
+    MetricDescriptor::value(
         "tokenweir_request_body_memory_bytes",
         "Memory of the request bodies that the gateway holds now.",
         |status| Some(status.request_bodies.bytes as f64),
     ),
-    MetricDescriptor::of_gateway(
+    MetricDescriptor::value(
         "tokenweir_request_body_memory_limit_bytes",
         "Limit of the memory of request bodies (limits.body_memory).",
         |status| Some(status.request_bodies.limit as f64),

@@ -157,7 +157,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         &[MetricLabel::MODEL, STATUS_CODE],
         MetricSource::RecordValue(|_| Some(1.0)),
     ),
-    MetricDescriptor::of_gateway(
+    MetricDescriptor::value(
         "tokenweir_oldest_request_age_seconds",
         "Age of the request that has been in progress longest. 0: no request.",
         |status| Some(status.oldest_request_age_seconds),

@@ -71,7 +71,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             record.prefill_legs.as_ref()?.skipped.map(PrefillSkip::as_str)
         }),
     ),
-    MetricDescriptor::of_gateway(
+    MetricDescriptor::value(
         "tokenweir_resume_memory_bytes",
         "Memory of the responses that clients can return to (streams.resume).",
         |status| Some(status.resume_bytes as f64),
@@ -93,7 +93,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             (gap > 0.0).then_some(gap)
         }),
     ),
-    MetricDescriptor::of_gateway(
+    MetricDescriptor::value(
         "tokenweir_stream_continuation_memory_bytes",
         "Memory that open streams keep for their continuation now (limits.continuation_memory).",
         |status| Some(status.continuation_bytes as f64),

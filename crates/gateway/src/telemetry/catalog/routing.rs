@@ -92,7 +92,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         "Share of the backend's KV cache assumed to hold prefixes of past requests.",
         |backend| Some(backend.learned.prefix_retention),
     ),
-    MetricDescriptor::of_gateway(
+    MetricDescriptor::value(
         "tokenweir_prefix_index_bytes",
         "Memory of the prefix indexes of all backends.",
         |status| {
@@ -127,7 +127,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         "Failed connections for KV events, and batches that could not be applied.",
         |backend| Some(backend.kv_events?.errors as f64),
     ),
-    MetricDescriptor::of_gateway(
+    MetricDescriptor::value(
         "tokenweir_kv_events_bytes",
         "Memory of the gateway for the contents of prefix caches, from KV events.",
         |status| {
@@ -143,17 +143,17 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             vec![("learned", learned), ("unlearned", unlearned), ("dropped", dropped)]
         })],
     ),
-    MetricDescriptor::of_gateway(
+    MetricDescriptor::value(
         "tokenweir_kv_events_outlines_total",
         "KV events with a prompt outline from another gateway.",
         |status| Some(status.kv_learning.outlines as f64),
     ),
-    MetricDescriptor::of_gateway(
+    MetricDescriptor::value(
         "tokenweir_peer_exchange_connected",
         "1 while the gateway is connected to the message bus.",
         |status| status.peer_exchange.as_ref().map(|exchange| f64::from(exchange.connected)),
     ),
-    MetricDescriptor::of_gateway(
+    MetricDescriptor::value(
         "tokenweir_peer_gateways",
         "Other gateways that sent a message within the last 5 s.",
         |status| status.peer_exchange.as_ref().map(|exchange| exchange.peers as f64),
@@ -176,7 +176,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             results.for_each(|(result, count)| emit(&[result], *count as f64));
         }),
     ),
-    MetricDescriptor::of_gateway(
+    MetricDescriptor::value(
         "tokenweir_peer_sent_bytes_total",
         "Bytes of the messages that the gateway sent to other gateways.",
         |status| status.peer_exchange.as_ref().map(|exchange| exchange.sent_bytes as f64),

@@ -11,14 +11,11 @@ use super::protobuf::FamilyMessage;
 use super::retired_backends::RetiredBackends;
 use super::series::{FamilyValue, MetricFamily, SeriesWriter};
 use crate::telemetry::catalog;
-use crate::telemetry::metric::{
-    KnownLabelValues, MetricDescriptor, MetricLabel, MetricSource, ScrapeResult,
-};
+use crate::telemetry::metric::{KnownLabelValues, MetricDescriptor, MetricLabel, MetricSource};
 use crate::telemetry::otel::Semconv;
 use crate::telemetry::status::StatusSnapshot;
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 use tokenweir_protocol::metric_kind::MetricKind;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_request::observe::Sink;
@@ -143,22 +140,12 @@ impl Prometheus {
         }
     }
 
-    /// Updates the metrics of scrapes with the result of one scrape of a backend.
-    pub fn record_scrape(&self, scrape: &ScrapeResult<'_>) {
-        for family in &self.families {
-            if let MetricSource::Scrape(read) = family.row.read {
-                let mut series = family.writer();
-                read(scrape, &mut |labels, value| series.record(labels, value, None));
-            }
-        }
-    }
-
-    /// Records by how much a timer of the runtime fired too late.
-    pub fn record_scheduling_delay(&self, delay: Duration) {
-        for family in &self.families {
-            if matches!(family.row.read, MetricSource::SchedulingDelay) {
-                family.writer().record(&[], delay.as_secs_f64(), None);
-            }
+    /// Adds a value to a metric of [`MetricSource::Recorded`]: to the series with these label values.
+    pub fn record(&self, metric: &str, labels: &[&str], value: f64) {
+        let position = self.families.binary_search_by_key(&metric, |family| family.row.name);
+        // A metric that the level omits is not in the list.
+        if let Some(family) = position.ok().and_then(|position| self.families.get(position)) {
+            family.writer().record(labels, value, None);
         }
     }
 
