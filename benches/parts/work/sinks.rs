@@ -54,7 +54,7 @@ fn log(is_json: bool) -> AccessLog {
     let nowhere = |lines| {
         black_box(lines);
     };
-    AccessLog::new(is_json, Box::new(nowhere))
+    AccessLog::new(is_json, Box::new(nowhere), None, false)
 }
 
 /// A span exporter that discards spans.
