@@ -195,7 +195,26 @@ impl Prometheus {
         let mut page = ExpositionWriter::new(format, INITIAL_PAGE_CAPACITY_BYTES);
         self.update_known_labels(status);
         for family in &self.families {
-            self.write_family(family, status, &mut page);
+            let row = family.row;
+            // A metric without series does not appear on the page.
+            let mut has_header = false;
+            family.values(status, &self.objectives, &mut |value| {
+                if !std::mem::replace(&mut has_header, true) {
+                    page.write_header(row.name, row.help, row.kind);
+                }
+                match value {
+                    FamilyValue::Current(labels, value) => {
+                        page.write_number(row.name, &family.render_labels(labels), value);
+                    }
+                    FamilyValue::Recorded(labels, point) if point.counts.is_empty() => {
+                        page.write_number(row.name, &labels.rendered, point.sum);
+                    }
+                    FamilyValue::Recorded(labels, point) => {
+                        let (labels, bounds) = (&labels.rendered, &family.bucket_labels);
+                        page.write_histogram(row.name, labels, bounds, point);
+                    }
+                }
+            });
         }
         self.process_metrics(&mut |name, help, kind, value| {
             page.write_header(name, help, kind);
@@ -212,66 +231,6 @@ impl Prometheus {
         super::process_metrics::read(&self.process_collector, emit);
         #[cfg(not(target_os = "linux"))]
         let _ = emit;
-    }
-
-    fn write_family(
-        &self,
-        family: &MetricFamily,
-        status: &StatusSnapshot,
-        page: &mut ExpositionWriter,
-    ) {
-        let row = family.row;
-        // A metric without series does not appear on the page.
-        let mut has_header = false;
-        family.values(status, &self.objectives, &mut |value| {
-            if !std::mem::replace(&mut has_header, true) {
-                page.write_header(row.name, row.help, row.kind);
-            }
-            match value {
-                FamilyValue::Current(labels, value) => {
-                    page.write_number(row.name, &family.render_labels(labels), value);
-                }
-                FamilyValue::Recorded(labels, point) if point.counts.is_empty() => {
-                    page.write_number(row.name, &labels.rendered, point.sum);
-                }
-                FamilyValue::Recorded(labels, point) => {
-                    page.write_histogram(row.name, &labels.rendered, &family.bucket_labels, point);
-                }
-            }
-        });
-    }
-}
-
-impl Sink for Prometheus {
-    fn first_output(&self, record: &RequestRecord) {
-        for position in &self.record_families {
-            let family = &self.families[*position];
-            if let MetricSource::FirstOutput(read) = family.row.read
-                && let Some(value) = read(record)
-            {
-                let mut series = family.writer();
-                family.row.read_labels(record, |labels| series.record(labels, value, None));
-            }
-        }
-    }
-
-    fn finished(&self, records: &[&RequestRecord]) {
-        let records = records.iter().map(|record| (*record, Exemplar::from_record(record)));
-        self.record_finished(&records.collect::<Vec<_>>());
-    }
-}
-
-impl Prometheus {
-    /// Adds the values of all records, metric by metric. Each metric is thus locked only once for
-    /// all records, and its series are loaded into the CPU cache only once.
-    fn record_finished(&self, records: &[(&RequestRecord, Option<Exemplar>)]) {
-        for position in &self.record_families {
-            let family = &self.families[*position];
-            let mut series = family.writer();
-            for (record, exemplar) in records {
-                self.record_finished_in(family.row, &mut series, record, *exemplar);
-            }
-        }
     }
 
     /// Adds the values of one record to the series of one metric, whose row is `row`.
@@ -316,6 +275,33 @@ impl Prometheus {
                 }
             }
             _ => {}
+        }
+    }
+}
+
+impl Sink for Prometheus {
+    fn first_output(&self, record: &RequestRecord) {
+        for position in &self.record_families {
+            let family = &self.families[*position];
+            if let MetricSource::FirstOutput(read) = family.row.read
+                && let Some(value) = read(record)
+            {
+                let mut series = family.writer();
+                family.row.read_labels(record, |labels| series.record(labels, value, None));
+            }
+        }
+    }
+
+    /// Adds the values of all records, metric by metric. Each metric is thus locked only once for
+    /// all records, and its series are loaded into the CPU cache only once.
+    fn finished(&self, records: &[&RequestRecord]) {
+        let exemplars: Vec<_> = records.iter().map(|it| Exemplar::from_record(it)).collect();
+        for position in &self.record_families {
+            let family = &self.families[*position];
+            let mut series = family.writer();
+            for (record, exemplar) in records.iter().zip(&exemplars) {
+                self.record_finished_in(family.row, &mut series, record, *exemplar);
+            }
         }
     }
 }
