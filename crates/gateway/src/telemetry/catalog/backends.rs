@@ -62,13 +62,10 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::new(
         "tokenweir_backend_state",
         "1 for the current state of the backend, 0 for the other states.",
-        &[
-            MetricLabel::BACKEND,
-            MetricLabel::fixed("state", || Availability::ALL.map(Availability::as_str).to_vec()),
-        ],
+        &[MetricLabel::BACKEND, MetricLabel::fixed("state", || Availability::NAMES.to_vec())],
         MetricSource::BackendValues(|backend, emit| {
-            for state in Availability::ALL.map(Availability::as_str) {
-                emit(&[state], Some(f64::from(backend.state == state)));
+            for state in Availability::NAMES {
+                emit(&[state], Some(f64::from(backend.state == *state)));
             }
         }),
     ),
@@ -229,11 +226,7 @@ fn verdict_names() -> Vec<&'static str> {
 
 /// All values that [`attempt_result`] can return.
 fn attempt_results() -> Vec<&'static str> {
-    [
-        &["ok", "client_error", "error_status", "stale"][..],
-        &FailureKind::ALL.map(FailureKind::as_str),
-    ]
-    .concat()
+    [&["ok", "client_error", "error_status", "stale"][..], FailureKind::NAMES].concat()
 }
 
 /// The result of an attempt as a label value. For a failed attempt it is the kind of the failure. For other

@@ -101,14 +101,11 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::new(
         "tokenweir_backend_breaker_state",
         "1 for the current state of the backend's circuit breaker, 0 for the other states.",
-        &[
-            MetricLabel::BACKEND,
-            MetricLabel::fixed("state", || BreakerState::ALL.map(BreakerState::as_str).to_vec()),
-        ],
+        &[MetricLabel::BACKEND, MetricLabel::fixed("state", || BreakerState::NAMES.to_vec())],
         MetricSource::Status(|status, emit| {
             for backend in &status.backends {
-                for state in BreakerState::ALL.map(BreakerState::as_str) {
-                    emit(&[&backend.backend, state], f64::from(backend.breaker == state));
+                for state in BreakerState::NAMES {
+                    emit(&[&backend.backend, state], f64::from(backend.breaker == *state));
                 }
             }
         }),

@@ -106,8 +106,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         &[MetricLabel::BACKEND, MetricLabel::fixed("state", || StreamState::NAMES.to_vec())],
         MetricSource::Status(|status, emit| {
             for (backend, events) in with_kv_events(status) {
-                for state in StreamState::ALL.map(StreamState::as_str) {
-                    emit(&[backend, state], f64::from(events.state == state));
+                for state in StreamState::NAMES {
+                    emit(&[backend, state], f64::from(events.state == *state));
                 }
             }
         }),
