@@ -52,12 +52,10 @@ pub enum MetricSource {
     RecordEvent(fn(&RequestRecord) -> Option<&'static str>),
     /// Values are read from the record of each finished request, once for each objective of `slos`.
     RecordPerObjective(fn(&Objective, &RequestRecord, MetricEmitter<'_>)),
-    /// Values are read from each objective of `slos` when the metrics page is read.
-    Objective(fn(&Objective, MetricEmitter<'_>)),
     /// A histogram of many values is read from the record of each finished request, and the label values
     /// with [`MetricLabel::of_request`].
     RecordHistogram(fn(&RequestRecord) -> HistogramSnapshot<'_>),
-    /// The part of the gateway that has the values passes them to
+    /// The part of the program that has the values passes them to
     /// [`Prometheus::record`](super::metrics_registry::Prometheus::record).
     Recorded,
     /// Values of each registered backend are read when the metrics page is read. The first label is the
@@ -88,6 +86,8 @@ const MAX_REQUEST_LABELS: usize = 6;
 
 /// The name of the metric of the delays of a timer of the runtime.
 pub(super) const SCHEDULING_DELAY_METRIC: &str = "tokenweir_scheduling_delay_seconds";
+/// The name of the metric of the shares of requests that must meet the objectives of `slos`.
+pub(super) const OBJECTIVE_RATIO_METRIC: &str = "tokenweir_slo_objective_ratio";
 /// The name of the metric of the durations of scrapes.
 pub(super) const SCRAPE_DURATION_METRIC: &str = "tokenweir_scrape_duration_seconds";
 /// The name of the metric of failed scrapes.
@@ -205,12 +205,7 @@ impl MetricDescriptor {
 
     /// Emits the values that are read when the metrics page is read. Returns false if the values of the
     /// metric are recorded earlier.
-    pub(super) fn read_current(
-        &self,
-        status: &StatusSnapshot,
-        objectives: &[Objective],
-        emit: MetricEmitter<'_>,
-    ) -> bool {
+    pub(super) fn read_current(&self, status: &StatusSnapshot, emit: MetricEmitter<'_>) -> bool {
         let backends = || status.registered_backends();
         let mut emit_backend = |backend: &BackendStatusSnapshot, value: Option<f64>| {
             if let Some(value) = value {
@@ -248,7 +243,6 @@ impl MetricDescriptor {
                     }
                 }
             }
-            MetricSource::Objective(read) => objectives.iter().for_each(|it| read(it, emit)),
             _ => return false,
         }
         true

@@ -1,6 +1,6 @@
 //! Metrics of service level objectives.
 
-use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
+use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource, OBJECTIVE_RATIO_METRIC};
 use tokenweir_request::slo::ObjectiveResult;
 
 /// The label with the name of a service level objective of the configuration section `slos`.
@@ -29,11 +29,9 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         }),
     ),
     MetricDescriptor::new(
-        "tokenweir_slo_objective_ratio",
+        OBJECTIVE_RATIO_METRIC,
         "Share of requests that must meet the objective.",
         &[OBJECTIVE],
-        MetricSource::Objective(|objective, emit| {
-            emit(&[&objective.name], objective.definition.target);
-        }),
+        MetricSource::Recorded,
     ),
 ];

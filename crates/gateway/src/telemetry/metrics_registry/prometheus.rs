@@ -11,7 +11,9 @@ use super::protobuf::FamilyMessage;
 use super::retired_backends::RetiredBackends;
 use super::series::{FamilyValue, MetricFamily, SeriesWriter};
 use crate::telemetry::catalog;
-use crate::telemetry::metric::{KnownLabelValues, MetricDescriptor, MetricLabel, MetricSource};
+use crate::telemetry::metric::{
+    KnownLabelValues, MetricDescriptor, MetricLabel, MetricSource, OBJECTIVE_RATIO_METRIC,
+};
 use crate::telemetry::otel::Semconv;
 use crate::telemetry::status::StatusSnapshot;
 use std::collections::HashSet;
@@ -87,7 +89,7 @@ impl Prometheus {
         }
         let reads_record = |position: &usize| families[*position].row.read.reads_record();
         let record_families = (0..families.len()).filter(reads_record).collect();
-        Self {
+        let metrics = Self {
             families,
             record_families,
             objectives,
@@ -95,7 +97,11 @@ impl Prometheus {
             label_state: Mutex::new(KnownLabelState { known, ..KnownLabelState::default() }),
             #[cfg(target_os = "linux")]
             process_collector: prometheus::process_collector::ProcessCollector::for_self(),
+        };
+        for Objective { name, definition, .. } in &metrics.objectives {
+            metrics.record(OBJECTIVE_RATIO_METRIC, &[name], definition.target);
         }
+        metrics
     }
 
     /// Creates the series of new models, tenants and backends. Removes the series of models that
@@ -166,7 +172,7 @@ impl Prometheus {
         for family in &self.families {
             let row = family.row;
             let mut message = FamilyMessage::new(row.name, row.help, row.kind);
-            family.values(status, &self.objectives, &mut |value| match value {
+            family.values(status, &mut |value| match value {
                 FamilyValue::Current(labels, value) => {
                     message.add_number(family.sorted_labels(labels), value);
                 }
@@ -198,7 +204,7 @@ impl Prometheus {
             let row = family.row;
             // A metric without series does not appear on the page.
             let mut has_header = false;
-            family.values(status, &self.objectives, &mut |value| {
+            family.values(status, &mut |value| {
                 if !std::mem::replace(&mut has_header, true) {
                     page.write_header(row.name, row.help, row.kind);
                 }
@@ -239,14 +245,14 @@ impl Prometheus {
         row: &MetricDescriptor,
         series: &mut SeriesWriter<'_>,
         record: &RequestRecord,
-        exemplar: Option<Exemplar>,
+        exemplar: Option<&Exemplar>,
     ) {
-        let add = &mut |labels: &[&str], value| series.record(labels, value, exemplar);
+        let add = &mut |labels: &[&str], value| series.record(labels, value, exemplar.copied());
         match (row.read, exemplar) {
             (MetricSource::Record(read), _) => read(record, add),
             (MetricSource::RecordValue(read), _) => {
                 if let Some(value) = read(record) {
-                    row.read_labels(record, |labels| series.record(labels, value, exemplar));
+                    row.read_labels(record, |labels| add(labels, value));
                 }
             }
             (MetricSource::RecordEvent(read), _) => {
@@ -262,7 +268,7 @@ impl Prometheus {
             (MetricSource::FirstOutput(read), Some(exemplar)) => {
                 if let Some(value) = read(record) {
                     row.read_labels(record, |labels| {
-                        series.attach_exemplar(labels, value, exemplar);
+                        series.attach_exemplar(labels, value, *exemplar);
                     });
                 }
             }
@@ -270,7 +276,7 @@ impl Prometheus {
                 let snapshot = read(record);
                 if snapshot.count > 0 {
                     row.read_labels(record, |labels| {
-                        series.record_histogram(labels, &snapshot, exemplar);
+                        series.record_histogram(labels, &snapshot, exemplar.copied());
                     });
                 }
             }
@@ -300,7 +306,7 @@ impl Sink for Prometheus {
             let family = &self.families[*position];
             let mut series = family.writer();
             for (record, exemplar) in records.iter().zip(&exemplars) {
-                self.record_finished_in(family.row, &mut series, record, *exemplar);
+                self.record_finished_in(family.row, &mut series, record, exemplar.as_ref());
             }
         }
     }

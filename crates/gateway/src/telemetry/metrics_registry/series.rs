@@ -10,7 +10,6 @@ use hashbrown::HashTable;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokenweir_protocol::histogram::{BucketBounds, ExponentialHistogram, HistogramSnapshot};
 use tokenweir_protocol::mutex::lock;
-use tokenweir_request::slo::Objective;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// All series of one metric of the catalogue.
@@ -155,14 +154,9 @@ impl MetricFamily {
     }
 
     /// Calls `emit` with every value of the metric: with the accumulated values, or with the values that are
-    /// read from `status` and `objectives`.
-    pub(super) fn values(
-        &self,
-        status: &StatusSnapshot,
-        objectives: &[Objective],
-        emit: &mut dyn FnMut(FamilyValue<'_>),
-    ) {
-        let has_current = self.row.read_current(status, objectives, &mut |labels, value| {
+    /// read from `status`.
+    pub(super) fn values(&self, status: &StatusSnapshot, emit: &mut dyn FnMut(FamilyValue<'_>)) {
+        let has_current = self.row.read_current(status, &mut |labels, value| {
             emit(FamilyValue::Current(labels, value));
         });
         if !has_current {
