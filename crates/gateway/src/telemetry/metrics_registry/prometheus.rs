@@ -78,7 +78,7 @@ impl Prometheus {
                 MetricDetail::WithoutBackend => Some(MetricLabel::BACKEND.name),
                 MetricDetail::Complete => None,
             };
-            Some(MetricFamily::new(row, buckets.bounds_for(row), folded_label))
+            Some(MetricFamily::new(row, buckets.bounds_for(row.name), folded_label))
         };
         let mut families: Vec<MetricFamily> = catalog::rows().filter_map(build_family).collect();
         families.sort_by_key(|family| family.row.name);
