@@ -197,25 +197,21 @@ fn model_queues(
     admission: &AdmissionController,
     now: Instant,
 ) -> Vec<ModelQueueStatus> {
-    let empty = |model: &str| {
-        let queue = ModelQueueStatus { model: model.to_owned(), ..Default::default() };
-        (queue.model.clone(), queue)
-    };
-    let models = pool.labelled_models(now).into_iter().filter(|model| model.is_seeded);
+    let seeded = pool.labelled_models(now).into_iter().filter(|model| model.is_seeded);
+    let names = seeded.map(|model| model.name.to_string()).chain([ModelLabel::OTHER.to_owned()]);
     let mut queues: BTreeMap<String, ModelQueueStatus> =
-        models.map(|model| empty(&model.name)).chain([empty(ModelLabel::OTHER)]).collect();
+        names.map(|name| (name, ModelQueueStatus::default())).collect();
     for waiting in admission.waiting_models() {
         let label = pool.routes().lookup(waiting.model.as_deref()).label.as_str().to_owned();
-        let queue = queues.entry(label.clone()).or_default();
+        let queue = queues.entry(label).or_default();
         let seconds = waiting.without_backend_since.map(|since| {
             let seconds = now.saturating_duration_since(since).as_secs_f64();
             seconds.max(queue.seconds_without_backend.unwrap_or_default())
         });
-        queue.model = label;
         queue.waiting += waiting.requests;
         queue.seconds_without_backend = seconds.or(queue.seconds_without_backend);
     }
-    queues.into_values().collect()
+    queues.into_iter().map(|(model, queue)| ModelQueueStatus { model, ..queue }).collect()
 }
 
 #[cfg(test)]
