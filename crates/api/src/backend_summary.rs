@@ -119,21 +119,13 @@ impl BackendSummary {
     /// as `asleep`.
     pub fn condition_word(&self) -> &str {
         match self.condition {
-            BackendCondition::Down => "down",
-            BackendCondition::Ejected => "ejected",
-            BackendCondition::Failing => "failing",
-            BackendCondition::Critical => "critical",
             BackendCondition::DrainHarms => "drained",
-            BackendCondition::Slow => "slow",
-            BackendCondition::Avoided => "avoided",
-            BackendCondition::Stalled => "stalled",
-            BackendCondition::Warning => "warning",
             BackendCondition::Excluded => match self.state.as_str() {
                 "zero_weight" => "weight 0",
                 "unknown" => "not checked",
                 state => state,
             },
-            BackendCondition::Ok => "ok",
+            condition => condition.as_str(),
         }
     }
 }

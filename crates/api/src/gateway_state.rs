@@ -4,27 +4,30 @@
 use super::harm::{Harm, HarmLevel};
 use serde::{Deserialize, Serialize};
 use tokenweir_diagnose::{Verdict, VerdictScope, VerdictSeverity};
+use tokenweir_protocol::named_enum;
 
-/// The state of the gateway.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum GatewayState {
-    /// Every backend that should get requests gets them, and no client is harmed.
-    Ready,
-    /// Requests are served, but backends are unavailable, a verdict holds, a few clients are harmed,
-    /// or an operator must correct something in the gateway.
-    Degraded,
-    /// Many requests are slow.
-    Slow,
-    /// Many requests are refused.
-    Refusing,
-    /// Many requests fail.
-    Failing,
-    /// No backend is available: every request is refused.
-    #[default]
-    Down,
-    /// The gateway shuts down and completes its open requests.
-    ShuttingDown,
+named_enum! {
+    /// The state of the gateway.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum GatewayState {
+        /// Every backend that should get requests gets them, and no client is harmed.
+        Ready = "ready",
+        /// Requests are served, but backends are unavailable, a verdict holds, a few clients are harmed,
+        /// or an operator must correct something in the gateway.
+        Degraded = "degraded",
+        /// Many requests are slow.
+        Slow = "slow",
+        /// Many requests are refused.
+        Refusing = "refusing",
+        /// Many requests fail.
+        Failing = "failing",
+        /// No backend is available: every request is refused.
+        #[default]
+        Down = "down",
+        /// The gateway shuts down and completes its open requests.
+        ShuttingDown = "shutting_down",
+    }
 }
 
 /// The values from which the state of the gateway follows.
@@ -53,13 +56,8 @@ impl GatewayState {
     /// The label of the state on the live page and in `tokenweir top`.
     pub const fn label(self) -> &'static str {
         match self {
-            Self::Ready => "ready",
-            Self::Degraded => "degraded",
-            Self::Slow => "slow",
-            Self::Refusing => "refusing",
-            Self::Failing => "failing",
-            Self::Down => "down",
             Self::ShuttingDown => "shutting down",
+            state => state.as_str(),
         }
     }
 
