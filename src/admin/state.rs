@@ -128,7 +128,7 @@ impl Admin {
             is_draining: status.draining,
             unready_reason: status.unready_reason.as_deref(),
             is_panic: status.panic_mode,
-            backend_states: status.backends.iter().map(|backend| backend.state).collect(),
+            backend_states: status.backends.iter().map(|backend| &*backend.facts.state).collect(),
             harm: status.harm.clone(),
             verdicts: &status.diagnosis.verdicts,
         });

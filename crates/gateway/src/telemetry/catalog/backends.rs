@@ -57,7 +57,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::of_backend(
         "tokenweir_backend_up",
         "1 if the backend may receive requests now. tokenweir_backend_state gives the reason if not.",
-        |backend| Some(f64::from(backend.up)),
+        |backend| Some(f64::from(backend.facts.up)),
     ),
     MetricDescriptor::new(
         "tokenweir_backend_state",
@@ -65,7 +65,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         &[MetricLabel::BACKEND, MetricLabel::fixed("state", || Availability::NAMES.to_vec())],
         MetricSource::BackendValues(|backend, emit| {
             for state in Availability::NAMES {
-                emit(&[state], Some(f64::from(backend.state == *state)));
+                emit(&[state], Some(f64::from(backend.facts.state == *state)));
             }
         }),
     ),
@@ -87,7 +87,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::of_backend_or_leaving(
         "tokenweir_backend_requests_in_flight",
         "Requests of this gateway in progress on the backend.",
-        |backend| Some(f64::from(backend.in_flight)),
+        |backend| Some(f64::from(backend.facts.in_flight)),
     ),
     MetricDescriptor::of_backend(
         "tokenweir_backend_ranks",
@@ -107,7 +107,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::of_backend_or_leaving(
         "tokenweir_streams_stalled",
         "Open streams of the backend without output for longer than the stall threshold.",
-        |backend| Some(f64::from(backend.stalled)),
+        |backend| Some(f64::from(backend.facts.stalled)),
     ),
     MetricDescriptor::of_backend_or_leaving(
         "tokenweir_stalls_total",
@@ -117,17 +117,17 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::of_backend(
         "tokenweir_backend_kv_usage_ratio",
         "Share of the backend's KV cache in use. NaN: not reported.",
-        |backend| or_nan(backend.kv_usage),
+        |backend| or_nan(backend.facts.kv_usage),
     ),
     MetricDescriptor::of_backend(
         "tokenweir_backend_waiting_requests",
         "Requests waiting in the backend's engine. NaN: not reported.",
-        |backend| or_nan(backend.waiting),
+        |backend| or_nan(backend.facts.waiting),
     ),
     MetricDescriptor::of_backend(
         "tokenweir_backend_running_requests",
         "Requests running in the backend's engine. NaN: not reported.",
-        |backend| or_nan(backend.running),
+        |backend| or_nan(backend.facts.running),
     ),
     MetricDescriptor::of_backend(
         "tokenweir_backend_preemptions_total",
@@ -137,7 +137,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::of_backend(
         "tokenweir_backend_scrape_age_seconds",
         "Age of the backend's last successful scrape. NaN: no scrape has succeeded.",
-        |backend| or_nan(backend.scrape_age_seconds),
+        |backend| or_nan(backend.facts.scrape_age_seconds),
     ),
     MetricDescriptor::new(
         "tokenweir_backend_metric_available",

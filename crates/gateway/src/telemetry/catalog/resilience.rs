@@ -105,7 +105,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         MetricSource::Status(|status, emit| {
             for backend in &status.backends {
                 for state in BreakerState::NAMES {
-                    emit(&[&backend.backend, state], f64::from(backend.breaker == *state));
+                    emit(&[&backend.backend, state], f64::from(backend.facts.breaker == *state));
                 }
             }
         }),
