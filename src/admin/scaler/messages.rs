@@ -45,7 +45,7 @@ pub(super) struct MetricNumber {
     pub(super) float: f64,
 }
 
-// === impl ScaledObjectRef, MetricsResponse ===
+// === impl ScaledObjectRef, MetricNumber ===
 
 impl ScaledObjectRef {
     pub(super) fn model(&self) -> Result<&str, Status> {
@@ -65,10 +65,9 @@ impl ScaledObjectRef {
     }
 }
 
-impl MetricsResponse {
-    /// The only metric of the scaler, with this number.
-    pub(super) fn of(number: f64) -> Self {
-        let (metric_name, integer) = (METRIC_NAME.to_owned(), number.ceil() as i64);
-        Self { metrics: vec![MetricNumber { metric_name, integer, float: number }] }
+impl MetricNumber {
+    pub(super) fn new(number: f64) -> Self {
+        let integer = number.ceil() as i64;
+        Self { metric_name: METRIC_NAME.to_owned(), integer, float: number }
     }
 }

@@ -8,8 +8,9 @@ use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::response::Response;
 use futures_util::{Stream, stream};
-use messages::{GetMetricsRequest, IsActiveResponse, MetricsResponse, ScaledObjectRef};
-use std::future::ready;
+use messages::{
+    GetMetricsRequest, IsActiveResponse, MetricNumber, MetricsResponse, ScaledObjectRef,
+};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
@@ -35,9 +36,11 @@ pub(super) async fn call(
         move |object: &ScaledObjectRef| Ok::<_, Status>(admin.model_requests(object.model()?));
     let response = match method.as_str() {
         "IsActive" => {
-            let is_active =
-                move |object: ScaledObjectRef| Ok(IsActiveResponse { result: count(&object)? > 0 });
-            unary(request, is_active).await
+            let is_active = move |request: tonic::Request<ScaledObjectRef>| {
+                let requests = count(request.get_ref());
+                async { Ok(tonic::Response::new(IsActiveResponse { result: requests? > 0 })) }
+            };
+            server().unary(service_fn(is_active), request).await
         }
         "StreamIsActive" => {
             let watch = move |request: tonic::Request<ScaledObjectRef>| {
@@ -53,36 +56,28 @@ pub(super) async fn call(
             server().server_streaming(service_fn(watch), request).await
         }
         "GetMetricSpec" => {
-            let spec = |object: ScaledObjectRef| Ok(MetricsResponse::of(object.target()?));
-            unary(request, spec).await
+            let spec = |request: tonic::Request<ScaledObjectRef>| async move {
+                let metrics = vec![MetricNumber::new(request.get_ref().target()?)];
+                Ok(tonic::Response::new(MetricsResponse { metrics }))
+            };
+            server().unary(service_fn(spec), request).await
         }
         "GetMetrics" => {
-            let values = move |metrics: GetMetricsRequest| {
-                let object = metrics.scaled_object_ref.unwrap_or_default();
-                Ok(MetricsResponse::of(count(&object)? as f64))
+            let values = move |request: tonic::Request<GetMetricsRequest>| {
+                let object = request.into_inner().scaled_object_ref.unwrap_or_default();
+                let requests = count(&object);
+                async {
+                    let metrics = vec![MetricNumber::new(requests? as f64)];
+                    Ok(tonic::Response::new(MetricsResponse { metrics }))
+                }
             };
-            unary(request, values).await
+            server().unary(service_fn(values), request).await
         }
         // KEDA needs no other methods: if a scaler answers `unimplemented`, KEDA goes on without the
         // method.
         _ => Status::unimplemented("not a method of this scaler").into_http(),
     };
     response.map(Body::new)
-}
-
-/// Serves a call with one request and one response.
-async fn unary<Q, A>(
-    request: Request,
-    answer: impl Fn(Q) -> Result<A, Status> + Send,
-) -> Response<tonic::body::Body>
-where
-    Q: prost::Message + Default + Send + 'static,
-    A: prost::Message + Default + Send + 'static,
-{
-    let serve = move |request: tonic::Request<Q>| {
-        ready(answer(request.into_inner()).map(tonic::Response::new))
-    };
-    server().unary(service_fn(serve), request).await
 }
 
 fn server<Q, A>() -> Grpc<ProstCodec<A, Q>>
