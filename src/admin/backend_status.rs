@@ -29,7 +29,7 @@ pub(super) fn backend_statuses(
 ) -> Vec<BackendStatusSnapshot> {
     let to_status = |availability: &BackendAvailability| {
         let mut status = backend_status(&availability.backend, now);
-        status.facts.state = availability.availability.as_str().to_owned();
+        status.facts.state = availability.availability.as_str().into();
         status.facts.up = availability.is_up;
         status
     };
@@ -37,17 +37,14 @@ pub(super) fn backend_statuses(
         readiness.backends.iter().map(to_status).collect();
     for leaving in pool.retiring_backends() {
         let mut leaving = backend_status(&leaving, now);
-        match statuses.iter_mut().find(|other| other.backend == leaving.backend) {
-            Some(BackendStatusSnapshot { facts: current, .. }) => {
-                current.in_flight += leaving.facts.in_flight;
-                current.stalled += leaving.facts.stalled;
-            }
-            None => {
-                leaving.facts.health = LEAVING_STATE.to_owned();
-                leaving.facts.state = LEAVING_STATE.to_owned();
-                leaving.facts.up = false;
-                statuses.push(leaving);
-            }
+        if let Some(current) = statuses.iter_mut().find(|it| it.backend == leaving.backend) {
+            current.facts.in_flight += leaving.facts.in_flight;
+            current.facts.stalled += leaving.facts.stalled;
+        } else {
+            leaving.facts.health = LEAVING_STATE.into();
+            leaving.facts.state = LEAVING_STATE.into();
+            leaving.facts.up = false;
+            statuses.push(leaving);
         }
     }
     statuses
