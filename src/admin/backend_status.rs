@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::time::Instant;
+use tokenweir_api::BackendFacts;
 use tokenweir_diagnose::DrainSummary;
 use tokenweir_engine::address::BackendAddress;
 use tokenweir_engine::dialect::EngineKind;
-use tokenweir_engine::engine_metrics::ScrapeError;
 use tokenweir_engine::model::ServedModel;
 use tokenweir_engine::prefill_leg::Role;
 use tokenweir_gateway::backend::pool::BackendPool;
 use tokenweir_gateway::backend::{
-    Backend, BackendAvailability, BackendState, Drain, FrontEnd, Health, Readiness,
+    Backend, BackendAvailability, BackendState, Drain, Health, Readiness,
 };
 use tokenweir_gateway::gpu::{GpuAssignment, GpuBackend, GpuMonitor};
 use tokenweir_gateway::telemetry::status::{
@@ -27,26 +27,24 @@ pub(super) fn backend_statuses(
     readiness: &Readiness,
     now: Instant,
 ) -> Vec<BackendStatusSnapshot> {
-    let to_status = |availability: &BackendAvailability| BackendStatusSnapshot {
-        state: availability.availability.as_str(),
-        up: availability.is_up,
-        ..backend_status(&availability.backend, now)
+    let to_status = |availability: &BackendAvailability| {
+        let mut status = backend_status(&availability.backend, now);
+        status.facts.state = availability.availability.as_str().into();
+        status.facts.up = availability.is_up;
+        status
     };
     let mut statuses: Vec<BackendStatusSnapshot> =
         readiness.backends.iter().map(to_status).collect();
     for leaving in pool.retiring_backends() {
-        let leaving = BackendStatusSnapshot {
-            health: LEAVING_STATE,
-            state: LEAVING_STATE,
-            up: false,
-            ..backend_status(&leaving, now)
-        };
-        match statuses.iter_mut().find(|other| other.backend == leaving.backend) {
-            Some(current) => {
-                current.in_flight += leaving.in_flight;
-                current.stalled += leaving.stalled;
-            }
-            None => statuses.push(leaving),
+        let mut leaving = backend_status(&leaving, now);
+        if let Some(current) = statuses.iter_mut().find(|it| it.backend == leaving.backend) {
+            current.facts.in_flight += leaving.facts.in_flight;
+            current.facts.stalled += leaving.facts.stalled;
+        } else {
+            leaving.facts.health = LEAVING_STATE.into();
+            leaving.facts.state = LEAVING_STATE.into();
+            leaving.facts.up = false;
+            statuses.push(leaving);
         }
     }
     statuses
@@ -58,44 +56,47 @@ pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot 
     let availability = backend.availability(now);
     let load = state.sample.map(|sample| sample.load).unwrap_or_default();
     let age = state.sample.map(|sample| now.saturating_duration_since(sample.scraped_at));
-    BackendStatusSnapshot {
-        backend: backend.identity.id.to_string(),
+    let facts = BackendFacts {
         url: backend.identity.address.to_string(),
-        health: state.health.as_str(),
-        state: availability.as_str(),
+        health: state.health.as_str().to_owned(),
+        breaker: backend.health.breaker.state().as_str().to_owned(),
+        state: availability.as_str().to_owned(),
         up: availability == Availability::Available,
-        breaker: backend.health.breaker.state().as_str(),
-        ejections: backend.health.breaker.ejections(),
         reason: unavailability_reason(&state),
-        weight: backend.weight(),
-        role: backend.identity.role().map(Role::as_str),
         drained: backend.health.is_drained.get(),
         drain: backend.health.drain().map(|drain| drain_summary(&drain, now)),
+        weight: backend.weight(),
         version: state.version.as_deref().map(Into::into),
-        front_end: state.front_end.map(FrontEnd::as_str),
+        front_end: state.front_end.map(|front_end| front_end.as_str().to_owned()),
         max_model_len: longest_contexts(state.models()),
-        unserved: backend.health.unserved(now),
-        ranks: backend.load.ranks.status(),
-        sleep_counts: backend.health.sleep_counts(),
-        models: state.models.clone().unwrap_or_default(),
+        unserved: backend.health.unserved(now).into_iter().map(str::to_owned).collect(),
+        models: state.models().iter().map(|model| model.id.to_string()).collect(),
+        kv_usage: load.kv_usage,
+        kv_capacity_tokens: load.capacity(),
+        waiting: load.waiting,
+        running: load.running,
         in_flight: backend.load.in_flight(),
         stalled: backend.load.stalled_streams(),
+        scrape_age_seconds: age.map(|age| age.as_secs_f64()),
+        scrape_error: state.metrics_error.map(|error| error.as_str().to_owned()),
+    };
+    BackendStatusSnapshot {
+        backend: backend.identity.id.to_string(),
+        facts,
+        ejections: backend.health.breaker.ejections(),
+        role: backend.identity.role().map(Role::as_str),
+        ranks: backend.load.ranks.status(),
+        sleep_counts: backend.health.sleep_counts(),
         stalls: backend.load.stall_count(),
         gpu_cost: backend.identity.settings().gpu_cost,
         restarts: backend.load.restart_count(),
         engine: state.sample.map(|sample| sample.load),
-        kv_usage: load.kv_usage,
         kv_events: backend.identity.kv_cache().map(|cache| cache.status()),
-        waiting: load.waiting,
-        running: load.running,
         preemptions: load.preemptions,
-        kv_capacity_tokens: load.capacity(),
         asleep: load.is_asleep(),
         dialect: load.server.map(EngineKind::as_str),
         metrics: metric_availability(&state),
-        scrape_age_seconds: age.map(|age| age.as_secs_f64()),
         models_error: state.models_error.as_deref().map(Into::into),
-        scrape_error: state.metrics_error.map(ScrapeError::as_str),
         learned: learned_estimates(backend, now),
         pod: backend.identity.settings().pod.as_deref().map(Into::into),
         gpus: Vec::new(),
@@ -107,7 +108,7 @@ pub(super) fn add_gpus(status: &mut StatusSnapshot, gpus: &GpuMonitor, now: Inst
     let host = |url: &str| BackendAddress::parse(url).map(|url| url.host_and_port().0).ok();
     let backends = status.backends.iter().map(|backend| GpuBackend {
         id: &backend.backend,
-        host: host(&backend.url).unwrap_or_default(),
+        host: host(&backend.facts.url).unwrap_or_default(),
         pod: backend.pod.as_deref().map(Into::into),
     });
     let GpuAssignment { backends, exporters } = gpus.assign(backends, now);

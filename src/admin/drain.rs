@@ -42,35 +42,16 @@ type Peer = Option<Extension<ConnectInfo<SocketAddr>>>;
 /// Maximum length of the reason of a drain, in characters.
 const MAX_REASON_CHARS: usize = 200;
 
-/// Handles `POST /-/drain?backend=NAME&reason=TEXT&for=DURATION&migrate=true`.
-pub(super) async fn drain(
+/// Handles `POST /-/drain?backend=NAME&reason=TEXT&for=DURATION&migrate=true` and, if `IS_DRAINED` is false,
+/// `POST /-/undrain?backend=NAME`.
+pub(super) async fn set_drained<const IS_DRAINED: bool>(
     State(admin): State<Arc<Admin>>,
     peer: Peer,
     headers: HeaderMap,
-    query: Result<Query<DrainQuery>, QueryRejection>,
-) -> Response {
-    set_drained(true, &admin, peer, &headers, query)
-}
-
-/// Handles `POST /-/undrain?backend=NAME`.
-pub(super) async fn undrain(
-    State(admin): State<Arc<Admin>>,
-    peer: Peer,
-    headers: HeaderMap,
-    query: Result<Query<DrainQuery>, QueryRejection>,
-) -> Response {
-    set_drained(false, &admin, peer, &headers, query)
-}
-
-fn set_drained(
-    is_drained: bool,
-    admin: &Admin,
-    peer: Peer,
-    headers: &HeaderMap,
     query: Result<Query<DrainQuery>, QueryRejection>,
 ) -> Response {
     let DrainQuery { backend, reason, duration, migrate } =
-        match check_request(headers, query, is_drained) {
+        match check_request(&headers, query, IS_DRAINED) {
             Ok(request) => request,
             Err((status, problem)) => return error_response(status, &problem),
         };
@@ -79,7 +60,7 @@ fn set_drained(
         has_token: admin.authorizer.token_digest.is_some(),
     };
     let pool = &admin.proxy.pool;
-    let changed = if is_drained {
+    let changed = if IS_DRAINED {
         pool.drain(&backend, Drain::begin(initiator, reason.map(Into::into), duration))
     } else {
         pool.undrain(&backend, initiator)
@@ -87,7 +68,7 @@ fn set_drained(
     match changed {
         Some(changed) => {
             let mut result =
-                json!({ "backend": backend, "drained": is_drained, "changed": changed });
+                json!({ "backend": backend, "drained": IS_DRAINED, "changed": changed });
             if migrate {
                 result["migrating"] = admin.proxy.open_streams.move_streams(&backend).into();
             }

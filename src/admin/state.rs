@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_api::{GatewayFacts, GatewayState, Harm, LateStreams, QueueSummary};
-use tokenweir_diagnose::{Diagnosis, Verdict, VerdictScope, VerdictSeverity};
+use tokenweir_diagnose::Diagnosis;
 use tokenweir_gateway::backend::Readiness;
 use tokenweir_gateway::backend::cache_map::CacheMap;
 use tokenweir_gateway::backend::pool::BackendPool;
@@ -124,7 +124,14 @@ impl Admin {
         let OpenStreamsSnapshot { late_outputs, late_answers, .. } = open_streams.snapshot(0, now);
         let late = LateStreams { first_output: late_outputs, first_answer: late_answers };
         status.harm = Harm::of(&self.recent_requests.last_minute(now), late);
-        (status.state, status.state_reasons) = gateway_state(&status);
+        (status.state, status.state_reasons) = GatewayState::from_facts(&GatewayFacts {
+            is_draining: status.draining,
+            unready_reason: status.unready_reason.as_deref(),
+            is_panic: status.panic_mode,
+            backend_states: status.backends.iter().map(|backend| &*backend.facts.state).collect(),
+            harm: status.harm.clone(),
+            verdicts: &status.diagnosis.verdicts,
+        });
         status
     }
 
@@ -152,41 +159,6 @@ impl Admin {
     /// The number of panics of each background task in the last [`PANIC_WINDOW`].
     pub(super) fn panics_in_window(now: Instant) -> Vec<(BackgroundTask, usize)> {
         now.checked_sub(PANIC_WINDOW).map(supervise::panics_since).unwrap_or_default()
-    }
-}
-
-/// The state of the gateway, and the reasons for the state. Each verdict that asks for an action is a
-/// reason, so a gateway with such a verdict is never `ready`.
-fn gateway_state(status: &StatusSnapshot) -> (GatewayState, Vec<String>) {
-    let needs_action = |verdict: &&Verdict| verdict.severity > VerdictSeverity::Info;
-    let verdicts: Vec<&Verdict> = status.diagnosis.verdicts.iter().filter(needs_action).collect();
-    // Verdicts about the state of a backend and about refused requests are skipped: the state and
-    // the refusals are reasons themselves.
-    let further: Vec<&Verdict> =
-        verdicts.iter().copied().filter(|verdict| !verdict.is_about_state()).collect();
-    let is_at_backend = |verdict: &&&Verdict| verdict.scope == VerdictScope::Backend;
-    let count = |severity| {
-        let at_backends = further.iter().filter(is_at_backend);
-        at_backends.filter(|verdict| verdict.severity == severity).count()
-    };
-    let name = |verdict: &Verdict| verdict.verdict.replace('_', " ");
-    let others = further.iter().filter(|verdict| !is_at_backend(verdict));
-    let (state, reasons) = GatewayState::from_facts(&GatewayFacts {
-        is_draining: status.draining,
-        unready_reason: status.unready_reason.as_deref(),
-        is_panic: status.panic_mode,
-        backend_states: status.backends.iter().map(|backend| backend.state).collect(),
-        harm: status.harm.clone(),
-        verdicts: [count(VerdictSeverity::Critical), count(VerdictSeverity::Warning)],
-        notices: others.map(|verdict| name(verdict)).collect(),
-    });
-    // A verdict about the state of a backend ends a moment after the state itself. Until then, the
-    // verdict is the reason why the gateway is degraded.
-    match verdicts.first() {
-        Some(verdict) if state == GatewayState::Ready => {
-            (GatewayState::Degraded, vec![name(verdict)])
-        }
-        _ => (state, reasons),
     }
 }
 
@@ -225,25 +197,21 @@ fn model_queues(
     admission: &AdmissionController,
     now: Instant,
 ) -> Vec<ModelQueueStatus> {
-    let empty = |model: &str| {
-        let queue = ModelQueueStatus { model: model.to_owned(), ..Default::default() };
-        (queue.model.clone(), queue)
-    };
-    let models = pool.labelled_models(now).into_iter().filter(|model| model.is_seeded);
+    let seeded = pool.labelled_models(now).into_iter().filter(|model| model.is_seeded);
+    let names = seeded.map(|model| model.name.to_string()).chain([ModelLabel::OTHER.to_owned()]);
     let mut queues: BTreeMap<String, ModelQueueStatus> =
-        models.map(|model| empty(&model.name)).chain([empty(ModelLabel::OTHER)]).collect();
+        names.map(|name| (name, ModelQueueStatus::default())).collect();
     for waiting in admission.waiting_models() {
         let label = pool.routes().lookup(waiting.model.as_deref()).label.as_str().to_owned();
-        let queue = queues.entry(label.clone()).or_default();
+        let queue = queues.entry(label).or_default();
         let seconds = waiting.without_backend_since.map(|since| {
             let seconds = now.saturating_duration_since(since).as_secs_f64();
             seconds.max(queue.seconds_without_backend.unwrap_or_default())
         });
-        queue.model = label;
         queue.waiting += waiting.requests;
         queue.seconds_without_backend = seconds.or(queue.seconds_without_backend);
     }
-    queues.into_values().collect()
+    queues.into_iter().map(|(model, queue)| ModelQueueStatus { model, ..queue }).collect()
 }
 
 #[cfg(test)]

@@ -88,7 +88,7 @@ fn backend_documents(
         last_minute.by_backend.get(&backend.backend).cloned().unwrap_or_default()
     };
     let recent_requests = |backend: &BackendStatusSnapshot| {
-        (minute(backend).requests + u64::from(backend.in_flight)) as f64
+        (minute(backend).requests + u64::from(backend.facts.in_flight)) as f64
     };
     let total: f64 = backends.iter().map(recent_requests).sum();
     let document = |backend: &BackendStatusSnapshot| {
@@ -98,27 +98,8 @@ fn backend_documents(
         let share_of_attempts = |count: u64| (attempts > 0).then(|| count as f64 / attempts as f64);
         BackendSummary {
             name: backend.backend.clone(),
-            url: backend.url.clone(),
-            health: backend.health.to_owned(),
-            breaker: backend.breaker.to_owned(),
-            state: backend.state.to_owned(),
-            up: backend.up,
-            reason: backend.reason.clone(),
-            drained: backend.drained,
-            drain: backend.drain.clone(),
-            weight: backend.weight,
-            version: backend.version.clone(),
-            front_end: backend.front_end.map(Into::into),
-            max_model_len: backend.max_model_len.clone(),
-            unserved: backend.unserved.iter().map(|path| (*path).to_owned()).collect(),
-            models: backend.models.iter().map(|model| model.id.to_string()).collect(),
-            kv_usage: backend.kv_usage,
+            facts: backend.facts.clone(),
             kv_events: backend.kv_events.map(|events| events.state.to_owned()),
-            kv_capacity_tokens: backend.kv_capacity_tokens,
-            waiting: backend.waiting,
-            running: backend.running,
-            in_flight: backend.in_flight,
-            stalled: backend.stalled,
             share: (total > 0.0).then(|| recent_requests(backend) / total),
             ttft_seconds,
             ended_streams: streams,
@@ -126,8 +107,6 @@ fn backend_documents(
             failed_share: share_of_attempts(failed_attempts),
             client_error_share: share_of_attempts(client_errors.values().sum()),
             client_errors,
-            scrape_age_seconds: backend.scrape_age_seconds,
-            scrape_error: backend.scrape_error.map(Into::into),
             gpus: gpu_summary(&backend.gpus, exporters),
             // `set_conditions` sets these fields later, from the entries of all backends.
             condition: BackendCondition::default(),

@@ -10,7 +10,6 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use tokenweir_engine::model::ServedModel;
 use tokenweir_gateway::backend::pool::BackendPool;
 use tokenweir_gateway::telemetry::sanitize;
 use tokenweir_gateway::telemetry::status::BackendStatusSnapshot;
@@ -116,16 +115,16 @@ fn log_fields(summary: &StartSummary) {
     );
     let now = clock::now();
     for backend in summary.pool.backends().iter() {
-        let status = admin::backend_status(backend, now);
+        let BackendStatusSnapshot { backend, facts, .. } = admin::backend_status(backend, now);
         tracing::info!(
-            backend = sanitize::line(&status.backend),
-            url = status.url,
-            health = status.health,
-            reason = status.reason.as_deref().map(sanitize::line),
-            version = status.version.as_deref().map(sanitize::line),
-            models = sanitize::line(&list_models(&status.models)),
-            metrics = status.scrape_error.or(status.scrape_age_seconds.map(|_| "ok")),
-            kv_capacity_tokens = status.kv_capacity_tokens,
+            backend = sanitize::line(&backend),
+            url = facts.url,
+            health = facts.health,
+            reason = facts.reason.as_deref().map(sanitize::line),
+            version = facts.version.as_deref().map(sanitize::line),
+            models = sanitize::line(&list_models(&facts.models)),
+            metrics = facts.scrape_error.as_deref().or(facts.scrape_age_seconds.map(|_| "ok")),
+            kv_capacity_tokens = facts.kv_capacity_tokens,
             "backend at start"
         );
     }
@@ -186,29 +185,30 @@ fn render(summary: &StartSummary) -> String {
 }
 
 /// The first [`MAX_LISTED_MODELS`] models of a list, and the number of further models.
-fn list_models(models: &[ServedModel]) -> String {
-    let shown: Vec<&str> = models.iter().take(MAX_LISTED_MODELS).map(|model| &*model.id).collect();
+fn list_models(models: &[String]) -> String {
+    let shown: Vec<&str> = models.iter().take(MAX_LISTED_MODELS).map(String::as_str).collect();
     let shown = shown.join(", ");
     let omitted = models.len().saturating_sub(MAX_LISTED_MODELS);
     if omitted == 0 { shown } else { format!("{shown} and {omitted} more") }
 }
 
 /// The line of one backend: its name, URL and health, and then its models or the reason of a failure.
-fn describe_backend(backend: &BackendStatusSnapshot) -> String {
+fn describe_backend(status: &BackendStatusSnapshot) -> String {
+    let BackendStatusSnapshot { backend, facts, .. } = status;
     // A backend without a configured name has its address as its name.
-    let has_name = !backend.url.ends_with(&format!("//{}", backend.backend));
-    let name = has_name.then(|| backend.backend.clone());
+    let has_name = !facts.url.ends_with(&format!("//{backend}"));
+    let name = has_name.then(|| backend.clone());
     let mut parts: Vec<String> =
-        name.into_iter().chain([backend.url.clone(), backend.health.into()]).collect();
-    if let Some(reason) = &backend.reason {
+        name.into_iter().chain([facts.url.clone(), facts.health.clone()]).collect();
+    if let Some(reason) = &facts.reason {
         parts.push(reason.clone());
         return parts.join("  ");
     }
-    parts.extend(backend.version.as_ref().map(|version| format!("vLLM {version}")));
-    if !backend.models.is_empty() {
-        parts.push(format!("serves {}", list_models(&backend.models)));
+    parts.extend(facts.version.as_ref().map(|version| format!("vLLM {version}")));
+    if !facts.models.is_empty() {
+        parts.push(format!("serves {}", list_models(&facts.models)));
     }
-    parts.push(match (backend.scrape_error, backend.kv_capacity_tokens) {
+    parts.push(match (&facts.scrape_error, facts.kv_capacity_tokens) {
         (Some(error), _) => format!("metrics: {error}, routed by requests in flight"),
         (None, Some(tokens)) => format!("metrics ok, {tokens} tokens of KV cache"),
         (None, None) => "metrics ok".into(),

@@ -16,7 +16,6 @@ use tokenweir_gateway::telemetry::Telemetry;
 use tokenweir_gateway::telemetry::access_log::{AccessLog, AccessLogCounts};
 use tokenweir_gateway::telemetry::batch_dispatcher::BatchDispatcherGuard;
 use tokenweir_gateway::telemetry::decision_log::DecisionLog;
-use tokenweir_gateway::telemetry::metric::KnownLabelValues;
 use tokenweir_gateway::telemetry::metrics_registry::{MetricsLevel, Prometheus};
 use tokenweir_gateway::telemetry::otel::{Semconv, SpanCounts, SpanSink, TracingSettings};
 use tokenweir_gateway::telemetry::payload_log::{PayloadLog, PayloadLogSettings};
@@ -112,7 +111,7 @@ impl TelemetryPipeline {
         let payload_sampling =
             is_sampled.then_some(PayloadSampling { log_ratio, quality_ratio, max_text_bytes });
         let semconv = tracing.style.semconv;
-        let build_metrics = |level| build_metrics(config, level, pool, semconv);
+        let build_metrics = |level| build_metrics(config, level, semconv);
         let metrics = config.metrics.level.map(build_metrics).transpose()?;
         let SinkSet { immediate, batched, status_sources, guards } = sinks;
         let (telemetry, dispatcher) = Telemetry::with_batch_dispatcher(metrics, immediate, batched);
@@ -144,20 +143,11 @@ impl TelemetryPipeline {
 fn build_metrics(
     config: &Config,
     level: MetricsLevel,
-    pool: &BackendPool,
     semconv: Semconv,
 ) -> Result<Prometheus, ApplicationError> {
     let buckets = config.histogram_buckets()?;
-    let label_values = KnownLabelValues {
-        models: Vec::new(),
-        backends: pool.backends().iter().map(|backend| backend.identity.id.to_string()).collect(),
-        tiers: config.tiers.names.clone(),
-        // The tenants are read from the active keys at each scrape.
-        tenants: Vec::new(),
-        slos: Vec::new(),
-    };
-    let metrics =
-        Prometheus::with_level(level, semconv, label_values, &buckets, config.slos.clone());
+    let tiers = config.tiers.names.clone();
+    let metrics = Prometheus::with_level(level, semconv, tiers, &buckets, config.slos.clone());
     let has_native = config.metrics.native_histograms;
     Ok(if has_native { metrics.with_native_histograms() } else { metrics })
 }

@@ -13,7 +13,6 @@ use tokenweir_gateway::backend::kv_events::{CacheKnowledge, KvEventsSettings};
 use tokenweir_gateway::backend::pool::BackendPool;
 use tokenweir_gateway::backend::{Backend, HealthCheckSupervisor, PoolSettings, health_checker};
 use tokenweir_gateway::telemetry::Telemetry;
-use tokenweir_gateway::telemetry::metric::KnownLabelValues;
 use tokenweir_gateway::telemetry::metrics_registry::{
     BucketOverrides, ExpositionFormat, Prometheus,
 };
@@ -80,9 +79,7 @@ impl ModelFixture {
         let backend = Backend::new(BackendId::new("r"), address, None);
         let settings = PoolSettings { max_model_labels: max_labels, ..PoolSettings::default() };
         let pool = Arc::new(BackendPool::with_settings(vec![backend], &settings));
-        let prometheus = || {
-            Prometheus::new(KnownLabelValues::default(), &BucketOverrides::default(), Vec::new())
-        };
+        let prometheus = || Prometheus::new(&BucketOverrides::default(), Vec::new());
         let telemetry = Arc::new(Telemetry::new(prometheus(), Vec::new()));
         let interval = Duration::from_millis(20);
         let settings = health_checker::ScrapeSettings {

@@ -45,7 +45,6 @@ use tokenweir_gateway::proxy::{
     ProxyResponseBody, Responding, StoredResponses, accept_request, handle_request, resume,
 };
 use tokenweir_gateway::telemetry::Telemetry;
-use tokenweir_gateway::telemetry::metric::KnownLabelValues;
 use tokenweir_gateway::telemetry::metrics_registry::{BucketOverrides, MetricsLevel, Prometheus};
 use tokenweir_gateway::telemetry::otel::Semconv;
 use tokenweir_net::client::HttpClient;
@@ -157,7 +156,7 @@ impl Gateway {
         let prometheus = Prometheus::with_level(
             MetricsLevel::Minimal,
             Semconv::default(),
-            KnownLabelValues::default(),
+            Vec::new(),
             &BucketOverrides::default(),
             Vec::new(),
         );

@@ -8,7 +8,6 @@ use crate::mutated_requests::resident_kib;
 use crate::support::scripted_backend::{ROLE, ScriptedBackend, Step, WORD, json, stream_of};
 use crate::support::test_gateway::{CHAT, Setup, start_with, tiers};
 use futures_util::future::join_all;
-use tokenweir_gateway::telemetry::metric::KnownLabelValues;
 use tokenweir_request::slo::Objective;
 
 const REQUESTS: usize = 3_000;
@@ -63,10 +62,9 @@ fn request(number: usize) -> String {
 async fn a_flood_of_unique_values_stays_within_the_formula_and_is_counted() {
     let fake = ScriptedBackend::start(|seen| vec![Step::Send(answer(seen.number))]).await;
     let tiers = tiers(&["gold"]);
-    let known = KnownLabelValues { tiers: vec!["gold".into()], ..KnownLabelValues::default() };
     let definition = "ttft < 1s for 99 %".parse().unwrap();
     let slos = vec![Objective { name: "all".into(), model: None, tier: None, definition }];
-    let setup = Setup { tiers, known, slos, ..Setup::default() };
+    let setup = Setup { tiers, slos, ..Setup::default() };
     let gateway = start_with(&[fake.addr], setup).await;
     let count = std::env::var("LABEL_VALUES").map_or(REQUESTS, |count| count.parse().unwrap());
     let (mut early_series, mut early_kib) = (0, 0);

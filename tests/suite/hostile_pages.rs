@@ -7,7 +7,6 @@ use tokenweir_engine::address::BackendAddress;
 use tokenweir_engine::dialect::EngineLoad;
 use tokenweir_gateway::backend::pool::{BackendPool, BackendRequirements};
 use tokenweir_gateway::backend::{Backend, Lease, PoolSettings};
-use tokenweir_gateway::telemetry::metric::KnownLabelValues;
 use tokenweir_gateway::telemetry::metrics_registry::{
     BucketOverrides, ExpositionFormat, Prometheus,
 };
@@ -126,8 +125,7 @@ fn no_numbers_of_a_metrics_page_end_a_request_or_the_pages_of_the_gateway() {
         let policy = Policy { kind, ..Policy::default() };
         let settings = PoolSettings { policy, ..PoolSettings::default() };
         let pool = BackendPool::with_settings(backends.into(), &settings);
-        let prometheus =
-            Prometheus::new(KnownLabelValues::default(), &BucketOverrides::default(), Vec::new());
+        let prometheus = Prometheus::new(&BucketOverrides::default(), Vec::new());
         pool.backends().iter().for_each(|backend| backend.mark_up());
         let bad = pool.backends()[0].clone();
         for number in 0..pages {

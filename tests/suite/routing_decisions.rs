@@ -115,7 +115,10 @@ async fn a_prediction_and_the_actual_ttft_are_in_the_metrics_and_in_the_log() {
     assert!(of("tokenweir_backend_prefill_tokens_per_second") > 0.0);
     let (written, lines) = std::sync::mpsc::channel();
     let write = Box::new(move |lines: String| written.send(lines).unwrap());
-    tokenweir_request::observe::Sink::finished(&AccessLog::new(true, write), &[&record]);
+    tokenweir_request::observe::Sink::finished(
+        &AccessLog::new(true, write, None, false),
+        &[&record],
+    );
     let line: Value = serde_json::from_str(&lines.recv().unwrap()).unwrap();
     assert_eq!((&line["policy"], &line["reason"]), (&json!("kv_aware"), &json!("only_candidate")));
     let logged = line["predicted_ttft_ms"].as_f64().unwrap();

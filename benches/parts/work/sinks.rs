@@ -10,7 +10,6 @@ use std::rc::Rc;
 use std::time::Duration;
 use tokenweir_engine::address::BackendId;
 use tokenweir_gateway::telemetry::access_log::AccessLog;
-use tokenweir_gateway::telemetry::metric::KnownLabelValues;
 use tokenweir_gateway::telemetry::metrics_registry::BucketOverrides;
 use tokenweir_gateway::telemetry::metrics_registry::Prometheus;
 use tokenweir_gateway::telemetry::otel::{self, SpanSink};
@@ -30,8 +29,7 @@ pub(super) fn parts() -> Vec<Part> {
     let sampled =
         Rc::new(RequestRecord { sample_reason: Some(SampleReason::Sampled), ..finished() });
     let unsampled = Rc::new(RequestRecord { sample_reason: None, ..finished() });
-    let known = KnownLabelValues { backends: vec!["vllm-0".into()], ..KnownLabelValues::default() };
-    let metrics = Rc::new(Prometheus::new(known, &BucketOverrides::default(), Vec::new()));
+    let metrics = Rc::new(Prometheus::new(&BucketOverrides::default(), Vec::new()));
     let spans = Rc::new(SpanSink::with_exporter(Nowhere, &otel::TracingSettings::default()));
     let sampler = spans.clone();
     let judged = unsampled.clone();
@@ -56,7 +54,7 @@ fn log(is_json: bool) -> AccessLog {
     let nowhere = |lines| {
         black_box(lines);
     };
-    AccessLog::new(is_json, Box::new(nowhere))
+    AccessLog::new(is_json, Box::new(nowhere), None, false)
 }
 
 /// A span exporter that discards spans.
@@ -90,7 +88,7 @@ fn finished() -> RequestRecord {
         RequestRecord::begin(id, IpAddr::V4(Ipv4Addr::LOCALHOST), "POST", begun, accepted);
     record.route = Some("/v1/chat/completions");
     record.api = Some(Api::Chat);
-    record.model = ModelLabel::known("tiny".into());
+    record.model = ModelLabel::Known("tiny".into());
     record.trace = Some(otel::TracingSettings::default().propagation.start_trace(
         &HeaderMap::new(),
         9,

@@ -1,37 +1,40 @@
 //! The condition of a backend: whether an operator must look at it.
 
 use serde::{Deserialize, Serialize};
+use tokenweir_protocol::named_enum;
 
-/// The condition of a backend. The first variant is the most urgent one.
-#[derive(
-    Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
-)]
-#[serde(rename_all = "snake_case")]
-pub enum BackendCondition {
-    /// Health checks fail.
-    Down,
-    /// The circuit breaker has ejected the backend. In panic mode it gets requests nevertheless.
-    Ejected,
-    /// Attempts at the backend fail.
-    Failing,
-    /// A verdict of the severity `critical` holds at the backend.
-    Critical,
-    /// The backend is drained while requests are refused, or the drain has lasted so long that somebody seems
-    /// to have forgotten it.
-    DrainHarms,
-    /// The TTFT of the backend is far above the TTFT of the other backends.
-    Slow,
-    /// Routing avoids the backend because it is slower than the other backends.
-    Avoided,
-    /// Streams of the backend are stalled.
-    Stalled,
-    /// A verdict of the severity `warning` holds at the backend.
-    Warning,
-    /// The backend gets no requests, on purpose or because no health check has completed.
-    Excluded,
-    /// The backend gets requests, and nothing is known against it.
-    #[default]
-    Ok,
+named_enum! {
+    /// The condition of a backend. The first variant is the most urgent one.
+    #[derive(
+        Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+    )]
+    #[serde(rename_all = "snake_case")]
+    pub enum BackendCondition {
+        /// Health checks fail.
+        Down = "down",
+        /// The circuit breaker has ejected the backend. In panic mode it gets requests nevertheless.
+        Ejected = "ejected",
+        /// Attempts at the backend fail.
+        Failing = "failing",
+        /// A verdict of the severity `critical` holds at the backend.
+        Critical = "critical",
+        /// The backend is drained while requests are refused, or the drain has lasted so long that somebody
+        /// seems to have forgotten it.
+        DrainHarms = "drain_harms",
+        /// The TTFT of the backend is far above the TTFT of the other backends.
+        Slow = "slow",
+        /// Routing avoids the backend because it is slower than the other backends.
+        Avoided = "avoided",
+        /// Streams of the backend are stalled.
+        Stalled = "stalled",
+        /// A verdict of the severity `warning` holds at the backend.
+        Warning = "warning",
+        /// The backend gets no requests, on purpose or because no health check has completed.
+        Excluded = "excluded",
+        /// The backend gets requests, and nothing is known against it.
+        #[default]
+        Ok = "ok",
+    }
 }
 
 impl BackendCondition {

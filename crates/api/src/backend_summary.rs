@@ -3,6 +3,7 @@
 use super::backend_condition::BackendCondition;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use tokenweir_diagnose::DrainSummary;
 
 /// The state of one backend.
@@ -11,6 +12,46 @@ use tokenweir_diagnose::DrainSummary;
 pub struct BackendSummary {
     /// Name of the backend.
     pub name: String,
+    /// The facts that `GET /status` shows too.
+    #[serde(flatten)]
+    pub facts: BackendFacts,
+    /// State of the backend's KV events. `off`: no connection to a publisher yet. `gap`: messages are
+    /// missing. `from_here`: complete since a moment after the start of the engine. `exact`: complete since
+    /// the start of the engine or since its cache was cleared. `None`: the gateway does not subscribe to KV
+    /// events of the backend.
+    pub kv_events: Option<String>,
+    /// Share of this backend, from 0 to 1, in the requests that ended in the last minute or are open.
+    /// `None`: there were no requests.
+    pub share: Option<f64>,
+    /// Mean TTFT of the streams that ended in the last minute, in seconds. `None`: no
+    /// stream ended.
+    pub ttft_seconds: Option<f64>,
+    /// Number of streams from which `ttft_seconds` is computed.
+    pub ended_streams: u64,
+    /// Number of attempts at the backend that failed, of the requests that ended in the last minute.
+    pub failed_attempts: u64,
+    /// Share of `failed_attempts` in all attempts at the backend, from 0 to 1. `None`: there was no
+    /// attempt.
+    pub failed_share: Option<f64>,
+    /// Number of attempts at the backend that were answered with a 4xx status, by status. Only the
+    /// requests that ended in the last minute count.
+    pub client_errors: BTreeMap<u16, u64>,
+    /// Share of all attempts at the backend that were answered with a 4xx status, from 0 to 1. `None`:
+    /// there was no attempt.
+    pub client_error_share: Option<f64>,
+    /// Whether an operator must look at the backend, and why in one word.
+    pub condition: BackendCondition,
+    /// Why the backend has its condition, as text. `None`: the condition is `ok`, or `state` names the
+    /// cause.
+    pub condition_reason: Option<String>,
+    /// The GPUs of the backend. `None`: no GPU exporter reports them.
+    pub gpus: Option<GpuSummary>,
+}
+
+/// The facts of one backend that `GET /status` shows too.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct BackendFacts {
     /// URL of the backend.
     pub url: String,
     /// Health of the backend: `up`, `down`, `unknown` (no health check has completed yet) or
@@ -48,11 +89,6 @@ pub struct BackendSummary {
     pub models: Vec<String>,
     /// Used share of the KV cache at the last scrape, from 0 to 1. `None`: the engine does not report it.
     pub kv_usage: Option<f64>,
-    /// State of the backend's KV events. `off`: no connection to a publisher yet. `gap`: messages are
-    /// missing. `from_here`: complete since a moment after the start of the engine. `exact`: complete since
-    /// the start of the engine or since its cache was cleared. `None`: the gateway does not subscribe to KV
-    /// events of the backend.
-    pub kv_events: Option<String>,
     /// Capacity of the KV cache, in tokens. `None`: not reported.
     pub kv_capacity_tokens: Option<u64>,
     /// Number of requests that wait in the engine, from the last scrape. `None`: not reported.
@@ -63,36 +99,10 @@ pub struct BackendSummary {
     pub in_flight: u32,
     /// Number of stalled streams of the backend.
     pub stalled: u32,
-    /// Share of this backend, from 0 to 1, in the requests that ended in the last minute or are open.
-    /// `None`: there were no requests.
-    pub share: Option<f64>,
-    /// Mean TTFT of the streams that ended in the last minute, in seconds. `None`: no
-    /// stream ended.
-    pub ttft_seconds: Option<f64>,
-    /// Number of streams from which `ttft_seconds` is computed.
-    pub ended_streams: u64,
-    /// Number of attempts at the backend that failed, of the requests that ended in the last minute.
-    pub failed_attempts: u64,
-    /// Share of `failed_attempts` in all attempts at the backend, from 0 to 1. `None`: there was no
-    /// attempt.
-    pub failed_share: Option<f64>,
-    /// Number of attempts at the backend that were answered with a 4xx status, by status. Only the
-    /// requests that ended in the last minute count.
-    pub client_errors: BTreeMap<u16, u64>,
-    /// Share of all attempts at the backend that were answered with a 4xx status, from 0 to 1. `None`:
-    /// there was no attempt.
-    pub client_error_share: Option<f64>,
-    /// Whether an operator must look at the backend, and why in one word.
-    pub condition: BackendCondition,
-    /// Why the backend has its condition, as text. `None`: the condition is `ok`, or `state` names the
-    /// cause.
-    pub condition_reason: Option<String>,
     /// Age of the last scraped load, in seconds. `None`: the backend was never scraped.
     pub scrape_age_seconds: Option<f64>,
     /// Why the last scrape failed. `None`: the last scrape succeeded.
     pub scrape_error: Option<String>,
-    /// The GPUs of the backend. `None`: no GPU exporter reports them.
-    pub gpus: Option<GpuSummary>,
 }
 
 /// All GPUs of one backend.
@@ -114,26 +124,26 @@ pub struct GpuSummary {
     pub scrape_age_seconds: f64,
 }
 
+impl Deref for BackendSummary {
+    type Target = BackendFacts;
+
+    fn deref(&self) -> &BackendFacts {
+        &self.facts
+    }
+}
+
 impl BackendSummary {
     /// The condition in one word, for a table or a count. The word for an excluded backend is its state, such
     /// as `asleep`.
     pub fn condition_word(&self) -> &str {
         match self.condition {
-            BackendCondition::Down => "down",
-            BackendCondition::Ejected => "ejected",
-            BackendCondition::Failing => "failing",
-            BackendCondition::Critical => "critical",
             BackendCondition::DrainHarms => "drained",
-            BackendCondition::Slow => "slow",
-            BackendCondition::Avoided => "avoided",
-            BackendCondition::Stalled => "stalled",
-            BackendCondition::Warning => "warning",
             BackendCondition::Excluded => match self.state.as_str() {
                 "zero_weight" => "weight 0",
                 "unknown" => "not checked",
                 state => state,
             },
-            BackendCondition::Ok => "ok",
+            condition => condition.as_str(),
         }
     }
 }

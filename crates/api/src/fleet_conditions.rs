@@ -149,16 +149,22 @@ fn comparable_ttft(backend: &BackendSummary) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::BackendFacts;
 
     fn backend(name: &str, ttft_seconds: f64) -> BackendSummary {
         BackendSummary {
             name: name.into(),
-            state: "available".into(),
-            up: true,
+            facts: BackendFacts { state: "available".into(), up: true, ..BackendFacts::default() },
             ttft_seconds: Some(ttft_seconds),
             ended_streams: 20,
             ..BackendSummary::default()
         }
+    }
+
+    /// A backend that gets no requests because of this state.
+    fn excluded(name: &str, ttft_seconds: f64, state: &str) -> BackendSummary {
+        let facts = BackendFacts { state: state.into(), ..BackendFacts::default() };
+        BackendSummary { facts, ..backend(name, ttft_seconds) }
     }
 
     fn verdict(name: &'static str, backend: &str, severity: VerdictSeverity) -> Verdict {
@@ -177,7 +183,7 @@ mod tests {
         assert_eq!(conditions(&mut fleet, &[]), [ok, ok, BackendCondition::Slow]);
         let reason = "mean TTFT of the last minute 7.30 s, median of the other backends 0.05 s";
         assert_eq!(fleet[2].condition_reason.as_deref(), Some(reason));
-        fleet[2].models = vec!["large".into()];
+        fleet[2].facts.models = vec!["large".into()];
         assert_eq!(conditions(&mut fleet, &[]), [ok; 3]);
         fleet[2] = BackendSummary { ended_streams: 2, ..backend("c", 7.3) };
         assert_eq!(conditions(&mut fleet, &[]), [ok; 3], "two streams are no comparison");
@@ -187,14 +193,13 @@ mod tests {
         let mut two = [backend("a", 0.05), backend("b", 2.0), backend("c", 2.1)];
         let slow = BackendCondition::Slow;
         assert_eq!(conditions(&mut two, &[]), [ok, slow, slow]);
-        let drained = BackendSummary { state: "drained".into(), up: false, ..backend("a", 0.05) };
-        let excluded = BackendCondition::Excluded;
-        assert_eq!(conditions(&mut [drained, backend("b", 2.0)], &[]), [excluded, ok]);
+        let mut one = [excluded("a", 0.05, "drained"), backend("b", 2.0)];
+        assert_eq!(conditions(&mut one, &[]), [BackendCondition::Excluded, ok]);
     }
 
     #[test]
     fn a_drain_is_a_fault_only_while_it_harms() {
-        let drained = || BackendSummary { state: "drained".into(), ..backend("a", 0.1) };
+        let drained = || excluded("a", 0.1, "drained");
         let info = verdict("backend_drained", "a", VerdictSeverity::Info);
         assert_eq!(conditions(&mut [drained()], &[info]), [BackendCondition::Excluded]);
         let harm = verdict("backend_drained", "a", VerdictSeverity::Critical);
@@ -231,8 +236,7 @@ mod tests {
         let mut fleet: Vec<BackendSummary> =
             (0..48).map(|number| backend(&format!("gpu-{number}"), 0.1)).collect();
         fleet.push(backend("slow", 5.0));
-        fleet.push(BackendSummary { state: "down".into(), ..backend("down", 0.1) });
-        fleet.push(BackendSummary { state: "asleep".into(), ..backend("asleep", 0.1) });
+        fleet.extend(["down", "asleep"].map(|state| excluded(state, 0.1, state)));
         set_conditions(&mut fleet, &[]);
         assert_eq!(condition_counts(&fleet), "48 ok, 1 down, 1 slow, 1 asleep");
         assert_eq!(condition_counts(&[]), "");

@@ -3,27 +3,31 @@
 
 use super::harm::{Harm, HarmLevel};
 use serde::{Deserialize, Serialize};
+use tokenweir_diagnose::{Verdict, VerdictScope, VerdictSeverity};
+use tokenweir_protocol::named_enum;
 
-/// The state of the gateway.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum GatewayState {
-    /// Every backend that should get requests gets them, and no client is harmed.
-    Ready,
-    /// Requests are served, but backends are unavailable, a verdict holds, a few clients are harmed,
-    /// or an operator must correct something in the gateway.
-    Degraded,
-    /// Many requests are slow.
-    Slow,
-    /// Many requests are refused.
-    Refusing,
-    /// Many requests fail.
-    Failing,
-    /// No backend is available: every request is refused.
-    #[default]
-    Down,
-    /// The gateway shuts down and completes its open requests.
-    ShuttingDown,
+named_enum! {
+    /// The state of the gateway.
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
+    pub enum GatewayState {
+        /// Every backend that should get requests gets them, and no client is harmed.
+        Ready = "ready",
+        /// Requests are served, but backends are unavailable, a verdict holds, a few clients are harmed,
+        /// or an operator must correct something in the gateway.
+        Degraded = "degraded",
+        /// Many requests are slow.
+        Slow = "slow",
+        /// Many requests are refused.
+        Refusing = "refusing",
+        /// Many requests fail.
+        Failing = "failing",
+        /// No backend is available: every request is refused.
+        #[default]
+        Down = "down",
+        /// The gateway shuts down and completes its open requests.
+        ShuttingDown = "shutting_down",
+    }
 }
 
 /// The values from which the state of the gateway follows.
@@ -39,11 +43,8 @@ pub struct GatewayFacts<'a> {
     pub backend_states: Vec<&'a str>,
     /// The harm to clients in the last minute.
     pub harm: Harm,
-    /// Number of verdicts about backends: first the critical verdicts, then the warnings.
-    pub verdicts: [usize; 2],
-    /// The conditions of the gateway and the fleet that an operator must correct, such as
-    /// `reload failed`.
-    pub notices: Vec<String>,
+    /// The verdicts of the diagnosis, the most severe first.
+    pub verdicts: &'a [Verdict],
 }
 
 /// The states of a backend that make the gateway degraded, each with its word in the reason. Backends that
@@ -55,13 +56,8 @@ impl GatewayState {
     /// The label of the state on the live page and in `tokenweir top`.
     pub const fn label(self) -> &'static str {
         match self {
-            Self::Ready => "ready",
-            Self::Degraded => "degraded",
-            Self::Slow => "slow",
-            Self::Refusing => "refusing",
-            Self::Failing => "failing",
-            Self::Down => "down",
             Self::ShuttingDown => "shutting down",
+            state => state.as_str(),
         }
     }
 
@@ -70,7 +66,8 @@ impl GatewayState {
         matches!(self, Self::Ready | Self::Degraded)
     }
 
-    /// The state that follows from these values, and the reasons why it is not `Ready`.
+    /// The state that follows from these values, and the reasons why it is not `Ready`. Each verdict that
+    /// asks for an action is a reason, so a gateway with such a verdict is never `Ready`.
     pub fn from_facts(facts: &GatewayFacts<'_>) -> (Self, Vec<String>) {
         if facts.is_draining {
             return (Self::ShuttingDown, Vec::new());
@@ -89,14 +86,28 @@ impl GatewayState {
         if facts.is_panic {
             reasons.push("panic mode: ejected backends get requests".to_owned());
         }
-        for (count, word) in facts.verdicts.into_iter().zip(["critical verdict", "warning"]) {
-            match count {
+        let name = |verdict: &Verdict| verdict.verdict.replace('_', " ");
+        let mut verdicts = facts.verdicts.iter().filter(|it| it.severity > VerdictSeverity::Info);
+        // Verdicts about the state of a backend and about refused requests are skipped: the state and
+        // the refusals are reasons themselves.
+        let further = verdicts.clone().filter(|verdict| !verdict.is_about_state());
+        let (at_backends, others): (Vec<&Verdict>, Vec<&Verdict>) =
+            further.partition(|verdict| verdict.scope == VerdictScope::Backend);
+        for (severity, word) in
+            [(VerdictSeverity::Critical, "critical verdict"), (VerdictSeverity::Warning, "warning")]
+        {
+            match at_backends.iter().filter(|verdict| verdict.severity == severity).count() {
                 0 => {}
                 1 => reasons.push(format!("1 {word}")),
                 count => reasons.push(format!("{count} {word}s")),
             }
         }
-        reasons.extend(facts.notices.iter().cloned());
+        reasons.extend(others.into_iter().map(name));
+        // A verdict about the state of a backend ends a moment after the state itself. Until then, the
+        // verdict is the reason why the gateway is degraded.
+        if reasons.is_empty() {
+            reasons.extend(verdicts.next().map(name));
+        }
         let Harm { failed, refused, slow_level, .. } = facts.harm;
         let state = match HarmLevel::Critical {
             critical if failed.level == critical => Self::Failing,
@@ -147,11 +158,23 @@ mod tests {
 
     #[test]
     fn an_unavailable_backend_panic_mode_and_a_verdict_degrade_the_gateway() {
+        let verdict = |name: &'static str, scope, severity| Verdict {
+            verdict: name.into(),
+            scope,
+            severity,
+            ..Verdict::default()
+        };
+        let verdicts = [
+            verdict("kv_thrashing", VerdictScope::Backend, VerdictSeverity::Critical),
+            verdict("kv_backlog", VerdictScope::Backend, VerdictSeverity::Critical),
+            verdict("front_end_gap", VerdictScope::Backend, VerdictSeverity::Warning),
+            verdict("reload_failed", VerdictScope::Gateway, VerdictSeverity::Warning),
+            verdict("harmless", VerdictScope::Gateway, VerdictSeverity::Info),
+        ];
         let facts = GatewayFacts {
             backend_states: vec!["available", "drained", "drained", "asleep", "down", "leaving"],
             is_panic: true,
-            verdicts: [2, 1],
-            notices: vec!["reload failed".to_owned()],
+            verdicts: &verdicts,
             ..GatewayFacts::default()
         };
         let reasons = "1 of 5 backends down; 2 of 5 backends drained; panic mode: ejected backends \
@@ -162,6 +185,9 @@ mod tests {
             ..GatewayFacts::default()
         };
         assert_eq!(state(&on_purpose).0, GatewayState::Ready);
+        let down = [verdict("backend_down", VerdictScope::Backend, VerdictSeverity::Critical)];
+        let is_up_again = GatewayFacts { verdicts: &down, ..on_purpose };
+        assert_eq!(state(&is_up_again), (GatewayState::Degraded, "backend down".to_owned()));
     }
 
     #[test]

@@ -17,7 +17,7 @@ mod gateway_state;
 mod fleet_conditions;
 
 pub use backend_condition::BackendCondition;
-pub use backend_summary::{BackendSummary, GpuSummary};
+pub use backend_summary::{BackendFacts, BackendSummary, GpuSummary};
 pub use cache_map::{CacheMapDocument, CacheSummary, GroupAtBackend, GroupEvictor, PrefixGroup};
 pub use clients::{ClientSummary, main_client, rank_clients};
 pub use fleet_conditions::{condition_counts, set_conditions};

@@ -5,8 +5,7 @@
 //! would cost several times as much as most items cost to process.
 
 use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
-use tokenweir_protocol::clock;
+use std::time::Duration;
 use tokenweir_protocol::mutex::lock;
 
 /// A bounded queue whose consumer takes all items at once.
@@ -31,15 +30,15 @@ struct PendingBatch<T> {
     items: Vec<T>,
     /// Sum of the sizes of `items`, as stated by the producers.
     total_size: usize,
-    /// Time at which the queue was closed. `None`: the queue is open.
-    closed_at: Option<Instant>,
+    /// Whether the queue was closed.
+    is_closed: bool,
 }
 
 impl<T> BatchQueue<T> {
     /// A queue for items with a total size of at most `capacity`. The consumer waits for up to
     /// `linger` after the first item, or until the total size is 1/32 of `capacity`.
     pub const fn new(linger: Duration, capacity: usize) -> Self {
-        let pending = PendingBatch { items: Vec::new(), total_size: 0, closed_at: None };
+        let pending = PendingBatch { items: Vec::new(), total_size: 0, is_closed: false };
         Self { pending: Mutex::new(pending), ready: Condvar::new(), linger, capacity }
     }
 
@@ -47,7 +46,7 @@ impl<T> BatchQueue<T> {
     /// exceeds the free capacity or the queue is closed.
     pub fn push(&self, item: T, size: usize) -> Result<(), T> {
         let mut pending = lock(&self.pending);
-        if pending.closed_at.is_some() || pending.total_size + size > self.capacity {
+        if pending.is_closed || pending.total_size + size > self.capacity {
             return Err(item);
         }
         pending.items.push(item);
@@ -66,14 +65,13 @@ impl<T> BatchQueue<T> {
     /// the items that it still contains, possibly none, are the last batch.
     pub fn wait_for_batch(&self) -> bool {
         let should_wait_for_item =
-            |pending: &mut PendingBatch<T>| pending.items.is_empty() && pending.closed_at.is_none();
+            |pending: &mut PendingBatch<T>| pending.items.is_empty() && !pending.is_closed;
         let pending = self.ready.wait_while(lock(&self.pending), should_wait_for_item);
         let pending = pending.unwrap_or_else(PoisonError::into_inner);
-        let should_wait_for_more = |pending: &mut PendingBatch<T>| {
-            pending.closed_at.is_none() && !self.is_batch_full(pending)
-        };
+        let should_wait_for_more =
+            |pending: &mut PendingBatch<T>| !pending.is_closed && !self.is_batch_full(pending);
         let batch = self.ready.wait_timeout_while(pending, self.linger, should_wait_for_more);
-        batch.unwrap_or_else(PoisonError::into_inner).0.closed_at.is_none()
+        !batch.unwrap_or_else(PoisonError::into_inner).0.is_closed
     }
 
     fn is_batch_full(&self, pending: &PendingBatch<T>) -> bool {
@@ -89,13 +87,8 @@ impl<T> BatchQueue<T> {
 
     /// Closes the queue: it accepts no further items, and waiting consumers wake up.
     pub fn close(&self) {
-        lock(&self.pending).closed_at.get_or_insert_with(clock::now);
+        lock(&self.pending).is_closed = true;
         self.ready.notify_all();
-    }
-
-    /// Time at which the queue was closed. `None`: the queue is open.
-    pub fn closed_at(&self) -> Option<Instant> {
-        lock(&self.pending).closed_at
     }
 }
 

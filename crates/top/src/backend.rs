@@ -122,13 +122,17 @@ fn verdict_lines(verdict: &Verdict) -> [String; 3] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokenweir_api::BackendFacts;
 
     #[test]
     fn a_drain_is_as_risky_as_for_the_model_with_the_fewest_backends() {
         let backend = |name: &str, models: &[&str], up| BackendSummary {
             name: name.into(),
-            models: models.iter().map(ToString::to_string).collect(),
-            up,
+            facts: BackendFacts {
+                models: models.iter().map(ToString::to_string).collect(),
+                up,
+                ..BackendFacts::default()
+            },
             ..BackendSummary::default()
         };
         let fleet = [

@@ -33,7 +33,7 @@ pub(crate) struct LogWriters {
 struct AccessLogWriter {
     /// Whether the access log is in JSON.
     is_json: bool,
-    /// Maximum lines per second of routine requests: see [`AccessLog::with_rate_limits`]. `None`: no limit.
+    /// Maximum lines per second of routine requests: see [`AccessLog::new`]. `None`: no limit.
     per_second: Option<u32>,
     writer: NonBlockingWriter,
 }
@@ -136,8 +136,7 @@ impl LogWriters {
         let AccessLogWriter { is_json, per_second, writer } = self.access_writer.as_ref()?;
         let writer = writer.clone();
         let write = move |lines: String| writer.give(lines);
-        let log = AccessLog::new(*is_json, Box::new(write));
-        Some(log.with_rate_limits(*per_second, has_keys))
+        Some(AccessLog::new(*is_json, Box::new(write), *per_second, has_keys))
     }
 
     /// A function that returns the numbers of access log lines that were written and dropped. `None`:

@@ -36,7 +36,6 @@ use tokenweir_gateway::server::{
 };
 use tokenweir_gateway::telemetry::Telemetry;
 use tokenweir_gateway::telemetry::decision_log::DecisionLog;
-use tokenweir_gateway::telemetry::metric::KnownLabelValues;
 use tokenweir_gateway::telemetry::metrics_registry::{BucketOverrides, MetricsLevel, Prometheus};
 use tokenweir_gateway::telemetry::otel::Semconv;
 use tokenweir_gateway::telemetry::payload_log;
@@ -136,8 +135,6 @@ pub(crate) struct Setup {
     pub guard: AdminAuthorizer,
     /// How the gateway determines the tier of a request.
     pub tiers: TierResolver,
-    /// Label values that have time series from the start, before a request uses them.
-    pub known: KnownLabelValues,
     /// A path in the URL of each backend, which precedes the path of a request.
     pub prefix: &'static str,
     /// URL of the metrics page of each backend. `None`: the page is at the URL of the backend.
@@ -242,7 +239,6 @@ impl Default for Setup {
             access: Arc::default(),
             guard: AdminAuthorizer::default(),
             tiers: TierResolver::default(),
-            known: KnownLabelValues::default(),
             prefix: "",
             metrics_url: None,
             backend_key: None,
@@ -424,7 +420,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     let prometheus = Prometheus::with_level(
         setup.level,
         Semconv::default(),
-        setup.known,
+        setup.tiers.names.iter().map(ToString::to_string).collect(),
         &setup.buckets,
         setup.slos,
     );

@@ -84,37 +84,33 @@ const REFUSED_PER_SECOND: u32 = 10;
 const LINE_CAPACITY_BYTES: usize = 1536;
 
 impl AccessLog {
-    /// Creates an access log without a rate limit. `is_json` selects JSON lines and not text lines.
-    pub fn new(is_json: bool, line_writer: AccessLogLineWriter) -> Self {
-        Self {
-            is_json,
-            line_writer,
-            rate_limit: None,
-            refused_rate_limit: None,
-            start_rate_limit: None,
-            omitted_since_last_line: AtomicU64::new(0),
-            omitted: AtomicU64::new(0),
-        }
-    }
-
-    /// Limits three kinds of lines to `per_second` lines per second each, with bursts of up to `per_second`
-    /// lines. `None`: no limit.
+    /// Creates an access log. `is_json` selects JSON lines and not text lines. Three kinds of lines are
+    /// limited to `per_second` lines per second each, with bursts of up to `per_second` lines. `None`: no
+    /// limit.
     ///
     /// - Lines of routine requests without a tenant, and of requests with a tenant that no backend got.
-    /// - Lines of requests without a tenant that no backend got. If clients need keys, these have a limit of
-    ///   at most `REFUSED_PER_SECOND` lines per second.
+    /// - Lines of requests without a tenant that no backend got. If clients need keys (`has_keys`), these have
+    ///   a limit of at most `REFUSED_PER_SECOND` lines per second.
     /// - Lines at the start of requests.
-    pub fn with_rate_limits(self, per_second: Option<u32>, has_keys: bool) -> Self {
+    pub fn new(
+        is_json: bool,
+        line_writer: AccessLogLineWriter,
+        per_second: Option<u32>,
+        has_keys: bool,
+    ) -> Self {
         let refused = if has_keys {
             Some(per_second.map_or(REFUSED_PER_SECOND, |limit| limit.min(REFUSED_PER_SECOND)))
         } else {
             per_second
         };
         Self {
+            is_json,
+            line_writer,
             rate_limit: per_second.map(GcraLimiter::new),
             refused_rate_limit: refused.map(GcraLimiter::new),
             start_rate_limit: per_second.map(GcraLimiter::new),
-            ..self
+            omitted_since_last_line: AtomicU64::new(0),
+            omitted: AtomicU64::new(0),
         }
     }
 
@@ -208,8 +204,8 @@ impl LogLine for AccessLogLine<'_> {
         let record = self.record;
         let observed = &*record.observed;
         let (decision, predicted) = (record.decision.as_ref(), record.selected_candidate());
-        let [headers, first_event, first_answer] = record.stream_times();
-        let channel = |at| record.stream_time_to(at).map(millis);
+        let timings = &record.timings;
+        let stream_ms = |at| record.stream_time_to(at).map(millis);
         request_log_fields::write_json(json, record);
         known!(json, "sample_reason", record.sample_reason.map(SampleReason::as_str));
         member!(json, "status", record.status);
@@ -243,13 +239,13 @@ impl LogLine for AccessLogLine<'_> {
         member!(json, "usage", observed.usage_source.as_str());
         member!(json, "output_events", observed.output_events);
         member!(json, "comments", observed.comments);
-        member!(json, "headers_ms", headers.map(millis));
-        member!(json, "first_event_ms", first_event.map(millis));
+        member!(json, "headers_ms", stream_ms(timings.headers));
+        member!(json, "first_event_ms", stream_ms(timings.first_event));
         member!(json, "ttft_ms", record.ttft().map(millis));
-        member!(json, "first_answer_ms", first_answer.map(millis));
-        member!(json, "first_reasoning_ms", channel(record.timings.first_reasoning));
-        member!(json, "first_text_ms", channel(record.timings.first_text));
-        member!(json, "first_tool_call_ms", channel(record.timings.first_tool_call));
+        member!(json, "first_answer_ms", stream_ms(timings.first_answer));
+        member!(json, "first_reasoning_ms", stream_ms(timings.first_reasoning));
+        member!(json, "first_text_ms", stream_ms(timings.first_text));
+        member!(json, "first_tool_call_ms", stream_ms(timings.first_tool_call));
         member!(json, "tpot_ms", record.tpot().map(millis));
         let gaps = &observed.inter_chunk_latency;
         let itl_mean = observed.inter_token_latency.mean();

@@ -209,12 +209,11 @@ impl DecisionLogEntry {
 }
 
 fn attempt_to_json(attempt: &Attempt) -> Value {
-    let took = attempt.ended.map(|ended| ended.saturating_duration_since(attempt.started));
     json!({
         "backend": attempt.backend.as_str(),
         "status": attempt.status,
         "failure": attempt.failure,
-        "seconds": rounded_seconds(took),
+        "seconds": rounded_seconds(attempt.took()),
     })
 }
 

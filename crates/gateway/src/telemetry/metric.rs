@@ -8,7 +8,6 @@ pub use label::{KnownLabelValues, MetricLabel};
 use super::status::{BackendStatusSnapshot, StatusSnapshot};
 use crate::gpu::BackendGpu;
 use std::time::Duration;
-use tokenweir_engine::engine_metrics::ScrapeError;
 use tokenweir_engine::gpu::GpuValues;
 use tokenweir_protocol::histogram::HistogramSnapshot;
 use tokenweir_protocol::metric_kind::MetricKind;
@@ -40,26 +39,25 @@ pub type BackendEmitter<'a> = &'a mut dyn FnMut(&[&str], Option<f64>);
 /// The event or state from which the values of a metric are read, and the function that reads them.
 #[derive(Clone, Copy)]
 pub enum MetricSource {
-    /// Values are read from the record of a stream at its first output, when the record has no
-    /// later data.
-    FirstOutput(fn(&RequestRecord, MetricEmitter<'_>)),
+    /// One value is read from the record of a stream at its first output, when the record has no later
+    /// data, and the label values with [`MetricLabel::of_request`]. `None`: the stream has no value.
+    FirstOutput(fn(&RequestRecord) -> Option<f64>),
     /// Values are read from the record of each finished request.
     Record(fn(&RequestRecord, MetricEmitter<'_>)),
-    /// One value is read from the record of each finished request. `None`: the request has no value.
-    RecordValue(RecordLabels, fn(&RequestRecord) -> Option<f64>),
+    /// One value is read from the record of each finished request, and the label values with
+    /// [`MetricLabel::of_request`]. `None`: the request has no value.
+    RecordValue(fn(&RequestRecord) -> Option<f64>),
     /// Each finished request is counted under the value of the only label that is read from its
     /// record. `None`: the request is not counted.
     RecordEvent(fn(&RequestRecord) -> Option<&'static str>),
     /// Values are read from the record of each finished request, once for each objective of `slos`.
     RecordPerObjective(fn(&Objective, &RequestRecord, MetricEmitter<'_>)),
-    /// Values are read from each objective of `slos` when the metrics page is read.
-    Objective(fn(&Objective, MetricEmitter<'_>)),
-    /// A histogram of many values is read from the record of each finished request.
-    RecordHistogram(RecordLabels, fn(&RequestRecord) -> HistogramSnapshot<'_>),
-    /// Values are read from the result of each scrape of a backend's metrics page.
-    Scrape(fn(&ScrapeResult<'_>, MetricEmitter<'_>)),
-    /// The delay of each tick of a timer of the runtime, in seconds. The metric has no labels.
-    SchedulingDelay,
+    /// A histogram of many values is read from the record of each finished request, and the label values
+    /// with [`MetricLabel::of_request`].
+    RecordHistogram(fn(&RequestRecord) -> HistogramSnapshot<'_>),
+    /// The part of the program that has the values passes them to
+    /// [`Prometheus::record`](super::metrics_registry::Prometheus::record).
+    Recorded,
     /// Values of each registered backend are read when the metrics page is read. The first label is the
     /// backend. A value that is not known is omitted.
     BackendValues(fn(&BackendStatusSnapshot, BackendEmitter<'_>)),
@@ -67,10 +65,10 @@ pub enum MetricSource {
     /// metrics page is read. The first labels are the backend, the exporter and the GPU. A value that
     /// the exporter does not report is omitted.
     Gpu(fn(&GpuValues, BackendEmitter<'_>)),
-    /// One value of each registered backend is read when the metrics page is read. `None`: the
-    /// value is not known. The only label is the backend.
+    /// One value of each registered backend is read when the metrics page is read. `None`: the value is
+    /// omitted. The only label is the backend.
     Backend(fn(&BackendStatusSnapshot) -> Option<f64>),
-    /// As `Backend`, also for removed backends that still serve requests. `None`: the value is omitted.
+    /// As `Backend`, also for removed backends that still serve requests.
     BackendOrLeaving(fn(&BackendStatusSnapshot) -> Option<f64>),
     /// One value is read from the state of the gateway when the metrics page is read. `None`: the metric
     /// has no value. The metric has no labels.
@@ -82,33 +80,27 @@ pub enum MetricSource {
     Counts,
 }
 
-/// The labels of a metric that has one value, or one histogram, for each request.
-#[derive(Debug, Clone, Copy)]
-pub enum RecordLabels {
-    /// The metric has no labels.
-    None,
-    /// The model.
-    Model,
-    /// The backend. A request without a backend has no value.
-    Backend,
-    /// The model and the backend. A request without a backend has no value.
-    ModelAndBackend,
-}
+/// Maximum number of labels of a metric whose label values are read with [`MetricLabel::of_request`]. With
+/// more labels, [`MetricDescriptor::read_labels`] would panic for every request.
+const MAX_REQUEST_LABELS: usize = 6;
 
-/// The result of one scrape of a backend's metrics page.
-#[derive(Debug, Clone, Copy)]
-pub struct ScrapeResult<'a> {
-    /// The name of the backend.
-    pub backend: &'a str,
-    /// The duration of the scrape.
-    pub took: Duration,
-    /// Why the scrape failed. `None`: it succeeded.
-    pub error: Option<ScrapeError>,
-}
+/// The name of the metric of the delays of a timer of the runtime.
+pub(super) const SCHEDULING_DELAY_METRIC: &str = "tokenweir_scheduling_delay_seconds";
+/// The name of the metric of the shares of requests that must meet the objectives of `slos`.
+pub(super) const OBJECTIVE_RATIO_METRIC: &str = "tokenweir_slo_objective_ratio";
+/// The name of the metric of the durations of scrapes.
+pub(super) const SCRAPE_DURATION_METRIC: &str = "tokenweir_scrape_duration_seconds";
+/// The name of the metric of failed scrapes.
+pub(super) const SCRAPE_ERRORS_METRIC: &str = "tokenweir_scrape_errors_total";
 
 /// A duration in seconds, as the value of a metric. `None`: the metric has no value.
 pub(super) fn seconds(duration: Option<Duration>) -> Option<f64> {
     duration.map(|duration| duration.as_secs_f64())
+}
+
+/// The value of a gauge. A value that is not known is NaN, which a graph shows as a gap.
+pub(super) fn or_nan(value: Option<f64>) -> Option<f64> {
+    value.or(Some(f64::NAN))
 }
 
 /// Emits values of a backend or a GPU with the label values `first` before their own. A value that is
@@ -121,7 +113,7 @@ fn with_first_labels(first: &[&str], emit: MetricEmitter<'_>) -> impl FnMut(&[&s
     }
 }
 
-// === impl MetricSource, RecordLabels ===
+// === impl MetricSource ===
 
 impl MetricSource {
     /// Whether values are read from the records of requests.
@@ -130,58 +122,47 @@ impl MetricSource {
             self,
             Self::FirstOutput(_)
                 | Self::Record(_)
-                | Self::RecordValue(..)
+                | Self::RecordValue(_)
                 | Self::RecordEvent(_)
                 | Self::RecordPerObjective(_)
-                | Self::RecordHistogram(..)
+                | Self::RecordHistogram(_)
         )
-    }
-}
-
-impl RecordLabels {
-    const fn labels(self) -> &'static [MetricLabel] {
-        match self {
-            Self::None => &[],
-            Self::Model => &[MetricLabel::MODEL],
-            Self::Backend => &[MetricLabel::BACKEND],
-            Self::ModelAndBackend => &[MetricLabel::MODEL, MetricLabel::BACKEND],
-        }
-    }
-
-    /// Calls `emit` with the label values of a request, unless one of them is missing.
-    pub(super) fn read(self, record: &RequestRecord, emit: impl FnOnce(&[&str])) {
-        match (self, record.backend()) {
-            (Self::None, _) => emit(&[]),
-            (Self::Model, _) => emit(&[record.model.as_str()]),
-            (Self::Backend, Some(backend)) => emit(&[backend.as_str()]),
-            (Self::ModelAndBackend, Some(backend)) => {
-                emit(&[record.model.as_str(), backend.as_str()]);
-            }
-            (Self::Backend | Self::ModelAndBackend, None) => {}
-        }
     }
 }
 
 // === impl MetricDescriptor ===
 
 impl MetricDescriptor {
-    /// A counter without labels, whose value `read` takes from the state of the gateway.
-    pub const fn counter(
+    /// A counter if the name ends with `_total`, else a gauge.
+    pub const fn new(
         name: &'static str,
         help: &'static str,
-        read: fn(&StatusSnapshot) -> Option<f64>,
+        labels: &'static [MetricLabel],
+        read: MetricSource,
     ) -> Self {
-        let (kind, read) = (MetricKind::Counter, MetricSource::Value(read));
-        Self { name, help, kind, labels: &[], read }
+        let is_counter = matches!(name.as_bytes(), [.., b'_', b't', b'o', b't', b'a', b'l']);
+        let kind = if is_counter { MetricKind::Counter } else { MetricKind::Gauge };
+        Self { name, help, kind, labels, read }
     }
 
-    /// A gauge without labels, whose value `read` takes from the state of the gateway.
-    pub const fn gauge(
+    /// A histogram with these default bounds of its buckets.
+    pub const fn histogram(
+        name: &'static str,
+        help: &'static str,
+        bounds: &'static [f64],
+        labels: &'static [MetricLabel],
+        read: MetricSource,
+    ) -> Self {
+        Self { name, help, kind: MetricKind::Histogram(bounds), labels, read }
+    }
+
+    /// A metric without labels, whose value `read` takes from the state of the gateway.
+    pub const fn value(
         name: &'static str,
         help: &'static str,
         read: fn(&StatusSnapshot) -> Option<f64>,
     ) -> Self {
-        Self { kind: MetricKind::Gauge, ..Self::counter(name, help, read) }
+        Self::new(name, help, &[], MetricSource::Value(read))
     }
 
     /// A counter whose only label, `labels`, is a [`MetricLabel::counted`].
@@ -190,114 +171,60 @@ impl MetricDescriptor {
         help: &'static str,
         labels: &'static [MetricLabel; 1],
     ) -> Self {
-        Self { name, help, kind: MetricKind::Counter, labels, read: MetricSource::Counts }
+        Self::new(name, help, labels, MetricSource::Counts)
     }
 
-    /// A metric with one value for each finished request. `None`: the request has no value.
-    pub const fn of_request(
-        name: &'static str,
-        help: &'static str,
-        kind: MetricKind,
-        labels: RecordLabels,
-        read: fn(&RequestRecord) -> Option<f64>,
-    ) -> Self {
-        let source = MetricSource::RecordValue(labels, read);
-        Self { name, help, kind, labels: labels.labels(), read: source }
-    }
-
-    /// A histogram with many values for each finished request.
-    pub const fn request_histogram(
-        name: &'static str,
-        help: &'static str,
-        bounds: &'static [f64],
-        labels: RecordLabels,
-        read: fn(&RequestRecord) -> HistogramSnapshot<'_>,
-    ) -> Self {
-        let (kind, source) =
-            (MetricKind::Histogram(bounds), MetricSource::RecordHistogram(labels, read));
-        Self { name, help, kind, labels: labels.labels(), read: source }
-    }
-
-    /// A counter of the finished requests for which `read` returns a value of the only label.
-    pub const fn request_counter(
-        name: &'static str,
-        help: &'static str,
-        labels: &'static [MetricLabel; 1],
-        read: fn(&RequestRecord) -> Option<&'static str>,
-    ) -> Self {
-        let read = MetricSource::RecordEvent(read);
-        Self { name, help, kind: MetricKind::Counter, labels, read }
-    }
-
-    /// A counter with one value for each backend.
-    pub const fn backend_counter(
+    /// A metric with one value for each backend.
+    pub const fn of_backend(
         name: &'static str,
         help: &'static str,
         read: fn(&BackendStatusSnapshot) -> Option<f64>,
     ) -> Self {
-        let (kind, read) = (MetricKind::Counter, MetricSource::Backend(read));
-        Self { name, help, kind, labels: &[MetricLabel::BACKEND], read }
-    }
-
-    /// A gauge with one value for each backend.
-    pub const fn backend_gauge(
-        name: &'static str,
-        help: &'static str,
-        read: fn(&BackendStatusSnapshot) -> Option<f64>,
-    ) -> Self {
-        Self { kind: MetricKind::Gauge, ..Self::backend_counter(name, help, read) }
+        Self::new(name, help, &[MetricLabel::BACKEND], MetricSource::Backend(read))
     }
 
     /// A metric with one value for each backend, also for removed backends that still serve requests.
-    /// `None`: the backend has no value.
-    pub const fn backend_or_leaving(
+    pub const fn of_backend_or_leaving(
         name: &'static str,
         help: &'static str,
-        kind: MetricKind,
         read: fn(&BackendStatusSnapshot) -> Option<f64>,
     ) -> Self {
-        let read = MetricSource::BackendOrLeaving(read);
-        Self { name, help, kind, labels: &[MetricLabel::BACKEND], read }
+        Self::new(name, help, &[MetricLabel::BACKEND], MetricSource::BackendOrLeaving(read))
+    }
+
+    /// Calls `emit` with the label values of a request, unless one of them is missing.
+    pub(super) fn read_labels(&self, record: &RequestRecord, emit: impl FnOnce(&[&str])) {
+        let mut values = [""; MAX_REQUEST_LABELS];
+        let values = &mut values[..self.labels.len()];
+        for (value, label) in values.iter_mut().zip(self.labels) {
+            let Some(read) = (label.read)(record) else { return };
+            *value = read;
+        }
+        emit(values);
     }
 
     /// Emits the values that are read when the metrics page is read. Returns false if the values of the
     /// metric are recorded earlier.
-    ///
-    /// An unknown value of a gauge of [`MetricSource::Backend`] is emitted as NaN, which a graph shows as a
-    /// gap. The other unknown values are not emitted: a counter must not be NaN.
-    pub(super) fn read_current(
-        &self,
-        status: &StatusSnapshot,
-        objectives: &[Objective],
-        emit: MetricEmitter<'_>,
-    ) -> bool {
-        let has_nan = self.kind != MetricKind::Counter;
+    pub(super) fn read_current(&self, status: &StatusSnapshot, emit: MetricEmitter<'_>) -> bool {
         let backends = || status.registered_backends();
+        let mut emit_backend = |backend: &BackendStatusSnapshot, value: Option<f64>| {
+            if let Some(value) = value {
+                emit(&[&backend.backend], value);
+            }
+        };
         match self.read {
             MetricSource::Backend(read) => {
-                for backend in backends() {
-                    if let Some(value) = read(backend).or(has_nan.then_some(f64::NAN)) {
-                        emit(&[&backend.backend], value);
-                    }
-                }
+                backends().for_each(|backend| emit_backend(backend, read(backend)));
             }
             MetricSource::BackendOrLeaving(read) => {
-                for backend in &status.backends {
-                    if let Some(value) = read(backend) {
-                        emit(&[&backend.backend], value);
-                    }
-                }
+                status.backends.iter().for_each(|backend| emit_backend(backend, read(backend)));
             }
             MetricSource::Value(read) => {
                 if let Some(value) = read(status) {
                     emit(&[], value);
                 }
             }
-            MetricSource::Status(read) => read(status, &mut |labels, value| {
-                if has_nan || !value.is_nan() {
-                    emit(labels, value);
-                }
-            }),
+            MetricSource::Status(read) => read(status, emit),
             MetricSource::Counts => {
                 for (value, count) in self.labels.iter().flat_map(|label| label.counts(status)) {
                     emit(&[value], count as f64);
@@ -316,7 +243,6 @@ impl MetricDescriptor {
                     }
                 }
             }
-            MetricSource::Objective(read) => objectives.iter().for_each(|it| read(it, emit)),
             _ => return false,
         }
         true

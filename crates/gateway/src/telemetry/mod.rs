@@ -85,7 +85,7 @@ impl Telemetry {
     /// Records by how much a timer of the runtime fired too late.
     pub fn on_scheduling_delay(&self, delay: Duration) {
         if let Some(metrics) = &self.prometheus {
-            metrics.record_scheduling_delay(delay);
+            metrics.record(metric::SCHEDULING_DELAY_METRIC, &[], delay.as_secs_f64());
         }
     }
 
@@ -136,12 +136,11 @@ impl RecordReceiver for Telemetry {
 
 impl ScrapeObserver for Telemetry {
     fn on_scrape(&self, backend: &Backend, took: Duration, error: Option<ScrapeError>) {
-        if let Some(metrics) = &self.prometheus {
-            metrics.record_scrape(&metric::ScrapeResult {
-                backend: backend.identity.id.as_str(),
-                took,
-                error,
-            });
+        let Some(metrics) = &self.prometheus else { return };
+        let backend = backend.identity.id.as_str();
+        metrics.record(metric::SCRAPE_DURATION_METRIC, &[backend], took.as_secs_f64());
+        if let Some(error) = error {
+            metrics.record(metric::SCRAPE_ERRORS_METRIC, &[backend, error.as_str()], 1.0);
         }
     }
 }

@@ -68,17 +68,26 @@ impl RecentRequests {
 
     /// Statistics of the requests that ended in the last 60 to 65 seconds before `now`.
     pub fn last_minute(&self, now: Instant) -> LastMinute {
-        self.last_windows(WINDOWS_PER_MINUTE, now)
+        self.merge_windows(WINDOWS_PER_MINUTE, now, RequestStatsWindow::merge)
     }
 
-    /// As [`RecentRequests::last_minute`], for the current window and the last `windows` complete windows
-    /// of 5 s before `now`.
+    /// The numbers of requests and of slow requests as in [`RecentRequests::last_minute`], for the current
+    /// window and the last `windows` complete windows of 5 s before `now`.
     pub fn last_windows(&self, windows: u64, now: Instant) -> LastMinute {
+        self.merge_windows(windows, now, RequestStatsWindow::merge_counts)
+    }
+
+    fn merge_windows(
+        &self,
+        windows: u64,
+        now: Instant,
+        merge: fn(&mut RequestStatsWindow, &RequestStatsWindow),
+    ) -> LastMinute {
         let index = self.window_index(now);
         let first_index = index.saturating_sub(windows);
         let start = self.epoch + WINDOW_DURATION * u32::try_from(first_index).unwrap_or(u32::MAX);
         let mut merged = RequestStatsWindow::new(index);
-        self.for_each_window(first_index, |window| merged.merge(window));
+        self.for_each_window(first_index, |window| merge(&mut merged, window));
         LastMinute {
             seconds: now.saturating_duration_since(start).as_secs_f64(),
             ..merged.to_last_minute(&self.objectives)

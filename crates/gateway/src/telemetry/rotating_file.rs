@@ -23,8 +23,7 @@ pub(super) struct RotatingFile {
     is_failing: bool,
 }
 
-/// Numbers of lines that were written, and of lines that were not, because their write failed or the owner of
-/// the file dropped them.
+/// Numbers of lines that were written, and of lines whose write failed.
 #[derive(Debug, Default)]
 pub(super) struct RotatingFileCounters {
     pub(super) written: AtomicU64,

@@ -12,14 +12,12 @@ use crate::backend::peers::PeerExchangeStatus;
 use crate::backend::{LabelledModel, RankStatus};
 use crate::gpu::{BackendGpu, GpuExporterStatus};
 use crate::webhook::WebhookStatus;
-use serde::{Serialize, Serializer};
-use std::collections::BTreeMap;
+use serde::Serialize;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
-use tokenweir_api::{ClientSummary, GatewayState, Harm, QueueSummary};
-use tokenweir_diagnose::{Diagnosis, DrainSummary};
+use tokenweir_api::{BackendFacts, ClientSummary, GatewayState, Harm, QueueSummary};
+use tokenweir_diagnose::Diagnosis;
 use tokenweir_engine::dialect::EngineLoad;
-use tokenweir_engine::model::ServedModel;
 use tokenweir_net::supervise::PanicCounts;
 use tokenweir_net::tls;
 
@@ -173,58 +171,19 @@ pub struct ModelQueueStatus {
 pub struct BackendStatusSnapshot {
     /// Name of the backend.
     pub backend: String,
-    /// Base URL of the backend.
-    pub url: String,
-    /// Result of the health checks: `up`, `down` or `unknown`. [`LEAVING_STATE`] for a removed
-    /// backend.
-    pub health: &'static str,
-    /// State of the circuit breaker:
-    /// [`BreakerState::as_str`](tokenweir_routing::resilience::BreakerState::as_str).
-    pub breaker: &'static str,
+    /// The facts that the document of `GET /streams` has too.
+    #[serde(flatten)]
+    pub facts: BackendFacts,
     /// Number of ejections by the circuit breaker.
     pub ejections: u64,
-    /// State that determines whether the backend can receive new requests:
-    /// [`Availability::as_str`](tokenweir_routing::resilience::Availability::as_str). [`LEAVING_STATE`] for a
-    /// removed backend.
-    pub state: &'static str,
-    /// Whether the backend can receive new requests now. In panic mode an ejected backend can
-    /// receive requests too.
-    pub up: bool,
-    /// Why the backend receives no new requests, if the cause is a failed health check or an engine
-    /// in sleep mode. `None`: the backend receives requests, or `state` alone names the cause.
-    pub reason: Option<String>,
-    /// Weight of the backend: its share of requests relative to the weights of the other backends.
-    pub weight: u32,
     /// The role of the backend if one backend computes the prompt (`prefill`) and another the output
     /// (`decode`) of a request: `prefill`, `decode` or `both`. `None`: it serves whole requests only.
     pub role: Option<&'static str>,
-    /// Whether the backend is drained.
-    pub drained: bool,
-    /// The drain of the backend: its initiator, its start, its reason and its end. `None`: the backend
-    /// is not drained.
-    pub drain: Option<DrainSummary>,
-    /// vLLM version of the backend. `None`: not known.
-    pub version: Option<String>,
-    /// The front end of vLLM: `python` or `rust`. `None`: not known, or the backend does not run vLLM.
-    pub front_end: Option<&'static str>,
-    /// For each base model, the maximum number of tokens of prompt and output together. Models whose
-    /// maximum is not known are missing.
-    pub max_model_len: BTreeMap<String, u32>,
-    /// API paths that the backend does not serve although other backends do, as responses have shown.
-    /// `media`: it does not serve prompts with media.
-    pub unserved: Vec<&'static str>,
     /// The data-parallel ranks that are targets of routing. Empty: the backend chooses the rank itself.
     pub ranks: Vec<RankStatus>,
     /// How often the gateway woke the engine, and how often it put the engine to sleep.
     #[serde(skip)]
     pub sleep_counts: [u64; 2],
-    /// Models that the backend serves.
-    #[serde(serialize_with = "serialize_model_ids")]
-    pub models: Arc<[ServedModel]>,
-    /// Number of requests that this gateway has in progress on the backend.
-    pub in_flight: u32,
-    /// Number of streams of the backend that are stalled now.
-    pub stalled: u32,
     /// Number of stalls of the backend's streams since the start of the gateway.
     pub stalls: u64,
     /// Number of GPUs of the backend, and the price of all of them for one hour. `None`: not
@@ -236,22 +195,12 @@ pub struct BackendStatusSnapshot {
     /// Values of the last successful scrape. `None`: no scrape has succeeded.
     #[serde(skip)]
     pub engine: Option<EngineLoad>,
-    /// KV usage from the last successful scrape, 0 to 1. `None`: not reported.
-    pub kv_usage: Option<f64>,
     /// The prefix cache of the backend as its KV events show it, and how reliable this information is.
     /// `None`: the gateway does not subscribe to the KV events of the backend.
     pub kv_events: Option<CacheStatus>,
-    /// Number of requests that wait in the engine, from the last successful scrape. `None`: not
-    /// reported.
-    pub waiting: Option<f64>,
-    /// Number of requests that run in the engine, from the last successful scrape. `None`: not
-    /// reported.
-    pub running: Option<f64>,
     /// Number of preemptions since the engine started, from the last successful scrape. `None`: not
     /// reported.
     pub preemptions: Option<f64>,
-    /// Capacity of the KV cache in tokens. `None`: not reported.
-    pub kv_capacity_tokens: Option<u64>,
     /// Whether the engine is in sleep mode. `None`: not reported.
     pub asleep: Option<bool>,
     /// Name of the inference server whose metric names the backend uses, such as vLLM. `None`: not
@@ -259,10 +208,6 @@ pub struct BackendStatusSnapshot {
     pub dialect: Option<&'static str>,
     /// Names of the engine metrics that the backend reports and of those that it does not report.
     pub metrics: BackendMetricAvailability,
-    /// Age of the last successful scrape in seconds. `None`: no scrape has succeeded.
-    pub scrape_age_seconds: Option<f64>,
-    /// Why the last scrape failed. `None`: the last scrape succeeded, or there was none.
-    pub scrape_error: Option<&'static str>,
     /// Why the model list of the backend is missing or incomplete, and the remedy. `None`: the list
     /// is complete.
     pub models_error: Option<String>,
@@ -275,8 +220,8 @@ pub struct BackendStatusSnapshot {
     pub gpus: Vec<BackendGpu>,
 }
 
-/// Value of [`BackendStatusSnapshot::health`] and [`BackendStatusSnapshot::state`] for a removed
-/// backend that still serves requests.
+/// Value of [`BackendFacts::health`] and [`BackendFacts::state`] for a removed backend that still serves
+/// requests.
 pub const LEAVING_STATE: &str = "leaving";
 
 /// Estimates of a backend that the gateway derives from the responses and scrapes of the backend.
@@ -328,7 +273,7 @@ impl StatusSnapshot {
 impl BackendStatusSnapshot {
     /// Whether the backend is configured or discovered now.
     pub(super) fn is_registered(&self) -> bool {
-        self.health != LEAVING_STATE
+        self.facts.health != LEAVING_STATE
     }
 }
 
@@ -363,13 +308,6 @@ impl ConfigReloadStatus {
         self.last_successful = false;
         self.failed += 1;
     }
-}
-
-fn serialize_model_ids<S: Serializer>(
-    models: &Arc<[ServedModel]>,
-    serializer: S,
-) -> Result<S::Ok, S::Error> {
-    serializer.collect_seq(models.iter().map(|model| &*model.id))
 }
 
 fn unix_seconds(time: SystemTime) -> f64 {

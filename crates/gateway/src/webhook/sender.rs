@@ -2,8 +2,8 @@
 
 use super::settings::{RetryTimes, WebhookEndpoint};
 use bytes::Bytes;
+use http::Request;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
-use http::{Request, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -47,36 +47,12 @@ pub struct WebhookStatus {
     pub error: Option<String>,
 }
 
-/// Why a webhook did not accept a request. No text contains the path of the URL.
-#[derive(Debug, thiserror::Error)]
-enum PostError {
-    #[error("cannot connect: {0}")]
-    Connect(String),
-    #[error("no response: {0}")]
-    NoResponse(&'static str),
-    #[error("it responded with status {0}")]
-    Status(StatusCode),
-    #[error("its response was not complete within {TIMEOUT:?}")]
-    Timeout,
-    #[error("the request is invalid")]
-    Invalid,
-}
-
 /// Maximum number of messages that wait for one webhook. A further message displaces the oldest one.
 const MAX_WAITING: usize = 100;
 /// Timeout of one request.
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum length of a response body that is read, so that the connection can be reused.
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
-
-impl PostError {
-    fn of(error: SendError) -> Self {
-        match error {
-            SendError::Connect(problem) => Self::Connect(problem),
-            error => Self::NoResponse(error.reason()),
-        }
-    }
-}
 
 impl WebhookSender {
     /// A sender. `state`: the messages and results of the sender with the previous settings.
@@ -123,7 +99,8 @@ impl WebhookSender {
         let mut pause = first_pause;
         for number in 1.. {
             let result = tokio::time::timeout(TIMEOUT, self.post(message.clone())).await;
-            let result = result.unwrap_or(Err(PostError::Timeout));
+            let late = format!("its response was not complete within {TIMEOUT:?}");
+            let result = result.unwrap_or(Err(late));
             let is_last = result.is_ok() || number >= max_requests;
             self.record(result, is_last);
             if is_last {
@@ -134,7 +111,8 @@ impl WebhookSender {
         }
     }
 
-    async fn post(&self, message: Bytes) -> Result<(), PostError> {
+    /// Posts a message. The error states why the webhook did not accept it, without the path of the URL.
+    async fn post(&self, message: Bytes) -> Result<(), String> {
         let WebhookEndpoint { address, path, authorization } = &self.endpoint;
         let mut request = Request::post(address.uri(path))
             .header(HOST, address.host_header())
@@ -142,19 +120,23 @@ impl WebhookSender {
         if let Some(authorization) = authorization {
             request = request.header(AUTHORIZATION, authorization);
         }
-        let request = request.body(message).map_err(|_| PostError::Invalid)?;
-        let response = self.client.send(&self.idle, request).await.map_err(PostError::of)?;
+        let request = request.body(message).map_err(|_| "the request is invalid")?;
+        let response = self.client.send(&self.idle, request).await;
+        let response = response.map_err(|error| match error {
+            SendError::Connect(problem) => format!("cannot connect: {problem}"),
+            error => format!("no response: {}", error.reason()),
+        })?;
         let status = response.status();
         // The body is read only so that the connection can be reused.
         let _ = Limited::new(response.into_body(), MAX_RESPONSE_BYTES).collect().await;
-        if status.is_success() { Ok(()) } else { Err(PostError::Status(status)) }
+        if status.is_success() { Ok(()) } else { Err(format!("it responded with status {status}")) }
     }
 
     /// Notes the result of a request. Counts the message as accepted, or after its last request as
     /// failed. Logs the first of several consecutive failures, and the first success after a
     /// failure.
-    fn record(&self, result: Result<(), PostError>, is_last: bool) {
-        let error = result.err().map(|error| error.to_string());
+    fn record(&self, result: Result<(), String>, is_last: bool) {
+        let error = result.err();
         let mut state = lock(&self.state);
         match &error {
             None => state.status.ok += 1,

@@ -41,7 +41,7 @@ pub fn streamed() -> RequestRecord {
         route: Some("/v1/chat/completions"),
         api: Some(Api::Chat),
         options: RequestOptions { stream: true, max_tokens: Some(64), ..RequestOptions::default() },
-        model: ModelLabel::known("tiny".into()),
+        model: ModelLabel::Known("tiny".into()),
         decision: Some(Arc::new(default_decision())),
         attempts: vec![successful_attempt(accepted)],
         status: Some(200),

@@ -4,13 +4,10 @@ use std::sync::Arc;
 
 /// A label value for a model.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct ModelLabel(ModelLabelValue);
-
-#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-enum ModelLabelValue {
-    /// A model whose name is a label value.
+pub enum ModelLabel {
+    /// A model that a backend serves or the configuration names. Its name is a label value.
     Known(Arc<str>),
-    /// A served model beyond the limit of label values.
+    /// A model that a backend serves, beyond the limit of label values.
     OverLimit(Arc<str>),
     /// A model that no backend serves and the configuration does not name.
     #[default]
@@ -23,44 +20,29 @@ impl ModelLabel {
     /// The label value of models whose name is not a label value.
     pub const OTHER: &str = "_other";
 
-    /// A model that a backend serves or the configuration names.
-    pub const fn known(model: Arc<str>) -> Self {
-        Self(ModelLabelValue::Known(model))
-    }
-
-    /// A model that a backend serves, beyond the limit of label values.
-    pub const fn over_limit(model: Arc<str>) -> Self {
-        Self(ModelLabelValue::OverLimit(model))
-    }
-
-    /// A model that no backend serves and the configuration does not name.
-    pub const fn unknown() -> Self {
-        Self(ModelLabelValue::Unknown)
-    }
-
     /// Whether a backend serves the model or the configuration names it.
     pub const fn is_known(&self) -> bool {
-        !matches!(self.0, ModelLabelValue::Unknown)
+        !matches!(self, Self::Unknown)
     }
 
     /// Whether the name of the model is a label value.
     pub const fn is_label_value(&self) -> bool {
-        matches!(self.0, ModelLabelValue::Known(_))
+        matches!(self, Self::Known(_))
     }
 
     /// The label value: the name of the model or [`ModelLabel::OTHER`].
     pub fn as_str(&self) -> &str {
-        match &self.0 {
-            ModelLabelValue::Known(model) => model,
-            ModelLabelValue::OverLimit(_) | ModelLabelValue::Unknown => Self::OTHER,
+        match self {
+            Self::Known(model) => model,
+            Self::OverLimit(_) | Self::Unknown => Self::OTHER,
         }
     }
 
     /// The name of the model for logs and spans, where values need no limit.
     pub fn name(&self) -> &str {
-        match &self.0 {
-            ModelLabelValue::Known(model) | ModelLabelValue::OverLimit(model) => model,
-            ModelLabelValue::Unknown => Self::OTHER,
+        match self {
+            Self::Known(model) | Self::OverLimit(model) => model,
+            Self::Unknown => Self::OTHER,
         }
     }
 }

@@ -28,7 +28,7 @@ pub use request::{
 pub use request_record::RequestRecord;
 pub use response::{
     ChunkGap, ChunkTimings, ObservedResponse, Outcome, RecordedObservations, ResponseBuckets,
-    TERMINATION_REASONS, Termination, TerminationInitiator, UninspectedReason, UsageEventOutcome,
+    Termination, TerminationInitiator, TerminationReason, UninspectedReason, UsageEventOutcome,
     UsageLayout, UsageSource,
 };
 pub use routing::{

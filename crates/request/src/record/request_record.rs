@@ -6,7 +6,7 @@ use super::request::{
     ResumeNote, ResumeOutcome, Tier,
 };
 use super::response::{
-    ChunkTimings, Outcome, RecordedObservations, Termination, UsageSource, termination_reason,
+    ChunkTimings, Outcome, RecordedObservations, Termination, TerminationReason, UsageSource,
 };
 use super::routing::{
     Attempt, BackendCondition, Continuations, FailoverDenialReason, PredictedCandidate,
@@ -132,7 +132,7 @@ impl RequestRecord {
                 route: None,
                 api: None,
                 options: RequestOptions::default(),
-                model: ModelLabel::unknown(),
+                model: ModelLabel::Unknown,
                 tier: Tier::default(),
                 caller: None,
                 decision: None,
@@ -173,15 +173,6 @@ impl RequestRecord {
     pub fn upstream_ttft(&self) -> Option<Duration> {
         let (sent, first) = (self.timings.sent?, self.timings.first_output?);
         Some(first.saturating_duration_since(sent))
-    }
-
-    /// Times from the request head to three moments of a stream: its response head, its first event of any
-    /// kind (for chat, the role), and its first output that is not reasoning. `None`: the moment did not
-    /// come, or the response is not a stream.
-    pub fn stream_times(&self) -> [Option<Duration>; 3] {
-        let timings = &self.timings;
-        [timings.headers, timings.first_event, timings.first_answer]
-            .map(|at| self.stream_time_to(at))
     }
 
     /// Time from the request head to the first output of a stream that is not reasoning. A stream that
@@ -266,14 +257,13 @@ impl RequestRecord {
     /// `None`: there was at most one attempt.
     pub fn failed_attempts(&self) -> Option<Duration> {
         let (_, earlier) = self.attempts.split_last()?;
-        let took = |attempt: &Attempt| attempt.ended?.checked_duration_since(attempt.started);
-        (!earlier.is_empty()).then(|| earlier.iter().filter_map(took).sum())
+        (!earlier.is_empty()).then(|| earlier.iter().filter_map(Attempt::took).sum())
     }
 
     /// Time in prefill legs. `None`: the request had no prefill leg.
     pub fn prefill_leg_time(&self) -> Option<Duration> {
         let legs = self.prefill_legs.as_ref().filter(|legs| !legs.sent.is_empty())?;
-        Some(legs.took())
+        Some(legs.sent.iter().filter_map(Attempt::took).sum())
     }
 
     /// Whether another backend than that of the last attempt computed the prompt.
@@ -367,14 +357,14 @@ impl RequestRecord {
         self.attempts.last().map(|attempt| &attempt.backend)
     }
 
-    /// The termination reason, from [`TERMINATION_REASONS`](super::TERMINATION_REASONS): the
-    /// outcome, and how the response ended where that adds information.
+    /// The name of the [`TerminationReason`] in metrics, logs and spans.
     pub fn ending(&self) -> &'static str {
-        match self.refusal {
-            Some("first_output_timeout") => "timeout_first_output",
-            Some("total_timeout") => "timeout_total",
-            _ => termination_reason(self.outcome, self.end),
-        }
+        let reason = match self.refusal {
+            Some("first_output_timeout") => TerminationReason::TimeoutFirstOutput,
+            Some("total_timeout") => TerminationReason::TimeoutTotal,
+            _ => TerminationReason::of(self.outcome, self.end),
+        };
+        reason.as_str()
     }
 
     /// The candidate that the policy picked, with its values at the decision. `None`: there was no

@@ -214,7 +214,7 @@ fn only_inference_of_its_model_and_tier_counts() {
     assert_eq!(result(Some("tiny"), None, &record), ObjectiveResult::Good);
     assert_eq!(result(Some("large"), None, &record), ObjectiveResult::Excluded);
     assert_eq!(result(None, Some("gold"), &record), ObjectiveResult::Excluded);
-    let unknown = RequestRecord { model: ModelLabel::unknown(), ..streamed() };
+    let unknown = RequestRecord { model: ModelLabel::Unknown, ..streamed() };
     assert_eq!(result(None, None, &unknown), ObjectiveResult::Good);
     assert_eq!(result(Some("tiny"), None, &unknown), ObjectiveResult::Excluded);
     let page = RequestRecord { api: None, ..streamed() };

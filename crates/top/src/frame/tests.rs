@@ -10,8 +10,8 @@ use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::KeyCode;
 use ratatui::style::Color;
 use tokenweir_api::{
-    BackendCondition, BackendSummary, EndedRequest, GatewaySnapshot, GatewayState, Harm,
-    LastMinute, LateStreams, LatencyQuantiles, QueueSummary, RequestTotals, StreamSummary,
+    BackendCondition, BackendFacts, BackendSummary, EndedRequest, GatewaySnapshot, GatewayState,
+    Harm, LastMinute, LateStreams, LatencyQuantiles, QueueSummary, RequestTotals, StreamSummary,
     StreamsSummary,
 };
 use tokenweir_diagnose::{Verdict, VerdictSeverity};
@@ -22,17 +22,20 @@ const QUANTILES: Option<LatencyQuantiles> =
 fn backend(name: &str, kv_usage: f64) -> BackendSummary {
     BackendSummary {
         name: name.into(),
-        health: "up".into(),
-        state: "available".into(),
-        up: true,
-        breaker: "closed".into(),
-        weight: 1,
-        kv_usage: Some(kv_usage),
+        facts: BackendFacts {
+            health: "up".into(),
+            state: "available".into(),
+            up: true,
+            breaker: "closed".into(),
+            weight: 1,
+            kv_usage: Some(kv_usage),
+            waiting: Some(2.0),
+            running: Some(7.0),
+            scrape_age_seconds: Some(0.2),
+            ..BackendFacts::default()
+        },
         ttft_seconds: Some(0.033),
-        waiting: Some(2.0),
-        running: Some(7.0),
         share: Some(0.5),
-        scrape_age_seconds: Some(0.2),
         ..BackendSummary::default()
     }
 }
@@ -185,22 +188,24 @@ fn each_state_of_the_gateway_is_shown_with_its_reasons_and_only_ready_is_green()
 
 #[test]
 fn the_state_of_each_backend_is_shown() {
-    let backend = |name: &str, state: &str, up| BackendSummary {
-        condition: match state {
+    let backend = |name: &str, state: &str, up| {
+        let mut backend = backend(name, 0.1);
+        backend.condition = match state {
             "ejected" => BackendCondition::Ejected,
             _ => BackendCondition::Excluded,
-        },
-        state: state.into(),
-        up,
-        breaker: if state == "ejected" { "open" } else { "closed" }.into(),
-        ..backend(name, 0.1)
+        };
+        (backend.facts.state, backend.facts.up) = (state.into(), up);
+        backend.facts.breaker = if state == "ejected" { "open" } else { "closed" }.into();
+        backend.facts.weight = u32::from(state != "zero_weight");
+        backend.facts.drained = state == "drained";
+        backend
     };
     let backends = vec![
         backend("gpu-0", "ejected", true),
         backend("gpu-1", "ejected", false),
         backend("gpu-2", "asleep", false),
-        BackendSummary { weight: 0, ..backend("gpu-3", "zero_weight", false) },
-        BackendSummary { in_flight: 0, drained: true, ..backend("gpu-4", "drained", false) },
+        backend("gpu-3", "zero_weight", false),
+        backend("gpu-4", "drained", false),
     ];
     let state = state_with(GatewaySnapshot { backends, panic_mode: true, ..document() });
     let shown = render_screen(&state, 80, 40);

@@ -178,7 +178,7 @@ impl RouteTable {
         default_route.lengths =
             ModelLengths::new(first_models, &default_route.backends, &mut length_sets);
         let default_route = share_positions(default_route);
-        let unknown_route = ModelRoute::new(ModelLabel::unknown(), None, unlisted.iter().copied());
+        let unknown_route = ModelRoute::new(ModelLabel::Unknown, None, unlisted.iter().copied());
         // Requests for a model that is no longer listed keep the label of the model instead of `_other`.
         for (name, is_expected) in labels.absent_models() {
             let label = labels.label_for(name);
@@ -233,7 +233,7 @@ fn default_model_label(groups: &[BackendGroup<'_>], labels: &ModelLabelTable) ->
         Some(first) if first_models.all(|other| other.id == first.id) => {
             labels.label_for(&first.id)
         }
-        _ => ModelLabel::unknown(),
+        _ => ModelLabel::Unknown,
     }
 }
 

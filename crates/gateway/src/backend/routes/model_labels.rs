@@ -102,8 +102,8 @@ impl ModelLabelTable {
     /// model, or `_other` if the model has no label value of its own.
     pub(in crate::backend) fn label_for(&self, name: &Arc<str>) -> ModelLabel {
         match self.by_name.get_key_value(name) {
-            Some((name, _)) => ModelLabel::known(name.clone()),
-            None => ModelLabel::over_limit(name.clone()),
+            Some((name, _)) => ModelLabel::Known(name.clone()),
+            None => ModelLabel::OverLimit(name.clone()),
         }
     }
 

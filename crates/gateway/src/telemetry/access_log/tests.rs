@@ -7,11 +7,15 @@ use tokenweir_request::record::fixtures::{at, streamed};
 use tokenweir_request::record::{ClientIdentity, Stall, Termination};
 
 /// An access log, and the list to which it writes its lines.
-fn create_log(is_json: bool, per_second: Option<u32>) -> (AccessLog, Arc<Mutex<Vec<String>>>) {
+fn create_log(
+    is_json: bool,
+    per_second: Option<u32>,
+    has_keys: bool,
+) -> (AccessLog, Arc<Mutex<Vec<String>>>) {
     let lines = Arc::new(Mutex::new(Vec::new()));
     let sink_lines = lines.clone();
     let write = Box::new(move |lines: String| sink_lines.lock().unwrap().push(lines));
-    (AccessLog::new(is_json, write).with_rate_limits(per_second, false), lines)
+    (AccessLog::new(is_json, write, per_second, has_keys), lines)
 }
 
 /// The value of `omitted_lines` in a JSON line. 0 if the line lacks the field.
@@ -22,7 +26,7 @@ fn omitted_lines(line: &str) -> u64 {
 
 #[test]
 fn routine_requests_are_rate_limited_and_omissions_are_counted() {
-    let (log, lines) = create_log(true, Some(10));
+    let (log, lines) = create_log(true, Some(10), false);
     let mut record = streamed();
     let epoch = record.timings.accepted;
     for tick in 0..1_000 {
@@ -47,7 +51,7 @@ fn the_line_at_the_start_has_the_known_fields_and_its_own_rate_limit() {
     record.options.messages = Some(3);
     let now = record.timings.accepted;
     for is_json in [true, false] {
-        let (log, lines) = create_log(is_json, Some(1));
+        let (log, lines) = create_log(is_json, Some(1), false);
         log.on_start(&record, now);
         log.on_start(&record, now);
         log.finished(&[&record]);
@@ -88,7 +92,7 @@ fn non_routine_requests_are_always_written() {
         },
     ];
     for (number, change) in changes.iter().enumerate() {
-        let (log, lines) = create_log(false, Some(0));
+        let (log, lines) = create_log(false, Some(0), false);
         let mut record = streamed();
         log.finished(&[&record]);
         change(&mut record);
@@ -113,8 +117,7 @@ fn lines_of_a_tenant_are_never_omitted_and_those_without_one_cannot_fill_a_disk(
     for (has_keys, change, expected) in
         [(true, of_tenant, 100), (true, refused, REFUSED_PER_SECOND as usize), (false, refused, 50)]
     {
-        let (log, lines) = create_log(true, None);
-        let log = log.with_rate_limits(Some(50), has_keys);
+        let (log, lines) = create_log(true, Some(50), has_keys);
         let mut record = streamed();
         change(&mut record);
         (0..100).for_each(|_| log.finished(&[&record]));
@@ -125,7 +128,7 @@ fn lines_of_a_tenant_are_never_omitted_and_those_without_one_cannot_fill_a_disk(
 
 #[test]
 fn without_a_limit_every_request_is_written() {
-    let (log, lines) = create_log(false, None);
+    let (log, lines) = create_log(false, None, false);
     (0..5_000).for_each(|_| log.finished(&[&streamed()]));
     assert_eq!(lines.lock().unwrap().len(), 5_000);
 }

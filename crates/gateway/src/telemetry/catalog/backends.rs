@@ -1,10 +1,12 @@
 //! Metrics of backends: attempts, scrapes of their metrics pages, the load that their engines report,
 //! stalls of streams, and verdicts of the diagnosis.
 
-use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
+use super::super::metric::{
+    MetricDescriptor, MetricLabel, MetricSource, SCRAPE_DURATION_METRIC, SCRAPE_ERRORS_METRIC,
+    or_nan,
+};
 use std::collections::HashSet;
 use tokenweir_engine::engine_metrics::{ENGINE_METRICS, ScrapeError};
-use tokenweir_protocol::metric_kind::MetricKind;
 use tokenweir_request::record::Attempt;
 use tokenweir_routing::resilience::{Availability, FailureKind};
 
@@ -15,166 +17,136 @@ const SCRAPE_DURATION_BOUNDS: &[f64] =
     &[0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0];
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor {
-        name: "tokenweir_attempts_total",
-        help: "Attempts to serve a request on a backend, by result.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::BACKEND, MetricLabel::fixed("result", attempt_results)],
-        read: MetricSource::Record(|record, emit| {
+    MetricDescriptor::new(
+        "tokenweir_attempts_total",
+        "Attempts to serve a request on a backend, by result.",
+        &[MetricLabel::BACKEND, MetricLabel::fixed("result", attempt_results)],
+        MetricSource::Record(|record, emit| {
             for attempt in &record.attempts {
                 emit(&[attempt.backend.as_str(), attempt_result(attempt)], 1.0);
             }
         }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_routing_decisions_total",
-        help: "Routing decisions, by chosen backend and deciding reason.",
-        kind: MetricKind::Counter,
-        labels: &[
-            MetricLabel::BACKEND,
-            MetricLabel::fixed("reason", || tokenweir_routing::REASONS.to_vec()),
-        ],
-        read: MetricSource::Record(|record, emit| {
-            if let (Some(backend), Some(decision)) = (record.backend(), &record.decision) {
-                emit(&[backend.as_str(), decision.reason()], 1.0);
-            }
-        }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_scrape_duration_seconds",
-        help: "Duration of one scrape of a backend's metrics page.",
-        kind: MetricKind::Histogram(SCRAPE_DURATION_BOUNDS),
-        labels: &[MetricLabel::BACKEND],
-        read: MetricSource::Scrape(|scrape, emit| {
-            emit(&[scrape.backend], scrape.took.as_secs_f64());
-        }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_scrape_errors_total",
-        help: "Scrapes of backend metrics that failed, by kind of error.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::BACKEND, MetricLabel::fixed("kind", || ScrapeError::NAMES.to_vec())],
-        read: MetricSource::Scrape(|scrape, emit| {
-            if let Some(error) = scrape.error {
-                emit(&[scrape.backend, error.as_str()], 1.0);
-            }
-        }),
-    },
-    MetricDescriptor::gauge("tokenweir_requests_in_flight", "Requests in progress.", |status| {
+    ),
+    MetricDescriptor::new(
+        "tokenweir_routing_decisions_total",
+        "Routing decisions, by chosen backend and deciding reason.",
+        &[MetricLabel::BACKEND, DECISION_REASON],
+        MetricSource::RecordValue(|_| Some(1.0)),
+    ),
+    MetricDescriptor::histogram(
+        SCRAPE_DURATION_METRIC,
+        "Duration of one scrape of a backend's metrics page.",
+        SCRAPE_DURATION_BOUNDS,
+        &[MetricLabel::BACKEND],
+        MetricSource::Recorded,
+    ),
+    MetricDescriptor::new(
+        SCRAPE_ERRORS_METRIC,
+        "Scrapes of backend metrics that failed, by kind of error.",
+        &[MetricLabel::BACKEND, MetricLabel::fixed("kind", || ScrapeError::NAMES.to_vec())],
+        MetricSource::Recorded,
+    ),
+    MetricDescriptor::value("tokenweir_requests_in_flight", "Requests in progress.", |status| {
         Some(status.requests_in_flight as f64)
     }),
-    MetricDescriptor::gauge(
+    MetricDescriptor::value(
         "tokenweir_ready",
         "1 while at least one backend can be used and the gateway is not shutting down.",
         |status| Some(f64::from(status.ready)),
     ),
-    MetricDescriptor::backend_gauge(
+    MetricDescriptor::of_backend(
         "tokenweir_backend_up",
         "1 if the backend may receive requests now. tokenweir_backend_state gives the reason if not.",
-        |backend| Some(f64::from(backend.up)),
+        |backend| Some(f64::from(backend.facts.up)),
     ),
-    MetricDescriptor {
-        name: "tokenweir_backend_state",
-        help: "1 for the current state of the backend, 0 for the other states.",
-        kind: MetricKind::Gauge,
-        labels: &[
-            MetricLabel::BACKEND,
-            MetricLabel::fixed("state", || Availability::ALL.map(Availability::as_str).to_vec()),
-        ],
-        read: MetricSource::BackendValues(|backend, emit| {
-            for state in Availability::ALL.map(Availability::as_str) {
-                emit(&[state], Some(f64::from(backend.state == state)));
+    MetricDescriptor::new(
+        "tokenweir_backend_state",
+        "1 for the current state of the backend, 0 for the other states.",
+        &[MetricLabel::BACKEND, MetricLabel::fixed("state", || Availability::NAMES.to_vec())],
+        MetricSource::BackendValues(|backend, emit| {
+            for state in Availability::NAMES {
+                emit(&[state], Some(f64::from(backend.facts.state == *state)));
             }
         }),
-    },
-    MetricDescriptor::gauge(
+    ),
+    MetricDescriptor::value(
         "tokenweir_panic_mode",
         "1 while so many backends of a model are ejected that ejections are ignored.",
         |status| Some(f64::from(status.panic_mode)),
     ),
-    MetricDescriptor {
-        name: "tokenweir_model_queue_requests",
-        help: "Requests waiting in the admission queue now, because the backends of the model are full or none is available.",
-        kind: MetricKind::Gauge,
-        labels: &[MetricLabel::MODEL],
-        read: MetricSource::Status(|status, emit| {
+    MetricDescriptor::new(
+        "tokenweir_model_queue_requests",
+        "Requests waiting in the admission queue now, because the backends of the model are full or none is available.",
+        &[MetricLabel::MODEL],
+        MetricSource::Status(|status, emit| {
             for queue in &status.model_queues {
                 emit(&[&queue.model], queue.waiting as f64);
             }
         }),
-    },
-    MetricDescriptor::backend_or_leaving(
+    ),
+    MetricDescriptor::of_backend_or_leaving(
         "tokenweir_backend_requests_in_flight",
         "Requests of this gateway in progress on the backend.",
-        MetricKind::Gauge,
-        |backend| Some(f64::from(backend.in_flight)),
+        |backend| Some(f64::from(backend.facts.in_flight)),
     ),
-    MetricDescriptor::backend_or_leaving(
+    MetricDescriptor::of_backend(
         "tokenweir_backend_ranks",
         "Data-parallel ranks of the backend that are targets of routing. No series: the backend chooses the rank itself.",
-        MetricKind::Gauge,
-        |backend| {
-            let has_ranks = backend.is_registered() && !backend.ranks.is_empty();
-            has_ranks.then_some(backend.ranks.len() as f64)
-        },
+        |backend| (!backend.ranks.is_empty()).then_some(backend.ranks.len() as f64),
     ),
-    MetricDescriptor {
-        name: "tokenweir_backend_sleep_changes_total",
-        help: "Times that the gateway woke the engine of the backend, or put it to sleep.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::BACKEND, MetricLabel::fixed("to", || vec!["awake", "asleep"])],
-        read: MetricSource::BackendValues(|backend, emit| {
+    MetricDescriptor::new(
+        "tokenweir_backend_sleep_changes_total",
+        "Times that the gateway woke the engine of the backend, or put it to sleep.",
+        &[MetricLabel::BACKEND, MetricLabel::fixed("to", || vec!["awake", "asleep"])],
+        MetricSource::BackendValues(|backend, emit| {
             for (to, count) in ["awake", "asleep"].into_iter().zip(backend.sleep_counts) {
                 emit(&[to], (count > 0).then_some(count as f64));
             }
         }),
-    },
-    MetricDescriptor::backend_or_leaving(
+    ),
+    MetricDescriptor::of_backend_or_leaving(
         "tokenweir_streams_stalled",
         "Open streams of the backend without output for longer than the stall threshold.",
-        MetricKind::Gauge,
-        |backend| Some(f64::from(backend.stalled)),
+        |backend| Some(f64::from(backend.facts.stalled)),
     ),
-    MetricDescriptor::backend_or_leaving(
+    MetricDescriptor::of_backend_or_leaving(
         "tokenweir_stalls_total",
         "Stalls of streams of the backend.",
-        MetricKind::Counter,
         |backend| Some(backend.stalls as f64),
     ),
-    MetricDescriptor::backend_gauge(
+    MetricDescriptor::of_backend(
         "tokenweir_backend_kv_usage_ratio",
         "Share of the backend's KV cache in use. NaN: not reported.",
-        |backend| backend.kv_usage,
+        |backend| or_nan(backend.facts.kv_usage),
     ),
-    MetricDescriptor::backend_gauge(
+    MetricDescriptor::of_backend(
         "tokenweir_backend_waiting_requests",
         "Requests waiting in the backend's engine. NaN: not reported.",
-        |backend| backend.waiting,
+        |backend| or_nan(backend.facts.waiting),
     ),
-    MetricDescriptor::backend_gauge(
+    MetricDescriptor::of_backend(
         "tokenweir_backend_running_requests",
         "Requests running in the backend's engine. NaN: not reported.",
-        |backend| backend.running,
+        |backend| or_nan(backend.facts.running),
     ),
-    MetricDescriptor::backend_counter(
+    MetricDescriptor::of_backend(
         "tokenweir_backend_preemptions_total",
         "Preemptions of running requests by the backend's engine. Absent: not reported.",
         |backend| backend.preemptions,
     ),
-    MetricDescriptor::backend_gauge(
+    MetricDescriptor::of_backend(
         "tokenweir_backend_scrape_age_seconds",
         "Age of the backend's last successful scrape. NaN: no scrape has succeeded.",
-        |backend| backend.scrape_age_seconds,
+        |backend| or_nan(backend.facts.scrape_age_seconds),
     ),
-    MetricDescriptor {
-        name: "tokenweir_backend_metric_available",
-        help: "1 if the backend's metrics page has the metric.",
-        kind: MetricKind::Gauge,
-        labels: &[
+    MetricDescriptor::new(
+        "tokenweir_backend_metric_available",
+        "1 if the backend's metrics page has the metric.",
+        &[
             MetricLabel::BACKEND,
             MetricLabel::fixed("metric", || ENGINE_METRICS.map(|metric| metric.name).to_vec()),
         ],
-        read: MetricSource::BackendValues(|backend, emit| {
+        MetricSource::BackendValues(|backend, emit| {
             let metrics = &backend.metrics;
             for (names, value) in [(&metrics.available, 1.0), (&metrics.missing, 0.0)] {
                 for name in names {
@@ -182,13 +154,12 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
                 }
             }
         }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_diagnosis_active",
-        help: "1 while the verdict holds on the backend. NaN: not enough data. No series: it does not hold. Empty backend: it is about all backends or the gateway.",
-        kind: MetricKind::Gauge,
-        labels: &[MetricLabel::BACKEND, VERDICT],
-        read: MetricSource::Status(|status, emit| {
+    ),
+    MetricDescriptor::new(
+        "tokenweir_diagnosis_active",
+        "1 while the verdict holds on the backend. NaN: not enough data. No series: it does not hold. Empty backend: it is about all backends or the gateway.",
+        &[MetricLabel::BACKEND, VERDICT],
+        MetricSource::Status(|status, emit| {
             // A rule that does not hold at a backend has no series there. Otherwise such series would
             // be most series of the metrics page.
             let known = status.diagnosis.known_verdicts();
@@ -211,16 +182,12 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
                 }
             }
         }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_verdicts",
-        help: "Verdicts of the diagnosis that hold now.",
-        kind: MetricKind::Gauge,
-        labels: &[
-            VERDICT,
-            MetricLabel::fixed("verdict_severity", || VerdictSeverity::NAMES.to_vec()),
-        ],
-        read: MetricSource::Status(|status, emit| {
+    ),
+    MetricDescriptor::new(
+        "tokenweir_verdicts",
+        "Verdicts of the diagnosis that hold now.",
+        &[VERDICT, MetricLabel::fixed("verdict_severity", || VerdictSeverity::NAMES.to_vec())],
+        MetricSource::Status(|status, emit| {
             for name in verdict_names() {
                 for severity in VerdictSeverity::ALL {
                     let verdicts = status.diagnosis.verdicts.iter();
@@ -230,21 +197,24 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
                 }
             }
         }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_anomalies",
-        help: "Backends at which a measure is far from its usual value of the last hour.",
-        kind: MetricKind::Gauge,
-        labels: &[MetricLabel::fixed("measure", || measure_names().collect())],
-        read: MetricSource::Status(|status, emit| {
+    ),
+    MetricDescriptor::new(
+        "tokenweir_anomalies",
+        "Backends at which a measure is far from its usual value of the last hour.",
+        &[MetricLabel::fixed("measure", || measure_names().collect())],
+        MetricSource::Status(|status, emit| {
             for name in measure_names() {
                 let anomalies = status.diagnosis.anomalies.iter();
                 emit(&[name], anomalies.filter(|it| it.measure == name).count() as f64);
             }
         }),
-    },
+    ),
 ];
 
+/// The label with the reason of a routing decision.
+const DECISION_REASON: MetricLabel =
+    MetricLabel::fixed("reason", || tokenweir_routing::REASONS.to_vec())
+        .of_request(|record| Some(record.decision.as_ref()?.reason()));
 /// The label with the name of the diagnosis rule from which a verdict comes.
 const VERDICT: MetricLabel = MetricLabel::fixed("verdict", verdict_names);
 
@@ -256,11 +226,7 @@ fn verdict_names() -> Vec<&'static str> {
 
 /// All values that [`attempt_result`] can return.
 fn attempt_results() -> Vec<&'static str> {
-    [
-        &["ok", "client_error", "error_status", "stale"][..],
-        &FailureKind::ALL.map(FailureKind::as_str),
-    ]
-    .concat()
+    [&["ok", "client_error", "error_status", "stale"][..], FailureKind::NAMES].concat()
 }
 
 /// The result of an attempt as a label value. For a failed attempt it is the kind of the failure. For other

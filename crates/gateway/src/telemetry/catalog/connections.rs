@@ -2,13 +2,12 @@
 
 use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
 use tokenweir_net::tls::{CertificateCounts, TlsPeer};
-use tokenweir_protocol::metric_kind::MetricKind;
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor::gauge("tokenweir_connections", "Open client connections.", |status| {
+    MetricDescriptor::value("tokenweir_connections", "Open client connections.", |status| {
         Some(status.connections.open as f64)
     }),
-    MetricDescriptor::gauge(
+    MetricDescriptor::value(
         "tokenweir_connections_limit",
         "Limit of open client connections (limits.connections). NaN: no limit.",
         |status| Some(status.connections.limit.map_or(f64::NAN, |limit| limit as f64)),
@@ -18,32 +17,31 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         "Client connections closed before a request, by reason.",
         &[MetricLabel::counted("reason", |status| status.connections.refusals().to_vec())],
     ),
-    MetricDescriptor::counter(
+    MetricDescriptor::value(
         "tokenweir_accept_errors_total",
         "Calls of accept() that failed, for example because no file descriptor is left.",
         |status| Some(status.connections.accept_errors as f64),
     ),
-    MetricDescriptor::gauge(
+    MetricDescriptor::value(
         "tokenweir_request_body_memory_bytes",
         "Memory of the request bodies that the gateway holds now.",
         |status| Some(status.request_bodies.bytes as f64),
     ),
-    MetricDescriptor::gauge(
+    MetricDescriptor::value(
         "tokenweir_request_body_memory_limit_bytes",
         "Limit of the memory of request bodies (limits.body_memory).",
         |status| Some(status.request_bodies.limit as f64),
     ),
-    MetricDescriptor {
-        name: "tokenweir_certificate_expiry_timestamp_seconds",
-        help: "Unix time at which a certificate that the gateway presents to this side expires. NaN: none.",
-        kind: MetricKind::Gauge,
-        labels: &[MetricLabel::fixed("side", || TlsPeer::NAMES.to_vec())],
-        read: MetricSource::Status(|status, emit| {
+    MetricDescriptor::new(
+        "tokenweir_certificate_expiry_timestamp_seconds",
+        "Unix time at which a certificate that the gateway presents to this side expires. NaN: none.",
+        &[MetricLabel::fixed("side", || TlsPeer::NAMES.to_vec())],
+        MetricSource::Status(|status, emit| {
             for (side, expires) in TlsPeer::ALL.iter().zip(status.certificates.expire) {
                 emit(&[side.as_str()], expires.unwrap_or(f64::NAN));
             }
         }),
-    },
+    ),
     MetricDescriptor::counts(
         "tokenweir_certificate_reloads_total",
         "Reloads of changed certificate, key and CA files, by result.",

@@ -4,7 +4,6 @@
 use super::super::cpu_time::TelemetryPart;
 use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
 use crate::webhook::WebhookStatus;
-use tokenweir_protocol::metric_kind::MetricKind;
 
 /// The version of the gateway.
 const VERSION: MetricLabel = MetricLabel::variable(
@@ -34,17 +33,16 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         "Requests selected for the payload log (log.payloads), by result.",
         &[MetricLabel::counted("result", |status| status.payload_log.by_result().to_vec())],
     ),
-    MetricDescriptor {
-        name: "tokenweir_telemetry_cpu_seconds_total",
-        help: "CPU time of telemetry by kind of work, without the observation of responses and the connections to collectors.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::fixed("part", || TelemetryPart::NAMES.to_vec())],
-        read: MetricSource::Status(|status, emit| {
+    MetricDescriptor::new(
+        "tokenweir_telemetry_cpu_seconds_total",
+        "CPU time of telemetry by kind of work, without the observation of responses and the connections to collectors.",
+        &[MetricLabel::fixed("part", || TelemetryPart::NAMES.to_vec())],
+        MetricSource::Status(|status, emit| {
             for part in TelemetryPart::ALL {
                 emit(&[part.as_str()], status.telemetry_cpu.of(part).as_secs_f64());
             }
         }),
-    },
+    ),
     MetricDescriptor::counts(
         "tokenweir_webhook_messages_total",
         "Messages to the webhooks, by result.",
@@ -53,11 +51,10 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             vec![("ok", sum(|webhook| webhook.ok)), ("failed", sum(|webhook| webhook.failed))]
         })],
     ),
-    MetricDescriptor {
-        name: "tokenweir_build_info",
-        help: "Always 1. The label is the gateway's version.",
-        kind: MetricKind::Gauge,
-        labels: &[VERSION],
-        read: MetricSource::Status(|_, emit| emit(&[env!("CARGO_PKG_VERSION")], 1.0)),
-    },
+    MetricDescriptor::new(
+        "tokenweir_build_info",
+        "Always 1. The label is the gateway's version.",
+        &[VERSION],
+        MetricSource::Status(|_, emit| emit(&[env!("CARGO_PKG_VERSION")], 1.0)),
+    ),
 ];

@@ -1,9 +1,8 @@
 //! Metrics of the lifecycle of the gateway: configuration reloads, shutdown, panics, and the delay of
 //! its tasks.
 
-use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
+use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource, SCHEDULING_DELAY_METRIC};
 use tokenweir_net::supervise::BackgroundTask;
-use tokenweir_protocol::metric_kind::MetricKind;
 
 /// Bucket bounds of the delay with which a timer fires, in seconds. The timers of the runtime have a
 /// resolution of 1 ms, so no bound is below 2 ms.
@@ -11,12 +10,12 @@ const SCHEDULING_DELAY_BOUNDS: &[f64] =
     &[0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0];
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor::gauge(
+    MetricDescriptor::value(
         "tokenweir_config_last_reload_successful",
         "1 if the last load of the configuration succeeded.",
         |status| Some(f64::from(status.config_reloads.last_successful)),
     ),
-    MetricDescriptor::gauge(
+    MetricDescriptor::value(
         "tokenweir_config_last_reload_success_timestamp_seconds",
         "Unix time at which the configuration in use was loaded.",
         |status| Some(status.config_reloads.last_success_seconds),
@@ -26,16 +25,16 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         "Reloads of the configuration, by result.",
         &[MetricLabel::counted("result", |status| status.config_reloads.by_result().to_vec())],
     ),
-    MetricDescriptor::gauge("tokenweir_draining", "1 from the shutdown signal on.", |status| {
+    MetricDescriptor::value("tokenweir_draining", "1 from the shutdown signal on.", |status| {
         Some(f64::from(status.draining))
     }),
-    MetricDescriptor {
-        name: "tokenweir_scheduling_delay_seconds",
-        help: "Delay of a timer of the runtime. Above 5 ms: worker threads are blocked, or the process lacks CPU.",
-        kind: MetricKind::Histogram(SCHEDULING_DELAY_BOUNDS),
-        labels: &[],
-        read: MetricSource::SchedulingDelay,
-    },
+    MetricDescriptor::histogram(
+        SCHEDULING_DELAY_METRIC,
+        "Delay of a timer of the runtime. Above 5 ms: worker threads are blocked, or the process lacks CPU.",
+        SCHEDULING_DELAY_BOUNDS,
+        &[],
+        MetricSource::Recorded,
+    ),
     MetricDescriptor::counts(
         "tokenweir_task_panics_total",
         "Panics of background tasks. The log has the location.",

@@ -1,7 +1,6 @@
 //! Metrics of service level objectives.
 
-use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
-use tokenweir_protocol::metric_kind::MetricKind;
+use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource, OBJECTIVE_RATIO_METRIC};
 use tokenweir_request::slo::ObjectiveResult;
 
 /// The label with the name of a service level objective of the configuration section `slos`.
@@ -12,31 +11,27 @@ const OBJECTIVE: MetricLabel = MetricLabel::variable(
 );
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor {
-        name: "tokenweir_slo_requests_total",
-        help: "Requests that count for an objective, by whether they met it.",
-        kind: MetricKind::Counter,
-        labels: &[
+    MetricDescriptor::new(
+        "tokenweir_slo_requests_total",
+        "Requests that count for an objective, by whether they met it.",
+        &[
             OBJECTIVE,
             MetricLabel::MODEL,
             MetricLabel::fixed("result", || {
                 ObjectiveResult::COUNTED.map(ObjectiveResult::as_str).to_vec()
             }),
         ],
-        read: MetricSource::RecordPerObjective(|objective, record, emit| {
+        MetricSource::RecordPerObjective(|objective, record, emit| {
             let result = objective.judge(record);
             if result != ObjectiveResult::Excluded {
                 emit(&[&objective.name, record.model.as_str(), result.as_str()], 1.0);
             }
         }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_slo_objective_ratio",
-        help: "Share of requests that must meet the objective.",
-        kind: MetricKind::Gauge,
-        labels: &[OBJECTIVE],
-        read: MetricSource::Objective(|objective, emit| {
-            emit(&[&objective.name], objective.definition.target);
-        }),
-    },
+    ),
+    MetricDescriptor::new(
+        OBJECTIVE_RATIO_METRIC,
+        "Share of requests that must meet the objective.",
+        &[OBJECTIVE],
+        MetricSource::Recorded,
+    ),
 ];

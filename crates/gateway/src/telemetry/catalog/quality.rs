@@ -3,7 +3,6 @@
 use super::super::metric::{MetricDescriptor, MetricEmitter, MetricLabel, MetricSource};
 use super::super::quality::{ModelQuality, QualitySampleCounts};
 use super::super::status::StatusSnapshot;
-use tokenweir_protocol::metric_kind::MetricKind;
 use tokenweir_request::record::ModelLabel;
 
 /// The values of the label `window`, in the order of the two means in a field of [`ModelQuality`].
@@ -11,48 +10,44 @@ const WINDOWS: [&str; 2] = ["recent", "baseline"];
 const WINDOW: MetricLabel = MetricLabel::fixed("window", || WINDOWS.to_vec());
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor {
-        name: "tokenweir_quality_output_drift_ratio",
-        help: "Mean output tokens of complete responses in quality.window, divided by the mean in 24 times this window.",
-        kind: MetricKind::Gauge,
-        labels: &[MetricLabel::MODEL],
-        read: MetricSource::Status(|status, emit| {
+    MetricDescriptor::new(
+        "tokenweir_quality_output_drift_ratio",
+        "Mean output tokens of complete responses in quality.window, divided by the mean in 24 times this window.",
+        &[MetricLabel::MODEL],
+        MetricSource::Status(|status, emit| {
             for_each_model(status, |model| {
                 emit(&[&model.model], model.output_drift.unwrap_or(f64::NAN));
             });
         }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_quality_refusal_ratio",
-        help: "Share of complete responses in which the model declined.",
-        kind: MetricKind::Gauge,
-        labels: &[MetricLabel::MODEL, WINDOW],
-        read: MetricSource::Status(|status, emit| {
+    ),
+    MetricDescriptor::new(
+        "tokenweir_quality_refusal_ratio",
+        "Share of complete responses in which the model declined.",
+        &[MetricLabel::MODEL, WINDOW],
+        MetricSource::Status(|status, emit| {
             for_each_model(status, |model| emit_by_window(&model.model, model.refusals, emit));
         }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_quality_score_ratio",
-        help: "Mean response score by quality.judge, 0 to 1.",
-        kind: MetricKind::Gauge,
-        labels: &[MetricLabel::MODEL, WINDOW],
-        read: MetricSource::Status(|status, emit| {
+    ),
+    MetricDescriptor::new(
+        "tokenweir_quality_score_ratio",
+        "Mean response score by quality.judge, 0 to 1.",
+        &[MetricLabel::MODEL, WINDOW],
+        MetricSource::Status(|status, emit| {
             for_each_model(status, |model| emit_by_window(&model.model, model.scores, emit));
         }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_quality_samples_total",
-        help: "Responses sampled for quality.file and quality.judge, by result.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::fixed("result", || {
+    ),
+    MetricDescriptor::new(
+        "tokenweir_quality_samples_total",
+        "Responses sampled for quality.file and quality.judge, by result.",
+        &[MetricLabel::fixed("result", || {
             QualitySampleCounts::default().by_result().map(|(result, _)| result).to_vec()
         })],
-        read: MetricSource::Status(|status, emit| {
+        MetricSource::Status(|status, emit| {
             for (result, count) in status.quality.iter().flat_map(|it| it.samples.by_result()) {
                 emit(&[result], count as f64);
             }
         }),
-    },
+    ),
 ];
 
 /// Calls `emit` with the quality of each model that is a label value and had a recent response.

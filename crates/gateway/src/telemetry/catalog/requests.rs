@@ -1,11 +1,10 @@
 //! Metrics of requests: counts, terminations, rejections, queue waits and model refusals.
 
-use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource, RecordLabels, seconds};
-use tokenweir_protocol::metric_kind::MetricKind;
+use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource, seconds};
 use tokenweir_protocol::openai::{Api, FinishReason};
 use tokenweir_request::error;
 use tokenweir_request::record::{
-    Outcome, RequestRecord, SlowCause, TERMINATION_REASONS, TerminationInitiator, Tier,
+    Outcome, RequestRecord, SlowCause, TerminationInitiator, TerminationReason, Tier,
     UninspectedReason,
 };
 use tokenweir_routing::admission::DEFAULT_CLASS;
@@ -59,7 +58,8 @@ pub(super) const GEN_AI_OPERATION: MetricLabel = MetricLabel::variable(
         operations.dedup();
         format!("{}; all but `chat` get their series with the first request", operations.join(" "))
     },
-);
+)
+.of_request(|record| record.api.map(Api::operation));
 /// The error type of a request: [`RequestRecord::error_type`].
 const ERROR_TYPE: MetricLabel = MetricLabel::variable(
     "error_type",
@@ -68,20 +68,23 @@ const ERROR_TYPE: MetricLabel = MetricLabel::variable(
         "empty on success, `cancelled` for a client that disconnected, else the failure, or `_OTHER`"
             .to_owned()
     },
-);
+)
+.of_request(|record| Some(record.error_type_label()));
 /// The outcome label of the request duration. Only `ok` has series from the start, because a
 /// histogram has many series for each label value.
 const DURATION_OUTCOME: MetricLabel = MetricLabel::variable(
     MetricLabel::OUTCOME.name,
     |_| vec![Outcome::Ok.as_str().to_owned()],
     || MetricLabel::OUTCOME.description(),
-);
+)
+.of_request(|record| Some(record.outcome.as_str()));
 /// The HTTP status that the client received: [`RequestRecord::status_code`].
 const STATUS_CODE: MetricLabel = MetricLabel::variable(
     "http_response_status_code",
     |_| vec!["200".to_owned()],
     || "an HTTP status that inference servers usually send, or `_OTHER`".to_owned(),
-);
+)
+.of_request(RequestRecord::status_code);
 /// The operation of a request: [`Api::operation`], or `none` for a request that is not an inference
 /// request.
 const OPERATION: MetricLabel = MetricLabel::fixed("operation", || {
@@ -90,7 +93,11 @@ const OPERATION: MetricLabel = MetricLabel::fixed("operation", || {
     operations.sort_unstable();
     operations.dedup();
     operations
-});
+})
+.of_request(|record| Some(record.api.map_or("none", Api::operation)));
+/// The cause of a slow request.
+const SLOW_CAUSE: MetricLabel = MetricLabel::fixed("cause", || SlowCause::NAMES.to_vec())
+    .of_request(|record| record.slow.map(SlowCause::as_str));
 /// The label with the class of a request in the admission queue.
 const QUEUE_CLASS: MetricLabel = MetricLabel::variable(
     "class",
@@ -112,11 +119,11 @@ const OVERFLOWS: [(&str, IsUnknown); 5] = [
 ];
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor {
-        name: "gen_ai_server_request_duration_seconds",
-        help: "Inference requests: time from the request head to the end of the exchange. Successes have the outcome ok and an empty error_type.",
-        kind: MetricKind::Histogram(DURATION_BOUNDS),
-        labels: &[
+    MetricDescriptor::histogram(
+        "gen_ai_server_request_duration_seconds",
+        "Inference requests: time from the request head to the end of the exchange. Successes have the outcome ok and an empty error_type.",
+        DURATION_BOUNDS,
+        &[
             MetricLabel::MODEL,
             MetricLabel::BACKEND,
             GEN_AI_OPERATION,
@@ -124,30 +131,18 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             ERROR_TYPE,
             MetricLabel::TIER,
         ],
-        read: MetricSource::Record(|record, emit| {
-            if let (Some(backend), Some(api)) = (record.backend(), record.api) {
-                let labels = [
-                    record.model.as_str(),
-                    backend.as_str(),
-                    api.operation(),
-                    record.outcome.as_str(),
-                    record.error_type_label(),
-                    record.tier.as_str(),
-                ];
-                emit(&labels, record.duration().as_secs_f64());
-            }
-        }),
-    },
-    MetricDescriptor {
-        name: "gen_ai_client_token_usage",
-        help: "Tokens per inference request. Not with OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental.",
-        kind: MetricKind::Histogram(TOKEN_USAGE_BOUNDS),
-        labels: &[
+        MetricSource::RecordValue(|record| Some(record.duration().as_secs_f64())),
+    ),
+    MetricDescriptor::histogram(
+        "gen_ai_client_token_usage",
+        "Tokens per inference request. Not with OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental.",
+        TOKEN_USAGE_BOUNDS,
+        &[
             MetricLabel::MODEL,
             GEN_AI_OPERATION,
             MetricLabel::fixed("gen_ai_token_type", || vec!["input", "output"]),
         ],
-        read: MetricSource::Record(|record, emit| {
+        MetricSource::Record(|record, emit| {
             let Some(api) = record.api else { return };
             for (kind, count) in ["input", "output"].into_iter().zip(record.final_token_counts()) {
                 if let Some(count) = count {
@@ -155,191 +150,165 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
                 }
             }
         }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_http_responses_total",
-        help: "Responses to clients, by HTTP status.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::MODEL, STATUS_CODE],
-        read: MetricSource::Record(|record, emit| {
-            if let Some(code) = record.status_code() {
-                emit(&[record.model.as_str(), code], 1.0);
-            }
-        }),
-    },
-    MetricDescriptor::gauge(
+    ),
+    MetricDescriptor::new(
+        "tokenweir_http_responses_total",
+        "Responses to clients, by HTTP status.",
+        &[MetricLabel::MODEL, STATUS_CODE],
+        MetricSource::RecordValue(|_| Some(1.0)),
+    ),
+    MetricDescriptor::value(
         "tokenweir_oldest_request_age_seconds",
         "Age of the request that has been in progress longest. 0: no request.",
         |status| Some(status.oldest_request_age_seconds),
     ),
-    MetricDescriptor {
-        name: "tokenweir_requests_total",
-        help: "Requests, by outcome.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::MODEL, OPERATION, MetricLabel::OUTCOME, MetricLabel::TIER],
-        read: MetricSource::Record(|record, emit| {
-            let operation = record.api.map_or("none", Api::operation);
-            let outcome = record.outcome.as_str();
-            emit(&[record.model.as_str(), operation, outcome, record.tier.as_str()], 1.0);
-        }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_request_terminations_total",
-        help: "Requests, by how they ended and by the side that closed first.",
-        kind: MetricKind::Counter,
-        labels: &[
-            MetricLabel::fixed("termination", || TERMINATION_REASONS.to_vec()),
+    MetricDescriptor::new(
+        "tokenweir_requests_total",
+        "Requests, by outcome.",
+        &[MetricLabel::MODEL, OPERATION, MetricLabel::OUTCOME, MetricLabel::TIER],
+        MetricSource::RecordValue(|_| Some(1.0)),
+    ),
+    MetricDescriptor::new(
+        "tokenweir_request_terminations_total",
+        "Requests, by how they ended and by the side that closed first.",
+        &[
+            MetricLabel::fixed("termination", || TerminationReason::NAMES.to_vec()),
             MetricLabel::fixed("closed_by", || TerminationInitiator::NAMES.to_vec()),
         ],
-        read: MetricSource::Record(|record, emit| {
+        MetricSource::Record(|record, emit| {
             emit(&[record.ending(), record.end.initiator().as_str()], 1.0);
         }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_finish_reasons_total",
-        help: "Choices, by the finish reason that the engine reported.",
-        kind: MetricKind::Counter,
-        labels: &[
-            MetricLabel::MODEL,
-            MetricLabel::fixed("reason", || FinishReason::NAMES.to_vec()),
-        ],
-        read: MetricSource::Record(|record, emit| {
+    ),
+    MetricDescriptor::new(
+        "tokenweir_finish_reasons_total",
+        "Choices, by the finish reason that the engine reported.",
+        &[MetricLabel::MODEL, MetricLabel::fixed("reason", || FinishReason::NAMES.to_vec())],
+        MetricSource::Record(|record, emit| {
             for finish in record.observed.finish_reasons.iter().flatten() {
                 emit(&[record.model.as_str(), finish.as_str()], 1.0);
             }
         }),
-    },
-    MetricDescriptor::request_counter(
+    ),
+    MetricDescriptor::new(
         "tokenweir_client_disconnects_total",
         "Clients that disconnected before the response was complete, by the phase of the request.",
         &[MetricLabel::fixed("phase", || RequestRecord::UNFINISHED_PHASES.to_vec())],
-        |record| (record.outcome == Outcome::Cancelled).then(|| record.phase()),
+        MetricSource::RecordEvent(|record| {
+            (record.outcome == Outcome::Cancelled).then(|| record.phase())
+        }),
     ),
-    MetricDescriptor::request_counter(
+    MetricDescriptor::new(
         "tokenweir_requests_rejected_total",
         "Requests that the gateway answered with an error of its own, by reason.",
         &[MetricLabel::fixed("reason", || error::REASONS.to_vec())],
-        |record| record.refusal,
+        MetricSource::RecordEvent(|record| record.refusal),
     ),
-    MetricDescriptor::request_counter(
+    MetricDescriptor::new(
         "tokenweir_requests_shed_total",
         "Rejected requests for which every backend was full.",
         &[MetricLabel::fixed("reason", || error::SHED_REASONS.to_vec())],
-        |record| record.refusal.filter(|reason| error::SHED_REASONS.contains(reason)),
-    ),
-    MetricDescriptor {
-        name: "tokenweir_queue_wait_seconds",
-        help: "Time in the admission queue of requests that had to wait.",
-        kind: MetricKind::Histogram(QUEUE_WAIT_BOUNDS),
-        labels: &[MetricLabel::TIER],
-        read: MetricSource::Record(|record, emit| {
-            if let Some(wait) = record.gateway_queue_wait() {
-                emit(&[record.tier.as_str()], wait.as_secs_f64());
-            }
+        MetricSource::RecordEvent(|record| {
+            record.refusal.filter(|reason| error::SHED_REASONS.contains(reason))
         }),
-    },
-    MetricDescriptor::of_request(
+    ),
+    MetricDescriptor::histogram(
+        "tokenweir_queue_wait_seconds",
+        "Time in the admission queue of requests that had to wait.",
+        QUEUE_WAIT_BOUNDS,
+        &[MetricLabel::TIER],
+        MetricSource::RecordValue(|record| seconds(record.gateway_queue_wait())),
+    ),
+    MetricDescriptor::new(
         "tokenweir_backend_queue_wait_seconds_total",
         "Time in the admission queue of requests that were then sent to the backend.",
-        MetricKind::Counter,
-        RecordLabels::Backend,
-        |record| seconds(record.gateway_queue_wait()),
+        &[MetricLabel::BACKEND],
+        MetricSource::RecordValue(|record| seconds(record.gateway_queue_wait())),
     ),
-    MetricDescriptor {
-        name: "tokenweir_queue_requests",
-        help: "Requests waiting in the admission queue now.",
-        kind: MetricKind::Gauge,
-        labels: &[QUEUE_CLASS],
-        read: MetricSource::Status(|status, emit| {
+    MetricDescriptor::new(
+        "tokenweir_queue_requests",
+        "Requests waiting in the admission queue now.",
+        &[QUEUE_CLASS],
+        MetricSource::Status(|status, emit| {
             for queue in &status.queue {
                 emit(&[&queue.class], queue.waiting as f64);
             }
         }),
-    },
-    MetricDescriptor::of_request(
+    ),
+    MetricDescriptor::histogram(
         "tokenweir_backend_wait_seconds",
         "Time that requests waited in the admission queue while no backend could serve their model, whether they got a backend or not.",
-        MetricKind::Histogram(QUEUE_WAIT_BOUNDS),
-        RecordLabels::Model,
-        |record| seconds(record.backend_wait()),
+        QUEUE_WAIT_BOUNDS,
+        &[MetricLabel::MODEL],
+        MetricSource::RecordValue(|record| seconds(record.backend_wait())),
     ),
-    MetricDescriptor {
-        name: "tokenweir_slow_requests_total",
-        help: "Slow requests, by the cause that took most of their time.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::MODEL, MetricLabel::fixed("cause", || SlowCause::NAMES.to_vec())],
-        read: MetricSource::Record(|record, emit| {
-            if let Some(cause) = record.slow {
-                emit(&[record.model.as_str(), cause.as_str()], 1.0);
-            }
-        }),
-    },
-    MetricDescriptor::of_request(
+    MetricDescriptor::new(
+        "tokenweir_slow_requests_total",
+        "Slow requests, by the cause that took most of their time.",
+        &[MetricLabel::MODEL, SLOW_CAUSE],
+        MetricSource::RecordValue(|_| Some(1.0)),
+    ),
+    MetricDescriptor::new(
         "tokenweir_empty_responses_total",
         "Complete responses with neither text nor a tool call outside of reasoning.",
-        MetricKind::Counter,
-        RecordLabels::Model,
-        |record| record.is_empty_response().then_some(1.0),
+        &[MetricLabel::MODEL],
+        MetricSource::RecordValue(|record| record.is_empty_response().then_some(1.0)),
     ),
-    MetricDescriptor::of_request(
+    MetricDescriptor::new(
         "tokenweir_refusal_phrases_total",
         "Responses with a phrase that the configuration lists as a refusal.",
-        MetricKind::Counter,
-        RecordLabels::Model,
-        |record| record.observed.has_refusal_phrase.then_some(1.0),
+        &[MetricLabel::MODEL],
+        MetricSource::RecordValue(|record| record.observed.has_refusal_phrase.then_some(1.0)),
     ),
-    MetricDescriptor::of_request(
+    MetricDescriptor::new(
         "tokenweir_model_refusals_total",
         "Responses in which the model declined.",
-        MetricKind::Counter,
-        RecordLabels::Model,
-        |record| record.is_model_refusal().then_some(1.0),
+        &[MetricLabel::MODEL],
+        MetricSource::RecordValue(|record| record.is_model_refusal().then_some(1.0)),
     ),
-    MetricDescriptor::of_request(
+    MetricDescriptor::histogram(
         "tokenweir_max_tokens_utilization_ratio",
         "Output tokens / max_tokens of the request. At 1 the output was cut.",
-        MetricKind::Histogram(RATIO_BOUNDS),
-        RecordLabels::Model,
-        RequestRecord::max_tokens_utilization,
+        RATIO_BOUNDS,
+        &[MetricLabel::MODEL],
+        MetricSource::RecordValue(RequestRecord::max_tokens_utilization),
     ),
-    MetricDescriptor::of_request(
+    MetricDescriptor::histogram(
         "tokenweir_gateway_overhead_seconds",
         "Time from the end of the request body until the request is sent, without queue and failed attempts.",
-        MetricKind::Histogram(OVERHEAD_BOUNDS),
-        RecordLabels::None,
-        |record| seconds(record.overhead()),
+        OVERHEAD_BOUNDS,
+        &[],
+        MetricSource::RecordValue(|record| seconds(record.overhead())),
     ),
-    MetricDescriptor::request_counter(
+    MetricDescriptor::new(
         "tokenweir_uninspected_responses_total",
         "Responses whose content could not be read in full. Their bytes were forwarded unchanged.",
         &[MetricLabel::fixed("reason", || UninspectedReason::NAMES.to_vec())],
-        |record| record.observed.uninspected_reason.map(UninspectedReason::as_str),
+        MetricSource::RecordEvent(|record| {
+            record.observed.uninspected_reason.map(UninspectedReason::as_str)
+        }),
     ),
-    MetricDescriptor {
-        name: "tokenweir_label_overflow_total",
-        help: "Requests with a value unknown to a label. They are counted under _other, other or _OTHER.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::fixed("label", || OVERFLOWS.map(|(label, _)| label).to_vec())],
-        read: MetricSource::Record(|record, emit| {
+    MetricDescriptor::new(
+        "tokenweir_label_overflow_total",
+        "Requests with a value unknown to a label. They are counted under _other, other or _OTHER.",
+        &[MetricLabel::fixed("label", || OVERFLOWS.map(|(label, _)| label).to_vec())],
+        MetricSource::Record(|record, emit| {
             for (label, is_unknown) in OVERFLOWS {
                 if is_unknown(record) {
                     emit(&[label], 1.0);
                 }
             }
         }),
-    },
-    MetricDescriptor::of_request(
+    ),
+    MetricDescriptor::new(
         "tokenweir_request_body_bytes_total",
         "Bytes of request bodies read from clients.",
-        MetricKind::Counter,
-        RecordLabels::None,
-        |record| Some(record.bytes_in as f64),
+        &[],
+        MetricSource::RecordValue(|record| Some(record.bytes_in as f64)),
     ),
-    MetricDescriptor::of_request(
+    MetricDescriptor::new(
         "tokenweir_response_body_bytes_total",
         "Bytes of response bodies written to clients.",
-        MetricKind::Counter,
-        RecordLabels::None,
-        |record| Some(record.bytes_out as f64),
+        &[],
+        MetricSource::RecordValue(|record| Some(record.bytes_out as f64)),
     ),
 ];

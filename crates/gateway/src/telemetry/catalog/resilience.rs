@@ -1,8 +1,7 @@
 //! Metrics of failures: failovers, circuit breakers and ejections.
 
-use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource, RecordLabels};
+use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
 use tokenweir_engine::prefill_leg::PrefillSkip;
-use tokenweir_protocol::metric_kind::MetricKind;
 use tokenweir_request::continuation::{ContinuationRefusal, InterruptionCause};
 use tokenweir_request::record::{
     Continuation, FailoverDenialReason, Outcome, RequestRecord, ResumeOutcome,
@@ -10,47 +9,45 @@ use tokenweir_request::record::{
 use tokenweir_routing::resilience::BreakerState;
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor::request_counter(
+    MetricDescriptor::new(
         "tokenweir_failovers_total",
         "Requests that were retried on another backend, by result.",
         &[MetricLabel::fixed("result", || vec!["succeeded", "failed"])],
-        |record| {
+        MetricSource::RecordEvent(|record| {
             let is_success = !matches!(
                 record.outcome,
                 Outcome::UpstreamError | Outcome::Rejected | Outcome::Timeout
             );
             has_failed_over(record).then_some(if is_success { "succeeded" } else { "failed" })
-        },
+        }),
     ),
-    MetricDescriptor::request_counter(
+    MetricDescriptor::new(
         "tokenweir_failovers_denied_total",
         "Failed requests that were not retried on another backend, by reason.",
         &[MetricLabel::fixed("reason", || FailoverDenialReason::NAMES.to_vec())],
-        |record| record.not_retried.map(FailoverDenialReason::as_str),
+        MetricSource::RecordEvent(|record| record.not_retried.map(FailoverDenialReason::as_str)),
     ),
-    MetricDescriptor::request_counter(
+    MetricDescriptor::new(
         "tokenweir_resume_requests_total",
         "Requests with an Idempotency-Key while streams.resume is on, by result.",
         &[MetricLabel::fixed("result", || ResumeOutcome::NAMES.to_vec())],
-        RequestRecord::resume_outcome,
+        MetricSource::RecordEvent(RequestRecord::resume_outcome),
     ),
-    MetricDescriptor {
-        name: "tokenweir_stream_continuations_total",
-        help: "Streams that went on at another backend after output was sent, by cause.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::fixed("cause", || InterruptionCause::NAMES.to_vec())],
-        read: MetricSource::Record(|record, emit| {
+    MetricDescriptor::new(
+        "tokenweir_stream_continuations_total",
+        "Streams that went on at another backend after output was sent, by cause.",
+        &[MetricLabel::fixed("cause", || InterruptionCause::NAMES.to_vec())],
+        MetricSource::Record(|record, emit| {
             for continuation in &record.continuations.begun {
                 emit(&[continuation.cause.as_str()], 1.0);
             }
         }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_prefill_legs_total",
-        help: "Prefill legs at other backends, by whether the decode backend got their blocks.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::fixed("result", || vec!["used", "unused", "failed"])],
-        read: MetricSource::Record(|record, emit| {
+    ),
+    MetricDescriptor::new(
+        "tokenweir_prefill_legs_total",
+        "Prefill legs at other backends, by whether the decode backend got their blocks.",
+        &[MetricLabel::fixed("result", || vec!["used", "unused", "failed"])],
+        MetricSource::Record(|record, emit| {
             let mut is_used = record.is_prefilled_elsewhere();
             for leg in record.prefill_legs.iter().flat_map(|legs| legs.sent.iter().rev()) {
                 let is_failed = leg.failure.is_some();
@@ -65,56 +62,55 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
                 emit(&[result], 1.0);
             }
         }),
-    },
-    MetricDescriptor::request_counter(
+    ),
+    MetricDescriptor::new(
         "tokenweir_prefill_legs_skipped_total",
         "Requests whose decode backend computed the prompt itself, by reason.",
         &[MetricLabel::fixed("reason", || PrefillSkip::NAMES.to_vec())],
-        |record| record.prefill_legs.as_ref()?.skipped.map(PrefillSkip::as_str),
+        MetricSource::RecordEvent(|record| {
+            record.prefill_legs.as_ref()?.skipped.map(PrefillSkip::as_str)
+        }),
     ),
-    MetricDescriptor::gauge(
+    MetricDescriptor::value(
         "tokenweir_resume_memory_bytes",
         "Memory of the responses that clients can return to (streams.resume).",
         |status| Some(status.resume_bytes as f64),
     ),
-    MetricDescriptor::request_counter(
+    MetricDescriptor::new(
         "tokenweir_stream_continuations_refused_total",
         "Interrupted streams that did not go on at another backend, by reason.",
         &[MetricLabel::fixed("reason", || ContinuationRefusal::NAMES.to_vec())],
-        |record| record.continuations.refusal.map(ContinuationRefusal::as_str),
+        MetricSource::RecordEvent(|record| {
+            record.continuations.refusal.map(ContinuationRefusal::as_str)
+        }),
     ),
-    MetricDescriptor::of_request(
+    MetricDescriptor::new(
         "tokenweir_stream_continuation_seconds_total",
         "Time from the interruption of a stream to its next output, of streams that went on at another backend.",
-        MetricKind::Counter,
-        RecordLabels::None,
-        |record| {
+        &[],
+        MetricSource::RecordValue(|record| {
             let gap: f64 = record.continuations.begun.iter().filter_map(Continuation::gap).sum();
             (gap > 0.0).then_some(gap)
-        },
+        }),
     ),
-    MetricDescriptor::gauge(
+    MetricDescriptor::value(
         "tokenweir_stream_continuation_memory_bytes",
         "Memory that open streams keep for their continuation now (limits.continuation_memory).",
         |status| Some(status.continuation_bytes as f64),
     ),
-    MetricDescriptor {
-        name: "tokenweir_backend_breaker_state",
-        help: "1 for the current state of the backend's circuit breaker, 0 for the other states.",
-        kind: MetricKind::Gauge,
-        labels: &[
-            MetricLabel::BACKEND,
-            MetricLabel::fixed("state", || BreakerState::ALL.map(BreakerState::as_str).to_vec()),
-        ],
-        read: MetricSource::Status(|status, emit| {
+    MetricDescriptor::new(
+        "tokenweir_backend_breaker_state",
+        "1 for the current state of the backend's circuit breaker, 0 for the other states.",
+        &[MetricLabel::BACKEND, MetricLabel::fixed("state", || BreakerState::NAMES.to_vec())],
+        MetricSource::Status(|status, emit| {
             for backend in &status.backends {
-                for state in BreakerState::ALL.map(BreakerState::as_str) {
-                    emit(&[&backend.backend, state], f64::from(backend.breaker == state));
+                for state in BreakerState::NAMES {
+                    emit(&[&backend.backend, state], f64::from(backend.facts.breaker == *state));
                 }
             }
         }),
-    },
-    MetricDescriptor::backend_counter(
+    ),
+    MetricDescriptor::of_backend(
         "tokenweir_backend_ejections_total",
         "Ejections of the backend by its circuit breaker.",
         |backend| Some(backend.ejections as f64),

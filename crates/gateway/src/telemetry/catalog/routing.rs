@@ -1,13 +1,11 @@
 //! Metrics of routing: accuracy of the predictions, estimates of backends, and decisions of shadow
 //! policies.
 
-use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource, RecordLabels};
+use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource, or_nan};
 use super::super::status::StatusSnapshot;
 use crate::backend::kv_events::{CacheStatus, LearningCounts};
 use crate::backend::peers::PeerExchangeStatus;
-use tokenweir_engine::address::BackendId;
 use tokenweir_kv_events::residency::StreamState;
-use tokenweir_protocol::metric_kind::MetricKind;
 use tokenweir_request::record::{RequestRecord, ShadowDecision};
 use tokenweir_routing::PolicyKind;
 
@@ -21,87 +19,80 @@ const PREDICTION_RATIO_BOUNDS: &[f64] = &[0.1, 0.25, 0.5, 0.8, 0.9, 1.0, 1.1, 1.
 const POLICY: MetricLabel = MetricLabel::fixed("policy", || PolicyKind::NAMES.to_vec());
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor {
-        name: "tokenweir_routing_prediction_error_seconds",
-        help: "Streams: absolute difference between actual and predicted time from sending to the first output.",
-        kind: MetricKind::Histogram(PREDICTION_ERROR_BOUNDS),
-        labels: &[MetricLabel::BACKEND],
-        read: MetricSource::FirstOutput(|record, emit| {
-            if let Some(((actual, predicted), backend)) = ttft_and_backend(record) {
-                emit(&[backend], (actual - predicted).abs());
-            }
+    MetricDescriptor::histogram(
+        "tokenweir_routing_prediction_error_seconds",
+        "Streams: absolute difference between actual and predicted time from sending to the first output.",
+        PREDICTION_ERROR_BOUNDS,
+        &[MetricLabel::BACKEND],
+        MetricSource::FirstOutput(|record| {
+            let (actual, predicted) = record.actual_and_predicted_ttft()?;
+            Some((actual - predicted).abs())
         }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_routing_prediction_ratio",
-        help: "Streams: actual / predicted time from sending to the first output.",
-        kind: MetricKind::Histogram(PREDICTION_RATIO_BOUNDS),
-        labels: &[MetricLabel::BACKEND],
-        read: MetricSource::FirstOutput(|record, emit| {
-            if let Some(((actual, predicted), backend)) = ttft_and_backend(record)
-                && predicted > 0.0
-            {
-                emit(&[backend], actual / predicted);
-            }
+    ),
+    MetricDescriptor::histogram(
+        "tokenweir_routing_prediction_ratio",
+        "Streams: actual / predicted time from sending to the first output.",
+        PREDICTION_RATIO_BOUNDS,
+        &[MetricLabel::BACKEND],
+        MetricSource::FirstOutput(|record| {
+            let (actual, predicted) = record.actual_and_predicted_ttft()?;
+            (predicted > 0.0).then_some(actual / predicted)
         }),
-    },
-    MetricDescriptor::of_request(
+    ),
+    MetricDescriptor::new(
         "tokenweir_cached_tokens_predicted_total",
         "Prompt tokens predicted to be cached, for responses that report their cached tokens.",
-        MetricKind::Counter,
-        RecordLabels::Backend,
-        |record| {
+        &[MetricLabel::BACKEND],
+        MetricSource::RecordValue(|record| {
             let (_, predicted) = record.reported_and_predicted_cached_tokens()?;
             Some(predicted.max(0.0))
-        },
+        }),
     ),
-    MetricDescriptor::of_request(
+    MetricDescriptor::new(
         "tokenweir_cached_tokens_reported_total",
         "Prompt tokens that the engine reported as cached, for responses with a predicted number.",
-        MetricKind::Counter,
-        RecordLabels::Backend,
-        |record| {
+        &[MetricLabel::BACKEND],
+        MetricSource::RecordValue(|record| {
             let (reported, _) = record.reported_and_predicted_cached_tokens()?;
             Some(reported as f64)
-        },
+        }),
     ),
-    MetricDescriptor {
-        name: "tokenweir_prefix_cache_regret_tokens_total",
-        help: "Prompt tokens that the pick of the policy, or of a shadow policy, had to compute although another candidate probably had them cached.",
-        kind: MetricKind::Counter,
-        labels: &[POLICY],
-        read: MetricSource::Record(|record, emit| {
+    MetricDescriptor::new(
+        "tokenweir_prefix_cache_regret_tokens_total",
+        "Prompt tokens that the pick of the policy, or of a shadow policy, had to compute although another candidate probably had them cached.",
+        &[POLICY],
+        MetricSource::Record(|record, emit| {
             for (policy, tokens) in record.decision.iter().flat_map(|it| it.cache_regrets()) {
                 emit(&[policy], tokens);
             }
         }),
-    },
-    MetricDescriptor::backend_gauge(
+    ),
+    MetricDescriptor::of_backend(
         "tokenweir_backend_load_freshness_ratio",
         "Weight of the last scraped load in predictions, 0 to 1.",
         |backend| Some(backend.learned.freshness),
     ),
-    MetricDescriptor::backend_gauge(
+    MetricDescriptor::of_backend(
         "tokenweir_backend_prefill_tokens_per_second",
         "Prompt tokens that the backend computes per second, learned from its times to first output.",
         |backend| Some(backend.learned.prefill_tokens_per_second),
     ),
-    MetricDescriptor::backend_gauge(
+    MetricDescriptor::of_backend(
         "tokenweir_backend_prefill_backlog_tokens",
         "Predicted prompt tokens that the backend must compute before those of a new request.",
         |backend| Some(backend.learned.prefill_backlog_tokens),
     ),
-    MetricDescriptor::backend_gauge(
+    MetricDescriptor::of_backend(
         "tokenweir_backend_sequence_slots",
         "Number of sequences that the engine runs at once, as learned. NaN: not known.",
-        |backend| backend.learned.sequence_slots,
+        |backend| or_nan(backend.learned.sequence_slots),
     ),
-    MetricDescriptor::backend_gauge(
+    MetricDescriptor::of_backend(
         "tokenweir_backend_prefix_retention_ratio",
         "Share of the backend's KV cache assumed to hold prefixes of past requests.",
         |backend| Some(backend.learned.prefix_retention),
     ),
-    MetricDescriptor::gauge(
+    MetricDescriptor::value(
         "tokenweir_prefix_index_bytes",
         "Memory of the prefix indexes of all backends.",
         |status| {
@@ -109,41 +100,34 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             Some((bytes.sum::<usize>() + status.short_list_bytes) as f64)
         },
     ),
-    MetricDescriptor {
-        name: "tokenweir_backend_kv_events_state",
-        help: "1 for the current state of the backend's KV events, 0 for the other states.",
-        kind: MetricKind::Gauge,
-        labels: &[
-            MetricLabel::BACKEND,
-            MetricLabel::fixed("state", || StreamState::NAMES.to_vec()),
-        ],
-        read: MetricSource::Status(|status, emit| {
+    MetricDescriptor::new(
+        "tokenweir_backend_kv_events_state",
+        "1 for the current state of the backend's KV events, 0 for the other states.",
+        &[MetricLabel::BACKEND, MetricLabel::fixed("state", || StreamState::NAMES.to_vec())],
+        MetricSource::Status(|status, emit| {
             for (backend, events) in with_kv_events(status) {
-                for state in StreamState::ALL.map(StreamState::as_str) {
-                    emit(&[backend, state], f64::from(events.state == state));
+                for state in StreamState::NAMES {
+                    emit(&[backend, state], f64::from(events.state == *state));
                 }
             }
         }),
-    },
-    MetricDescriptor::backend_or_leaving(
+    ),
+    MetricDescriptor::of_backend_or_leaving(
         "tokenweir_backend_kv_blocks",
         "Different blocks in the backend's prefix cache on the GPU, by its KV events.",
-        MetricKind::Gauge,
         |backend| Some(backend.kv_events?.blocks as f64),
     ),
-    MetricDescriptor::backend_or_leaving(
+    MetricDescriptor::of_backend_or_leaving(
         "tokenweir_backend_kv_event_batches_total",
         "Batches of KV events of the backend that were applied.",
-        MetricKind::Counter,
         |backend| Some(backend.kv_events?.batches as f64),
     ),
-    MetricDescriptor::backend_or_leaving(
+    MetricDescriptor::of_backend_or_leaving(
         "tokenweir_backend_kv_event_errors_total",
         "Failed connections for KV events, and batches that could not be applied.",
-        MetricKind::Counter,
         |backend| Some(backend.kv_events?.errors as f64),
     ),
-    MetricDescriptor::gauge(
+    MetricDescriptor::value(
         "tokenweir_kv_events_bytes",
         "Memory of the gateway for the contents of prefix caches, from KV events.",
         |status| {
@@ -159,86 +143,75 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             vec![("learned", learned), ("unlearned", unlearned), ("dropped", dropped)]
         })],
     ),
-    MetricDescriptor::counter(
+    MetricDescriptor::value(
         "tokenweir_kv_events_outlines_total",
         "KV events with a prompt outline from another gateway.",
         |status| Some(status.kv_learning.outlines as f64),
     ),
-    MetricDescriptor::gauge(
+    MetricDescriptor::value(
         "tokenweir_peer_exchange_connected",
         "1 while the gateway is connected to the message bus.",
         |status| status.peer_exchange.as_ref().map(|exchange| f64::from(exchange.connected)),
     ),
-    MetricDescriptor::gauge(
+    MetricDescriptor::value(
         "tokenweir_peer_gateways",
         "Other gateways that sent a message within the last 5 s.",
         |status| status.peer_exchange.as_ref().map(|exchange| exchange.peers as f64),
     ),
-    MetricDescriptor {
-        name: "tokenweir_peer_messages_total",
-        help: "Messages of the exchange with other gateways, by result.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::fixed("result", PeerExchangeStatus::message_results)],
-        read: MetricSource::Status(|status, emit| {
+    MetricDescriptor::new(
+        "tokenweir_peer_messages_total",
+        "Messages of the exchange with other gateways, by result.",
+        &[MetricLabel::fixed("result", PeerExchangeStatus::message_results)],
+        MetricSource::Status(|status, emit| {
             let results = status.peer_exchange.iter().flat_map(|exchange| &exchange.messages);
             results.for_each(|(result, count)| emit(&[result], *count as f64));
         }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_peer_decisions_total",
-        help: "Routing decisions that the gateways exchange, by result. dropped: the queue was full, or the message bus not connected.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::fixed("result", || PeerExchangeStatus::DECISION_RESULTS.to_vec())],
-        read: MetricSource::Status(|status, emit| {
+    ),
+    MetricDescriptor::new(
+        "tokenweir_peer_decisions_total",
+        "Routing decisions that the gateways exchange, by result. dropped: the queue was full, or the message bus not connected.",
+        &[MetricLabel::fixed("result", || PeerExchangeStatus::DECISION_RESULTS.to_vec())],
+        MetricSource::Status(|status, emit| {
             let results = status.peer_exchange.iter().flat_map(|exchange| &exchange.decisions);
             results.for_each(|(result, count)| emit(&[result], *count as f64));
         }),
-    },
-    MetricDescriptor::counter(
+    ),
+    MetricDescriptor::value(
         "tokenweir_peer_sent_bytes_total",
         "Bytes of the messages that the gateway sent to other gateways.",
         |status| status.peer_exchange.as_ref().map(|exchange| exchange.sent_bytes as f64),
     ),
-    MetricDescriptor {
-        name: "tokenweir_shadow_decisions_total",
-        help: "Decisions of the policies in routing.shadow, by whether they chose the same backend.",
-        kind: MetricKind::Counter,
-        labels: &[POLICY, MetricLabel::fixed("result", || vec!["same", "different"])],
-        read: MetricSource::Record(|record, emit| {
+    MetricDescriptor::new(
+        "tokenweir_shadow_decisions_total",
+        "Decisions of the policies in routing.shadow, by whether they chose the same backend.",
+        &[POLICY, MetricLabel::fixed("result", || vec!["same", "different"])],
+        MetricSource::Record(|record, emit| {
             for shadow in finite_shadows(record) {
                 emit(&[shadow.policy, if shadow.is_same { "same" } else { "different" }], 1.0);
             }
         }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_shadow_regret_seconds_total",
-        help: "Time to first token that the choices of a shadow policy would have cost. Predicted, not measured.",
-        kind: MetricKind::Counter,
-        labels: &[POLICY],
-        read: MetricSource::Record(|record, emit| {
+    ),
+    MetricDescriptor::new(
+        "tokenweir_shadow_regret_seconds_total",
+        "Time to first token that the choices of a shadow policy would have cost. Predicted, not measured.",
+        &[POLICY],
+        MetricSource::Record(|record, emit| {
             for shadow in finite_shadows(record).filter(|shadow| shadow.regret > 0.0) {
                 emit(&[shadow.policy], shadow.regret);
             }
         }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_shadow_saving_seconds_total",
-        help: "Time to first token that the choices of a shadow policy would have saved. Predicted, not measured.",
-        kind: MetricKind::Counter,
-        labels: &[POLICY],
-        read: MetricSource::Record(|record, emit| {
+    ),
+    MetricDescriptor::new(
+        "tokenweir_shadow_saving_seconds_total",
+        "Time to first token that the choices of a shadow policy would have saved. Predicted, not measured.",
+        &[POLICY],
+        MetricSource::Record(|record, emit| {
             for shadow in finite_shadows(record).filter(|shadow| shadow.regret < 0.0) {
                 emit(&[shadow.policy], -shadow.regret);
             }
         }),
-    },
+    ),
 ];
-
-/// The actual and the predicted time from sending a request to its first output, in seconds, and
-/// the backend of the request. `None`: not known.
-fn ttft_and_backend(record: &RequestRecord) -> Option<((f64, f64), &str)> {
-    record.actual_and_predicted_ttft().zip(record.backend().map(BackendId::as_str))
-}
 
 /// Returns the name and the KV event status of each backend whose KV events the gateway receives.
 fn with_kv_events(status: &StatusSnapshot) -> impl Iterator<Item = (&str, CacheStatus)> {

@@ -1,14 +1,11 @@
 //! Metrics of the latency and the tokens of responses. The latency metrics describe streams. The
 //! token counters and the write stall metric also cover responses that are not streams.
 
-use super::super::metric::{
-    MetricDescriptor, MetricEmitter, MetricLabel, MetricSource, RecordLabels, seconds,
-};
+use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource, seconds};
 use super::requests::{DURATION_BOUNDS, GEN_AI_OPERATION, TOKEN_USAGE_BOUNDS};
 use tokenweir_protocol::histogram::{BucketLayout, ChunkTransit, OutputGap, TokenCount};
-use tokenweir_protocol::metric_kind::MetricKind;
 use tokenweir_request::record::{
-    Outcome, RequestPhase, RequestPhases, RequestRecord, UsageEventOutcome, UsageSource,
+    Outcome, RequestPhase, RequestPhases, UsageEventOutcome, UsageSource,
 };
 
 /// Bucket bounds of time to first token, in seconds: the bounds of OpenTelemetry and vLLM, and
@@ -25,48 +22,47 @@ const PHASE_BOUNDS: &[f64] = &[
 ];
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor {
-        name: "gen_ai_server_time_to_first_token_seconds",
-        help: "Streams: time from the request head to the first generated output, in any channel.",
-        kind: MetricKind::Histogram(TTFT_BOUNDS),
-        labels: &[MetricLabel::MODEL, MetricLabel::BACKEND, MetricLabel::TIER],
-        read: MetricSource::FirstOutput(|record, emit| {
-            if let (Some(ttft), Some(backend)) = (record.ttft(), record.backend()) {
-                let labels = [record.model.as_str(), backend.as_str(), record.tier.as_str()];
-                emit(&labels, ttft.as_secs_f64());
-            }
-        }),
-    },
-    MetricDescriptor::of_request(
+    MetricDescriptor::histogram(
+        "gen_ai_server_time_to_first_token_seconds",
+        "Streams: time from the request head to the first generated output, in any channel.",
+        TTFT_BOUNDS,
+        &[MetricLabel::MODEL, MetricLabel::BACKEND, MetricLabel::TIER],
+        MetricSource::FirstOutput(|record| seconds(record.ttft())),
+    ),
+    MetricDescriptor::histogram(
         "tokenweir_time_to_response_headers_seconds",
         "Streams: time from the request head to the head of the response.",
-        MetricKind::Histogram(TTFT_BOUNDS),
-        RecordLabels::Model,
-        |record| seconds(record.stream_time_to(record.timings.headers)),
+        TTFT_BOUNDS,
+        &[MetricLabel::MODEL],
+        MetricSource::RecordValue(|record| seconds(record.stream_time_to(record.timings.headers))),
     ),
-    MetricDescriptor::of_request(
+    MetricDescriptor::histogram(
         "tokenweir_time_to_first_event_seconds",
         "Streams: time from the request head to the first event of any kind.",
-        MetricKind::Histogram(TTFT_BOUNDS),
-        RecordLabels::Model,
-        |record| seconds(record.stream_time_to(record.timings.first_event)),
+        TTFT_BOUNDS,
+        &[MetricLabel::MODEL],
+        MetricSource::RecordValue(|record| {
+            seconds(record.stream_time_to(record.timings.first_event))
+        }),
     ),
-    MetricDescriptor::of_request(
+    MetricDescriptor::histogram(
         "tokenweir_time_to_first_answer_seconds",
         "Streams: time from the request head to the first output that is not reasoning.",
-        MetricKind::Histogram(TTFT_BOUNDS),
-        RecordLabels::Model,
-        |record| seconds(record.stream_time_to(record.timings.first_answer)),
+        TTFT_BOUNDS,
+        &[MetricLabel::MODEL],
+        MetricSource::RecordValue(|record| {
+            seconds(record.stream_time_to(record.timings.first_answer))
+        }),
     ),
-    MetricDescriptor {
-        name: "tokenweir_time_to_first_channel_output_seconds",
-        help: "Streams: time from the request head to the first reasoning, answer text or tool call.",
-        kind: MetricKind::Histogram(TTFT_BOUNDS),
-        labels: &[
+    MetricDescriptor::histogram(
+        "tokenweir_time_to_first_channel_output_seconds",
+        "Streams: time from the request head to the first reasoning, answer text or tool call.",
+        TTFT_BOUNDS,
+        &[
             MetricLabel::MODEL,
             MetricLabel::fixed("channel", || vec!["reasoning", "text", "tool_call"]),
         ],
-        read: MetricSource::Record(|record, emit| {
+        MetricSource::Record(|record, emit| {
             let timings = &record.timings;
             for (channel, first) in [
                 ("reasoning", timings.first_reasoning),
@@ -78,59 +74,61 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
                 }
             }
         }),
-    },
-    MetricDescriptor::of_request(
+    ),
+    MetricDescriptor::histogram(
         "gen_ai_server_time_per_output_token_seconds",
         "Streams with an exact token count: (last output - first token) / (output tokens - 1).",
-        MetricKind::Histogram(OutputGap::BOUNDS),
-        RecordLabels::ModelAndBackend,
-        |record| seconds(record.tpot()),
+        OutputGap::BOUNDS,
+        &[MetricLabel::MODEL, MetricLabel::BACKEND],
+        MetricSource::RecordValue(|record| seconds(record.tpot())),
     ),
-    MetricDescriptor::request_histogram(
+    MetricDescriptor::histogram(
         "tokenweir_inter_chunk_latency_seconds",
         "Time from one event with output to the next of the same choice.",
         OutputGap::BOUNDS,
-        RecordLabels::ModelAndBackend,
-        |record| record.observed.inter_chunk_latency.snapshot(),
+        &[MetricLabel::MODEL, MetricLabel::BACKEND],
+        MetricSource::RecordHistogram(|record| record.observed.inter_chunk_latency.snapshot()),
     ),
-    MetricDescriptor::request_histogram(
+    MetricDescriptor::histogram(
         "tokenweir_inter_token_latency_seconds",
         "Time from one event with output to the next, divided by the tokens of the later event. Only events with a known number.",
         OutputGap::BOUNDS,
-        RecordLabels::ModelAndBackend,
-        |record| record.observed.inter_token_latency.snapshot(),
+        &[MetricLabel::MODEL, MetricLabel::BACKEND],
+        MetricSource::RecordHistogram(|record| record.observed.inter_token_latency.snapshot()),
     ),
-    MetricDescriptor::request_histogram(
+    MetricDescriptor::histogram(
         "tokenweir_chunk_tokens",
         "Tokens per event with output, where their number is known. Above 1: speculative decoding or merged events.",
         TokenCount::BOUNDS,
-        RecordLabels::ModelAndBackend,
-        |record| record.observed.chunk_tokens.snapshot(),
+        &[MetricLabel::MODEL, MetricLabel::BACKEND],
+        MetricSource::RecordHistogram(|record| record.observed.chunk_tokens.snapshot()),
     ),
-    MetricDescriptor::request_histogram(
+    MetricDescriptor::histogram(
         "tokenweir_chunk_transit_seconds",
         "Streams over HTTP/1.1: time from reading bytes of the backend to writing them, unless the client delays it.",
         ChunkTransit::BOUNDS,
-        RecordLabels::None,
-        |record| record.observed.chunk_transit.snapshot(),
+        &[],
+        MetricSource::RecordHistogram(|record| record.observed.chunk_transit.snapshot()),
     ),
-    MetricDescriptor::of_request(
+    MetricDescriptor::histogram(
         "tokenweir_client_write_stall_seconds",
         "Time during which the client did not read a response that had data to send.",
-        MetricKind::Histogram(DURATION_BOUNDS),
-        RecordLabels::Model,
-        |record| record.timings.headers.map(|_| record.observed.write_stall.as_secs_f64()),
+        DURATION_BOUNDS,
+        &[MetricLabel::MODEL],
+        MetricSource::RecordValue(|record| {
+            record.timings.headers.map(|_| record.observed.write_stall.as_secs_f64())
+        }),
     ),
-    MetricDescriptor {
-        name: "tokenweir_phase_seconds",
-        help: "Time of a stream, by phase. Source exact: reported by the backend.",
-        kind: MetricKind::Histogram(PHASE_BOUNDS),
-        labels: &[
+    MetricDescriptor::histogram(
+        "tokenweir_phase_seconds",
+        "Time of a stream, by phase. Source exact: reported by the backend.",
+        PHASE_BOUNDS,
+        &[
             MetricLabel::BACKEND,
             MetricLabel::fixed("phase", || RequestPhase::NAMES.to_vec()),
             MetricLabel::fixed("source", || vec!["exact", "estimated"]),
         ],
-        read: MetricSource::Record(|record, emit| {
+        MetricSource::Record(|record, emit| {
             let Some(backend) = record.backend() else { return };
             for span in RequestPhases::from_record(record).iter() {
                 let source = if span.is_estimated { "estimated" } else { "exact" };
@@ -138,18 +136,17 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
                 emit(&labels, span.took.as_secs_f64());
             }
         }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_tokens_total",
-        help: "Tokens as counted by the engine. Cached tokens are part of the input, reasoning tokens part of the output.",
-        kind: MetricKind::Counter,
-        labels: &[
+    ),
+    MetricDescriptor::new(
+        "tokenweir_tokens_total",
+        "Tokens as counted by the engine. Cached tokens are part of the input, reasoning tokens part of the output.",
+        &[
             MetricLabel::MODEL,
             MetricLabel::TOKEN_TYPE,
             MetricLabel::fixed("source", || vec!["exact", "continuous"]),
             MetricLabel::TIER,
         ],
-        read: MetricSource::Record(|record, emit| {
+        MetricSource::Record(|record, emit| {
             let is_final = record.observed.usage_source == UsageSource::Exact;
             let source = if is_final { "exact" } else { "continuous" };
             for (kind, count) in MetricLabel::TOKEN_TYPES.iter().zip(record.engine_token_counts()) {
@@ -159,57 +156,55 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
                 }
             }
         }),
-    },
+    ),
     tokens_of_conventions::<0>(
         "gen_ai_client_inference_operation_input_tokens",
         "Input tokens per inference request. Only with OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental.",
-        MetricKind::Histogram(TOKEN_USAGE_BOUNDS),
+        TOKEN_USAGE_BOUNDS,
     ),
     tokens_of_conventions::<1>(
         "gen_ai_client_inference_operation_output_tokens",
         "Output tokens per inference request. Only with OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental.",
-        MetricKind::Histogram(TOKEN_USAGE_BOUNDS),
+        TOKEN_USAGE_BOUNDS,
     ),
     tokens_of_conventions::<0>(
         "gen_ai_client_inference_usage_input_tokens_total",
         "Input tokens of inference requests. Only with OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental.",
-        MetricKind::Counter,
+        &[],
     ),
     tokens_of_conventions::<1>(
         "gen_ai_client_inference_usage_output_tokens_total",
         "Output tokens of inference requests. Only with OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental.",
-        MetricKind::Counter,
+        &[],
     ),
     tokens_of_conventions::<2>(
         "gen_ai_client_inference_usage_cache_read_input_tokens_total",
         "Input tokens that came from the prefix cache. Only with OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental.",
-        MetricKind::Counter,
+        &[],
     ),
     tokens_of_conventions::<3>(
         "gen_ai_client_inference_usage_cache_write_input_tokens_total",
         "Input tokens that were written to the prefix cache. Only with OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental.",
-        MetricKind::Counter,
+        &[],
     ),
     tokens_of_conventions::<4>(
         "gen_ai_client_inference_usage_reasoning_output_tokens_total",
         "Output tokens that are reasoning. Only with OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental.",
-        MetricKind::Counter,
+        &[],
     ),
-    MetricDescriptor::of_request(
+    MetricDescriptor::new(
         "tokenweir_estimated_output_tokens_total",
         "Output tokens of responses without a token count, estimated from their events.",
-        MetricKind::Counter,
-        RecordLabels::Model,
-        |record| {
+        &[MetricLabel::MODEL],
+        MetricSource::RecordValue(|record| {
             let is_estimated = record.observed.usage_source == UsageSource::Estimated;
             record.output_tokens().filter(|_| is_estimated).map(|tokens| tokens as f64)
-        },
+        }),
     ),
-    MetricDescriptor {
-        name: "tokenweir_wasted_tokens_total",
-        help: "Tokens of responses that the client did not receive completely, and of prompts that a failover computed again.",
-        kind: MetricKind::Counter,
-        labels: &[
+    MetricDescriptor::new(
+        "tokenweir_wasted_tokens_total",
+        "Tokens of responses that the client did not receive completely, and of prompts that a failover computed again.",
+        &[
             MetricLabel::MODEL,
             MetricLabel::fixed("reason", || vec!["cancelled", "failed", "failover"]),
             MetricLabel::fixed("type", || vec!["input", "output"]),
@@ -220,7 +215,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
                 counted.map(UsageSource::as_str).collect()
             }),
         ],
-        read: MetricSource::Record(|record, emit| {
+        MetricSource::Record(|record, emit| {
             let wasted = record.wasted_tokens();
             let is_cancelled = record.outcome == Outcome::Cancelled;
             let reason = if is_cancelled { "cancelled" } else { "failed" };
@@ -235,29 +230,30 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
                 }
             }
         }),
-    },
-    MetricDescriptor::request_counter(
+    ),
+    MetricDescriptor::new(
         "tokenweir_usage_events_total",
         "Usage events that the gateway requested and the client did not, by result.",
         &[MetricLabel::fixed("result", || UsageEventOutcome::NAMES.to_vec())],
-        |record| record.observed.usage_event.map(UsageEventOutcome::as_str),
+        MetricSource::RecordEvent(|record| {
+            record.observed.usage_event.map(UsageEventOutcome::as_str)
+        }),
     ),
 ];
 
-/// A metric of the GenAI conventions that counts tokens of requests. `COUNT` is the index of the count in
-/// [`RequestRecord::final_token_counts`].
+/// A metric of the GenAI conventions that counts tokens of requests: a histogram with these bounds, or a counter
+/// if `bounds` is empty. `COUNT` is the index of the count in `RequestRecord::final_token_counts`.
 const fn tokens_of_conventions<const COUNT: usize>(
     name: &'static str,
     help: &'static str,
-    kind: MetricKind,
+    bounds: &'static [f64],
 ) -> MetricDescriptor {
-    let read = MetricSource::Record(emit_tokens::<COUNT>);
-    MetricDescriptor { name, help, kind, labels: &[MetricLabel::MODEL, GEN_AI_OPERATION], read }
-}
-
-/// Emits a number of tokens with the labels model and operation. Emits nothing if the number is not known.
-fn emit_tokens<const COUNT: usize>(record: &RequestRecord, emit: MetricEmitter<'_>) {
-    if let (Some(api), Some(tokens)) = (record.api, record.final_token_counts()[COUNT]) {
-        emit(&[record.model.as_str(), api.operation()], tokens as f64);
+    let labels = &[MetricLabel::MODEL, GEN_AI_OPERATION];
+    let read = MetricSource::RecordValue(|record| {
+        record.final_token_counts()[COUNT].map(|tokens| tokens as f64)
+    });
+    match bounds {
+        [] => MetricDescriptor::new(name, help, labels, read),
+        bounds => MetricDescriptor::histogram(name, help, bounds, labels, read),
     }
 }

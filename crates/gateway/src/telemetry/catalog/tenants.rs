@@ -1,7 +1,6 @@
 //! Metrics of tenants: requests and tokens.
 
 use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
-use tokenweir_protocol::metric_kind::MetricKind;
 use tokenweir_request::access::TokenCharge;
 
 /// The label with a tenant of the keys file. The number of tenants with a label value of their own is
@@ -10,26 +9,21 @@ const TENANT: MetricLabel = MetricLabel::variable(
     "tenant",
     |known| known.tenants.clone(),
     || "a tenant of the keys file, or `_other`".to_owned(),
-);
+)
+.of_request(|record| Some(record.caller.as_ref()?.tenant_label()));
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor {
-        name: "tokenweir_tenant_requests_total",
-        help: "Requests with a valid API key, by tenant and outcome.",
-        kind: MetricKind::Counter,
-        labels: &[TENANT, MetricLabel::OUTCOME],
-        read: MetricSource::Record(|record, emit| {
-            if let Some(principal) = &record.caller {
-                emit(&[principal.tenant_label(), record.outcome.as_str()], 1.0);
-            }
-        }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_tenant_tokens_total",
-        help: "Tokens of requests with a valid API key, as they count towards limits.",
-        kind: MetricKind::Counter,
-        labels: &[TENANT, MetricLabel::TOKEN_TYPE],
-        read: MetricSource::Record(|record, emit| {
+    MetricDescriptor::new(
+        "tokenweir_tenant_requests_total",
+        "Requests with a valid API key, by tenant and outcome.",
+        &[TENANT, MetricLabel::OUTCOME],
+        MetricSource::RecordValue(|_| Some(1.0)),
+    ),
+    MetricDescriptor::new(
+        "tokenweir_tenant_tokens_total",
+        "Tokens of requests with a valid API key, as they count towards limits.",
+        &[TENANT, MetricLabel::TOKEN_TYPE],
+        MetricSource::Record(|record, emit| {
             if let Some(principal) = &record.caller {
                 let TokenCharge { input, output } = TokenCharge::from_record(record);
                 let [.., cached, reasoning] = record.engine_token_counts();
@@ -39,5 +33,5 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
                 }
             }
         }),
-    },
+    ),
 ];

@@ -1,7 +1,8 @@
 //! The labels of metrics. The values of each label come from a set that clients cannot extend.
 
 use crate::telemetry::status::StatusSnapshot;
-use tokenweir_request::record::{ModelLabel, Outcome};
+use tokenweir_engine::address::BackendId;
+use tokenweir_request::record::{ModelLabel, Outcome, RequestRecord};
 
 /// A label of a metric. Labels that several files of the catalogue use are constants of this type.
 ///
@@ -12,7 +13,12 @@ pub struct MetricLabel {
     /// The name of the label in the Prometheus exposition format.
     pub name: &'static str,
     values: LabelValues,
+    /// Reads the value of a request from its record. `None`: the request has no value.
+    pub(super) read: LabelReader,
 }
+
+/// Reads the value of a label from the record of a request.
+type LabelReader = fn(&RequestRecord) -> Option<&str>;
 
 /// The values of a label.
 #[derive(Debug, Clone, Copy)]
@@ -66,22 +72,26 @@ impl MetricLabel {
              (`metrics.max_models`), or `_other`"
                 .to_owned()
         },
-    );
+    )
+    .of_request(|record| Some(record.model.as_str()));
     /// The name of a backend that is registered now or was removed recently.
     pub const BACKEND: Self = Self::variable(
         "backend",
         |known| known.backends.clone(),
         || "the name of a backend".to_owned(),
-    );
+    )
+    .of_request(|record| record.backend().map(BackendId::as_str));
     /// The tier of a request. Its values are the tiers that the configuration names, `_other` for
     /// an unknown tier, and the empty string for a request without a tier.
     pub const TIER: Self = Self::variable(
         "tier",
         |known| [&[String::new()], known.tiers.as_slice()].concat(),
         || "a tier of the configuration, `_other`, or empty".to_owned(),
-    );
+    )
+    .of_request(|record| Some(record.tier.as_str()));
     /// The outcome of a request: [`Outcome::as_str`].
-    pub const OUTCOME: Self = Self::fixed("outcome", || Outcome::NAMES.to_vec());
+    pub const OUTCOME: Self = Self::fixed("outcome", || Outcome::NAMES.to_vec())
+        .of_request(|record| Some(record.outcome.as_str()));
     /// The type of the counted tokens, one of [`MetricLabel::TOKEN_TYPES`].
     pub const TOKEN_TYPE: Self = Self::fixed("type", || Self::TOKEN_TYPES.to_vec());
     /// The values of [`MetricLabel::TOKEN_TYPE`].
@@ -89,13 +99,13 @@ impl MetricLabel {
 
     /// A label with a fixed set of values, each of which has series before the first request.
     pub const fn fixed(name: &'static str, values: fn() -> Vec<&'static str>) -> Self {
-        Self { name, values: LabelValues::Fixed(values) }
+        Self { name, values: LabelValues::Fixed(values), read: |_| None }
     }
 
     /// A label with a fixed set of values. `counts` reads the values, each with its count, from the state of
     /// the gateway.
     pub const fn counted(name: &'static str, counts: LabelCounts) -> Self {
-        Self { name, values: LabelValues::Counted(counts) }
+        Self { name, values: LabelValues::Counted(counts), read: |_| None }
     }
 
     /// A label whose set of values is known only at run time: `seeds` returns the values that have
@@ -105,7 +115,13 @@ impl MetricLabel {
         seeds: fn(&KnownLabelValues) -> Vec<String>,
         description: fn() -> String,
     ) -> Self {
-        Self { name, values: LabelValues::Variable { seeds, description } }
+        Self { name, values: LabelValues::Variable { seeds, description }, read: |_| None }
+    }
+
+    /// The label with a function that reads its value from the record of a request. `None`: a request
+    /// without this value has no value of a metric with this label.
+    pub const fn of_request(self, read: LabelReader) -> Self {
+        Self { read, ..self }
     }
 
     /// The values that have series before the first request.

@@ -68,13 +68,8 @@ impl BucketOverrides {
         let limits = objectives.iter().flat_map(|objective| objective.definition.limits());
         for (measure, limit) in limits {
             for metric in metrics(measure) {
-                let default_bounds = || {
-                    find_histogram(metric)
-                        .map(|row| row.kind.default_bounds())
-                        .unwrap_or_default()
-                        .to_vec()
-                };
-                let bounds = merged.entry(metric).or_insert_with(default_bounds);
+                let bounds =
+                    merged.entry(metric).or_insert_with(|| default_bounds(metric).to_vec());
                 let limit = limit.as_secs_f64();
                 let index = bounds.partition_point(|bound| *bound < limit);
                 if bounds.get(index).is_none_or(|bound| *bound > limit) {
@@ -92,29 +87,19 @@ impl BucketOverrides {
     }
 
     /// The bucket bounds of a metric. Empty if the metric is not a histogram.
-    pub fn bounds_for(&self, row: &MetricDescriptor) -> BucketBounds {
-        self.0
-            .get(row.name)
-            .cloned()
-            .unwrap_or_else(|| BucketBounds::from_static(row.kind.default_bounds()))
+    pub fn bounds_for(&self, metric: &str) -> BucketBounds {
+        let defaults = || BucketBounds::from_static(default_bounds(metric));
+        self.0.get(metric).cloned().unwrap_or_else(defaults)
     }
 
     /// The buckets of the histograms that the observer of a response fills while the response passes.
     /// `has_exponential`: the observer also fills exponential buckets.
     pub fn scales(&self, has_exponential: bool) -> ResponseBuckets {
-        let defaults = ResponseBuckets::default();
-        let configured_or = |metric, default| self.0.get(metric).cloned().unwrap_or(default);
         ResponseBuckets {
-            inter_chunk_latency: configured_or(
-                INTER_CHUNK_LATENCY_METRIC,
-                defaults.inter_chunk_latency,
-            ),
-            inter_token_latency: configured_or(
-                INTER_TOKEN_LATENCY_METRIC,
-                defaults.inter_token_latency,
-            ),
-            chunk_tokens: configured_or(CHUNK_TOKENS_METRIC, defaults.chunk_tokens),
-            chunk_transit: configured_or(CHUNK_TRANSIT_METRIC, defaults.chunk_transit),
+            inter_chunk_latency: self.bounds_for(INTER_CHUNK_LATENCY_METRIC),
+            inter_token_latency: self.bounds_for(INTER_TOKEN_LATENCY_METRIC),
+            chunk_tokens: self.bounds_for(CHUNK_TOKENS_METRIC),
+            chunk_transit: self.bounds_for(CHUNK_TRANSIT_METRIC),
             has_exponential,
         }
     }
@@ -142,6 +127,11 @@ pub fn metrics(measure: LatencyMeasure) -> &'static [&'static str] {
 /// The names of all histograms in the catalogue.
 pub fn histograms() -> impl Iterator<Item = &'static str> {
     catalog::rows().filter(|row| !row.kind.default_bounds().is_empty()).map(|row| row.name)
+}
+
+/// The default bounds of a histogram. Empty: there is no histogram with this name.
+fn default_bounds(metric: &str) -> &'static [f64] {
+    find_histogram(metric).map_or(&[], |row| row.kind.default_bounds())
 }
 
 fn find_histogram(metric: &str) -> Option<&'static MetricDescriptor> {

@@ -5,18 +5,19 @@
 
 use super::buckets::BucketOverrides;
 use super::exemplar::Exemplar;
-use super::exposition::protobuf::FamilyMessage;
 use super::exposition::{ExpositionFormat, ExpositionWriter};
 use super::level::{MetricDetail, MetricsLevel};
+use super::protobuf::FamilyMessage;
 use super::retired_backends::RetiredBackends;
 use super::series::{FamilyValue, MetricFamily, SeriesWriter};
 use crate::telemetry::catalog;
-use crate::telemetry::metric::{KnownLabelValues, MetricLabel, MetricSource, ScrapeResult};
+use crate::telemetry::metric::{
+    KnownLabelValues, MetricDescriptor, MetricLabel, MetricSource, OBJECTIVE_RATIO_METRIC,
+};
 use crate::telemetry::otel::Semconv;
 use crate::telemetry::status::StatusSnapshot;
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 use tokenweir_protocol::metric_kind::MetricKind;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_request::observe::Sink;
@@ -57,21 +58,17 @@ const INITIAL_PAGE_CAPACITY_BYTES: usize = 1 << 17;
 // === impl Prometheus ===
 
 impl Prometheus {
-    /// Creates the sink with the level `full`, see [`Prometheus::with_level`].
-    pub fn new(
-        known: KnownLabelValues,
-        buckets: &BucketOverrides,
-        objectives: Vec<Objective>,
-    ) -> Self {
-        Self::with_level(MetricsLevel::Full, Semconv::default(), known, buckets, objectives)
+    /// Creates the sink with the level `full` and without tiers, see [`Prometheus::with_level`].
+    pub fn new(buckets: &BucketOverrides, objectives: Vec<Objective>) -> Self {
+        Self::with_level(MetricsLevel::Full, Semconv::default(), Vec::new(), buckets, objectives)
     }
 
-    /// Creates the sink. The series for the label values in `known` exist from the start. `buckets`
-    /// has the bounds of the histograms. `objectives` are evaluated for every request.
+    /// Creates the sink. The series for `tiers`, the tiers of the configuration, exist from the start.
+    /// `buckets` has the bounds of the histograms. `objectives` are evaluated for every request.
     pub fn with_level(
         level: MetricsLevel,
         semconv: Semconv,
-        known: KnownLabelValues,
+        tiers: Vec<String>,
         buckets: &BucketOverrides,
         objectives: Vec<Objective>,
     ) -> Self {
@@ -81,18 +78,18 @@ impl Prometheus {
                 MetricDetail::WithoutBackend => Some(MetricLabel::BACKEND.name),
                 MetricDetail::Complete => None,
             };
-            Some(MetricFamily::new(row, buckets.bounds_for(row), folded_label))
+            Some(MetricFamily::new(row, buckets.bounds_for(row.name), folded_label))
         };
         let mut families: Vec<MetricFamily> = catalog::rows().filter_map(build_family).collect();
         families.sort_by_key(|family| family.row.name);
         let slos = objectives.iter().map(|objective| objective.name.clone()).collect();
-        let known = KnownLabelValues { slos, ..known };
+        let known = KnownLabelValues { tiers, slos, ..KnownLabelValues::default() };
         for family in &families {
             family.seed(&known);
         }
         let reads_record = |position: &usize| families[*position].row.read.reads_record();
         let record_families = (0..families.len()).filter(reads_record).collect();
-        Self {
+        let metrics = Self {
             families,
             record_families,
             objectives,
@@ -100,29 +97,31 @@ impl Prometheus {
             label_state: Mutex::new(KnownLabelState { known, ..KnownLabelState::default() }),
             #[cfg(target_os = "linux")]
             process_collector: prometheus::process_collector::ProcessCollector::for_self(),
+        };
+        for Objective { name, definition, .. } in &metrics.objectives {
+            metrics.record(OBJECTIVE_RATIO_METRIC, &[name], definition.target);
         }
+        metrics
     }
 
     /// Creates the series of new models, tenants and backends. Removes the series of models that
     /// are no longer label values, and of backends that are neither registered nor recently
     /// removed.
     fn update_known_labels(&self, status: &StatusSnapshot) {
-        let StatusSnapshot { models, tenants, .. } = status;
-        let backends: Vec<String> =
-            status.backends.iter().map(|backend| backend.backend.clone()).collect();
+        let models = &status.models;
+        let seeded = models.iter().filter(|model| model.is_seeded);
         let mut label_state = lock(&self.label_state);
         let KnownLabelState { known, retired_backends, labelled_models, has_removed_models } =
             &mut *label_state;
-        let seeded = models.iter().filter(|model| model.is_seeded);
-        let is_unchanged =
-            known.models.iter().map(String::as_str).eq(seeded.clone().map(|model| &*model.name))
-                && known.tenants == *tenants
-                && known.backends == backends;
-        if !is_unchanged {
-            retired_backends.update(&known.backends, &backends);
-            known.models = seeded.map(|model| model.name.to_string()).collect();
-            known.tenants.clone_from(tenants);
-            known.backends = backends;
+        let current = KnownLabelValues {
+            models: seeded.map(|model| model.name.to_string()).collect(),
+            tenants: status.tenants.clone(),
+            backends: status.backends.iter().map(|backend| backend.backend.clone()).collect(),
+            ..known.clone()
+        };
+        if current != *known {
+            retired_backends.update(&known.backends, &current.backends);
+            *known = current;
             for family in &self.families {
                 family.seed(known);
             }
@@ -147,22 +146,12 @@ impl Prometheus {
         }
     }
 
-    /// Updates the metrics of scrapes with the result of one scrape of a backend.
-    pub fn record_scrape(&self, scrape: &ScrapeResult<'_>) {
-        for family in &self.families {
-            if let MetricSource::Scrape(read) = family.row.read {
-                let mut series = family.writer();
-                read(scrape, &mut |labels, value| series.record(labels, value, None));
-            }
-        }
-    }
-
-    /// Records by how much a timer of the runtime fired too late.
-    pub fn record_scheduling_delay(&self, delay: Duration) {
-        for family in &self.families {
-            if matches!(family.row.read, MetricSource::SchedulingDelay) {
-                family.writer().record(&[], delay.as_secs_f64(), None);
-            }
+    /// Adds a value to a metric of [`MetricSource::Recorded`]: to the series with these label values.
+    pub fn record(&self, metric: &str, labels: &[&str], value: f64) {
+        let position = self.families.binary_search_by_key(&metric, |family| family.row.name);
+        // A metric that the level omits is not in the list.
+        if let Some(family) = position.ok().and_then(|position| self.families.get(position)) {
+            family.writer().record(labels, value, None);
         }
     }
 
@@ -183,7 +172,7 @@ impl Prometheus {
         for family in &self.families {
             let row = family.row;
             let mut message = FamilyMessage::new(row.name, row.help, row.kind);
-            family.values(status, &self.objectives, &mut |value| match value {
+            family.values(status, &mut |value| match value {
                 FamilyValue::Current(labels, value) => {
                     message.add_number(family.sorted_labels(labels), value);
                 }
@@ -212,7 +201,26 @@ impl Prometheus {
         let mut page = ExpositionWriter::new(format, INITIAL_PAGE_CAPACITY_BYTES);
         self.update_known_labels(status);
         for family in &self.families {
-            self.write_family(family, status, &mut page);
+            let row = family.row;
+            // A metric without series does not appear on the page.
+            let mut has_header = false;
+            family.values(status, &mut |value| {
+                if !std::mem::replace(&mut has_header, true) {
+                    page.write_header(row.name, row.help, row.kind);
+                }
+                match value {
+                    FamilyValue::Current(labels, value) => {
+                        page.write_number(row.name, &family.render_labels(labels), value);
+                    }
+                    FamilyValue::Recorded(labels, point) if point.counts.is_empty() => {
+                        page.write_number(row.name, &labels.rendered, point.sum);
+                    }
+                    FamilyValue::Recorded(labels, point) => {
+                        let (labels, bounds) = (&labels.rendered, &family.bucket_labels);
+                        page.write_histogram(row.name, labels, bounds, point);
+                    }
+                }
+            });
         }
         self.process_metrics(&mut |name, help, kind, value| {
             page.write_header(name, help, kind);
@@ -231,78 +239,20 @@ impl Prometheus {
         let _ = emit;
     }
 
-    fn write_family(
-        &self,
-        family: &MetricFamily,
-        status: &StatusSnapshot,
-        page: &mut ExpositionWriter,
-    ) {
-        let row = family.row;
-        // A metric without series does not appear on the page.
-        let mut has_header = false;
-        family.values(status, &self.objectives, &mut |value| {
-            if !std::mem::replace(&mut has_header, true) {
-                page.write_header(row.name, row.help, row.kind);
-            }
-            match value {
-                FamilyValue::Current(labels, value) => {
-                    page.write_number(row.name, &family.render_labels(labels), value);
-                }
-                FamilyValue::Recorded(labels, point) if point.counts.is_empty() => {
-                    page.write_number(row.name, &labels.rendered, point.sum);
-                }
-                FamilyValue::Recorded(labels, point) => {
-                    page.write_histogram(row.name, &labels.rendered, &family.bucket_labels, point);
-                }
-            }
-        });
-    }
-}
-
-impl Sink for Prometheus {
-    fn first_output(&self, record: &RequestRecord) {
-        for position in &self.record_families {
-            let family = &self.families[*position];
-            if let MetricSource::FirstOutput(read) = family.row.read {
-                let mut series = family.writer();
-                read(record, &mut |labels, value| series.record(labels, value, None));
-            }
-        }
-    }
-
-    fn finished(&self, records: &[&RequestRecord]) {
-        let records = records.iter().map(|record| (*record, Exemplar::from_record(record)));
-        self.record_finished(&records.collect::<Vec<_>>());
-    }
-}
-
-impl Prometheus {
-    /// Adds the values of all records, metric by metric. Each metric is thus locked only once for
-    /// all records, and its series are loaded into the CPU cache only once.
-    fn record_finished(&self, records: &[(&RequestRecord, Option<Exemplar>)]) {
-        for position in &self.record_families {
-            let family = &self.families[*position];
-            let mut series = family.writer();
-            for (record, exemplar) in records {
-                self.record_finished_in(family.row.read, &mut series, record, *exemplar);
-            }
-        }
-    }
-
-    /// Adds the values of one record to the series of one metric, whose source is `read`.
+    /// Adds the values of one record to the series of one metric, whose row is `row`.
     fn record_finished_in(
         &self,
-        read: MetricSource,
+        row: &MetricDescriptor,
         series: &mut SeriesWriter<'_>,
         record: &RequestRecord,
-        exemplar: Option<Exemplar>,
+        exemplar: Option<&Exemplar>,
     ) {
-        let add = &mut |labels: &[&str], value| series.record(labels, value, exemplar);
-        match (read, exemplar) {
+        let add = &mut |labels: &[&str], value| series.record(labels, value, exemplar.copied());
+        match (row.read, exemplar) {
             (MetricSource::Record(read), _) => read(record, add),
-            (MetricSource::RecordValue(labels, read), _) => {
+            (MetricSource::RecordValue(read), _) => {
                 if let Some(value) = read(record) {
-                    labels.read(record, |labels| add(labels, value));
+                    row.read_labels(record, |labels| add(labels, value));
                 }
             }
             (MetricSource::RecordEvent(read), _) => {
@@ -316,17 +266,48 @@ impl Prometheus {
             // The value was counted at the first output. The exemplar is attached at the end of the
             // request, because only then it is known whether the trace is sampled.
             (MetricSource::FirstOutput(read), Some(exemplar)) => {
-                read(record, &mut |labels, value| series.attach_exemplar(labels, value, exemplar));
+                if let Some(value) = read(record) {
+                    row.read_labels(record, |labels| {
+                        series.attach_exemplar(labels, value, *exemplar);
+                    });
+                }
             }
-            (MetricSource::RecordHistogram(labels, read), _) => {
+            (MetricSource::RecordHistogram(read), _) => {
                 let snapshot = read(record);
                 if snapshot.count > 0 {
-                    labels.read(record, |labels| {
-                        series.record_histogram(labels, &snapshot, exemplar);
+                    row.read_labels(record, |labels| {
+                        series.record_histogram(labels, &snapshot, exemplar.copied());
                     });
                 }
             }
             _ => {}
+        }
+    }
+}
+
+impl Sink for Prometheus {
+    fn first_output(&self, record: &RequestRecord) {
+        for position in &self.record_families {
+            let family = &self.families[*position];
+            if let MetricSource::FirstOutput(read) = family.row.read
+                && let Some(value) = read(record)
+            {
+                let mut series = family.writer();
+                family.row.read_labels(record, |labels| series.record(labels, value, None));
+            }
+        }
+    }
+
+    /// Adds the values of all records, metric by metric. Each metric is thus locked only once for
+    /// all records, and its series are loaded into the CPU cache only once.
+    fn finished(&self, records: &[&RequestRecord]) {
+        let exemplars: Vec<_> = records.iter().map(|it| Exemplar::from_record(it)).collect();
+        for position in &self.record_families {
+            let family = &self.families[*position];
+            let mut series = family.writer();
+            for (record, exemplar) in records.iter().zip(&exemplars) {
+                self.record_finished_in(family.row, &mut series, record, exemplar.as_ref());
+            }
         }
     }
 }

@@ -10,7 +10,6 @@ use hashbrown::HashTable;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokenweir_protocol::histogram::{BucketBounds, ExponentialHistogram, HistogramSnapshot};
 use tokenweir_protocol::mutex::lock;
-use tokenweir_request::slo::Objective;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// All series of one metric of the catalogue.
@@ -155,14 +154,9 @@ impl MetricFamily {
     }
 
     /// Calls `emit` with every value of the metric: with the accumulated values, or with the values that are
-    /// read from `status` and `objectives`.
-    pub(super) fn values(
-        &self,
-        status: &StatusSnapshot,
-        objectives: &[Objective],
-        emit: &mut dyn FnMut(FamilyValue<'_>),
-    ) {
-        let has_current = self.row.read_current(status, objectives, &mut |labels, value| {
+    /// read from `status`.
+    pub(super) fn values(&self, status: &StatusSnapshot, emit: &mut dyn FnMut(FamilyValue<'_>)) {
+        let has_current = self.row.read_current(status, &mut |labels, value| {
             emit(FamilyValue::Current(labels, value));
         });
         if !has_current {
@@ -192,7 +186,7 @@ impl MetricFamily {
             }
             text.push_str(name);
             text.push_str("=\"");
-            escape_label_value(value, &mut text);
+            escape(value, true, &mut text);
             text.push('"');
         }
         text
@@ -282,14 +276,14 @@ fn hash_labels<'l>(labels: impl Iterator<Item = &'l str>) -> u64 {
     labels.fold(0, |hash, label| xxh3_64_with_seed(label.as_bytes(), hash))
 }
 
-/// Appends a label value to `output`, with the escapes that both exposition formats require:
-/// backslashes, quotes and newlines. Other control characters are not escaped.
-fn escape_label_value(value: &str, output: &mut String) {
-    for character in value.chars() {
+/// Appends a label value or a help text to `output`, with the escapes that the exposition formats require:
+/// backslashes, newlines and, if `has_quotes`, quotes. Other control characters are not escaped.
+pub(super) fn escape(text: &str, has_quotes: bool, output: &mut String) {
+    for character in text.chars() {
         match character {
             '\\' => output.push_str("\\\\"),
-            '"' => output.push_str("\\\""),
             '\n' => output.push_str("\\n"),
+            '"' if has_quotes => output.push_str("\\\""),
             other => output.push(other),
         }
     }

@@ -109,8 +109,8 @@ fn text_shortened_by_redaction_still_ends_before_the_margin() {
 
 #[test]
 fn full_queue_drops_and_counts_only_records_that_are_logged() {
-    let job_queue = Arc::new(BatchQueue::new(BATCH_LINGER, 1));
-    let log = PayloadLog { job_queue, counters: Arc::default() };
+    let queue = PayloadQueue::without_thread(1);
+    let log = PayloadLog { queue, file_counters: Arc::default() };
     let text_for = PayloadConsumers { log: true, quality: false };
     let record = RequestRecord { prompt: Some(TextExcerpt::new(8)), text_for, ..streamed() };
     (0..3).for_each(|_| log.finished(&[&record]));

@@ -20,8 +20,7 @@ pub use model_trends::ModelQuality;
 pub use sample::QualitySampleCounts;
 pub use settings::QualitySettings;
 
-use super::batch_worker::BatchWorkerGuard;
-use super::payload_log::{self, PayloadSinkStartError};
+use super::payload_log::{self, PayloadQueue, PayloadQueueGuard, PayloadSinkStartError};
 use super::rotating_file::RotatingFile;
 use judge::QualityJudge;
 use model_trends::QualityTrends;
@@ -29,30 +28,21 @@ use sample::{QualityJob, QualitySampleCounters};
 use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
-use tokenweir_protocol::clock;
+use std::time::Instant;
+use tokenweir_net::supervise::BackgroundTask;
 use tokenweir_protocol::openai::Api;
-use tokenweir_request::batch_queue::BatchQueue;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{Outcome, RequestRecord};
 use tokio::sync::watch;
-use worker::QualityWorker;
+use worker::{JUDGE_BATCH_SIZE, QualityWorker};
 
 /// The sink that updates the quality trends and queues samples for the worker thread.
 pub struct QualityMonitor {
     trends: Arc<QualityTrends>,
     /// The queue of the worker thread that gets the sampled texts. `None`: no file and no judge are
     /// configured, so no texts are sampled.
-    job_queue: Option<Arc<BatchQueue<QualityJob>>>,
+    queue: Option<PayloadQueue<QualityJob>>,
     counters: Arc<QualitySampleCounters>,
-}
-
-/// Guard of the worker thread. Dropping the guard waits until the thread has processed the remaining samples.
-/// Samples that the thread has not begun to process within 1 s are dropped.
-pub struct QualityMonitorGuard {
-    /// Sends the shutdown deadline to the worker thread and to the judge client.
-    deadline_sender: watch::Sender<Option<Instant>>,
-    _worker: BatchWorkerGuard,
 }
 
 /// A snapshot of the quality of responses by model, and of the numbers of samples.
@@ -64,15 +54,6 @@ pub struct QualitySnapshot {
     pub samples: QualitySampleCounts,
 }
 
-/// Capacity of the queue, in samples. If the queue is full, further samples are dropped and
-/// counted.
-const MAX_QUEUED_SAMPLES: usize = 256;
-/// How long the first queued sample waits for further samples before they are processed together.
-const BATCH_LINGER: Duration = Duration::from_millis(50);
-/// Time for the queued samples at shutdown. Samples that the worker thread has not begun to process by then
-/// are dropped.
-const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
-
 // === impl QualityMonitor ===
 
 impl QualityMonitor {
@@ -83,44 +64,45 @@ impl QualityMonitor {
         settings: &QualitySettings,
         payload_settings: &payload_log::PayloadLogSettings,
         max_file_bytes: u64,
-    ) -> Result<Option<(Self, Option<QualityMonitorGuard>)>, PayloadSinkStartError> {
+    ) -> Result<Option<(Self, Option<PayloadQueueGuard>)>, PayloadSinkStartError> {
         if !settings.enabled {
             return Ok(None);
         }
         let trends = Arc::new(QualityTrends::new(settings.window, settings.baseline_window()));
         let counters = Arc::new(QualitySampleCounters::default());
         if settings.share() <= 0.0 {
-            return Ok(Some((Self { trends, job_queue: None, counters }, None)));
+            return Ok(Some((Self { trends, queue: None, counters }, None)));
         }
-        let (deadline_sender, deadline) = watch::channel(None);
+        let shutdown_deadline = watch::Sender::new(None);
         let open_file =
             |path| RotatingFile::open(path, max_file_bytes / 2, counters.file_counters.clone());
-        let create_judge =
-            |url: &String| QualityJudge::new(url, settings.judge_timeout, deadline.clone());
+        let create_judge = |url: &String| {
+            QualityJudge::new(url, settings.judge_timeout, shutdown_deadline.subscribe())
+        };
         let mut worker = QualityWorker {
             payload_settings: payload_settings.clone(),
             file: settings.file.as_deref().map(open_file).transpose()?,
             judge: settings.judge.as_ref().map(create_judge).transpose()?,
             trends: trends.clone(),
             counters: counters.clone(),
-            shutdown_deadline: deadline,
         };
-        let job_queue = Arc::new(BatchQueue::new(BATCH_LINGER, MAX_QUEUED_SAMPLES));
-        let process = move |queue: &_| worker.process_queued(queue);
-        let worker = BatchWorkerGuard::start(job_queue.clone(), Duration::MAX, process);
-        let guard = QualityMonitorGuard { deadline_sender, _worker: worker };
-        Ok(Some((Self { trends, job_queue: Some(job_queue), counters }, Some(guard))))
+        let process = move |jobs: &[QualityJob]| worker.process_batch(jobs);
+        let task = BackgroundTask::QualitySamples;
+        let (queue, guard) =
+            PayloadQueue::start(task, JUDGE_BATCH_SIZE, shutdown_deadline, process);
+        Ok(Some((Self { trends, queue: Some(queue), counters }, Some(guard))))
     }
 
     /// A snapshot of the quality of responses and of the numbers of samples at `now`.
     pub fn vitals(&self, now: Instant) -> QualitySnapshot {
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let QualitySampleCounters { done, dropped, judge_failed, file_counters } = &*self.counters;
+        let QualitySampleCounters { done, judge_failed, file_counters } = &*self.counters;
+        let dropped = self.queue.as_ref().map_or(0, PayloadQueue::dropped);
         QualitySnapshot {
             models: self.trends.snapshot(now),
             samples: QualitySampleCounts {
                 done: load(done).saturating_sub(load(&file_counters.failed)),
-                dropped: load(dropped) + load(&file_counters.failed),
+                dropped: dropped + load(&file_counters.failed),
                 judge_failed: load(judge_failed),
             },
         }
@@ -140,21 +122,9 @@ impl Sink for QualityMonitor {
             }
             self.trends.record_response(record);
             let prompt = record.prompt.as_ref().filter(|_| record.text_for.quality);
-            if let (Some(job_queue), Some(prompt)) = (&self.job_queue, prompt)
-                && job_queue.push(QualityJob::from_record(record, prompt.clone()), 1).is_err()
-            {
-                self.counters.dropped.fetch_add(1, Ordering::Relaxed);
+            if let (Some(queue), Some(prompt)) = (&self.queue, prompt) {
+                queue.push(QualityJob::from_record(record, prompt.clone()));
             }
         }
-    }
-}
-
-// === impl QualityMonitorGuard ===
-
-impl Drop for QualityMonitorGuard {
-    /// Sets the shutdown deadline of the worker thread. The field `_worker` is dropped after this
-    /// call, and its drop waits until the thread has ended.
-    fn drop(&mut self) {
-        self.deadline_sender.send_replace(Some(clock::now() + SHUTDOWN_TIMEOUT));
     }
 }

@@ -32,7 +32,6 @@ impl QualitySampleCounts {
 #[derive(Debug, Default)]
 pub(super) struct QualitySampleCounters {
     pub(super) done: AtomicU64,
-    pub(super) dropped: AtomicU64,
     pub(super) judge_failed: AtomicU64,
     pub(super) file_counters: Arc<RotatingFileCounters>,
 }

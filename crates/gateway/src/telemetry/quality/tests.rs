@@ -6,7 +6,9 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 use tokenweir_net::testing::TempFolder;
+use tokenweir_protocol::clock;
 use tokenweir_protocol::openai::TextExcerpt;
 use tokenweir_request::record::PayloadConsumers;
 use tokenweir_request::record::fixtures::streamed;
@@ -102,7 +104,7 @@ fn disabled_by_default_and_without_a_destination_no_text_is_sampled() {
     assert!(settings.share() <= 0.0);
     let enabled = QualitySettings { enabled: true, ..QualitySettings::default() };
     let (quality, guard) = QualityMonitor::start(&enabled, &texts(), 1 << 30).unwrap().unwrap();
-    assert!(guard.is_none() && quality.job_queue.is_none() && enabled.share() <= 0.0);
+    assert!(guard.is_none() && quality.queue.is_none() && enabled.share() <= 0.0);
 }
 
 #[test]
@@ -167,8 +169,8 @@ fn unreachable_judge_is_counted() {
 #[test]
 fn full_queue_drops_samples_and_counts_them() {
     let trends = Arc::new(QualityTrends::new(Duration::from_hours(1), Duration::from_hours(2)));
-    let job_queue = Some(Arc::new(BatchQueue::new(BATCH_LINGER, 1)));
-    let quality = QualityMonitor { trends, job_queue, counters: Arc::default() };
+    let queue = Some(PayloadQueue::without_thread(1));
+    let quality = QualityMonitor { trends, queue, counters: Arc::default() };
     (0..3).for_each(|_| quality.finished(&[&sampled("a", "b")]));
     assert_eq!(quality.vitals(clock::now()).samples.dropped, 2);
 }

@@ -9,11 +9,7 @@ use crate::telemetry::payload_log::PayloadLogSettings;
 use crate::telemetry::rotating_file::RotatingFile;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
-use tokenweir_net::supervise::{self, BackgroundTask};
 use tokenweir_protocol::clock;
-use tokenweir_request::batch_queue::BatchQueue;
-use tokio::sync::watch;
 
 /// The state of the worker thread.
 pub(super) struct QualityWorker {
@@ -25,27 +21,20 @@ pub(super) struct QualityWorker {
     pub(super) judge: Option<QualityJudge>,
     pub(super) trends: Arc<QualityTrends>,
     pub(super) counters: Arc<QualitySampleCounters>,
-    /// Instant from which samples are dropped. `None` until the gateway shuts down.
-    pub(super) shutdown_deadline: watch::Receiver<Option<Instant>>,
 }
 
 /// Maximum number of samples that the judge scores concurrently.
-const JUDGE_BATCH_SIZE: usize = 8;
+pub(super) const JUDGE_BATCH_SIZE: usize = 8;
 
 impl QualityWorker {
-    /// Processes the queued samples.
-    pub(super) fn process_queued(&mut self, job_queue: &BatchQueue<QualityJob>) {
-        for jobs in job_queue.take_batch().chunks(JUDGE_BATCH_SIZE) {
-            let process = || self.process_batch(jobs);
-            if supervise::catch_panic(BackgroundTask::QualitySamples, process).is_none() {
-                self.counters.dropped.fetch_add(jobs.len() as u64, Ordering::Relaxed);
-            }
-        }
-    }
-
-    fn process_batch(&mut self, jobs: &[QualityJob]) {
-        let samples: Vec<QualitySample<'_>> =
-            jobs.iter().filter_map(|job| self.prepare_sample(job)).collect();
+    /// Redacts samples, and scores and writes them.
+    pub(super) fn process_batch<'a>(&mut self, jobs: &'a [QualityJob]) {
+        let redact = |job: &'a QualityJob| QualitySample {
+            payload: self.payload_settings.redact_texts(&job.texts),
+            metadata: &job.metadata,
+            score: None,
+        };
+        let samples: Vec<QualitySample<'_>> = jobs.iter().map(redact).collect();
         let scores = match &self.judge {
             Some(judge) => judge.score_all(&samples),
             None => vec![None; samples.len()],
@@ -62,16 +51,5 @@ impl QualityWorker {
             let counter = if is_judge_failed { &counters.judge_failed } else { &counters.done };
             counter.fetch_add(1, Ordering::Relaxed);
         }
-    }
-
-    /// Redacts the texts of a sample. `None`: the sample was dropped and counted, because the
-    /// shutdown deadline has passed.
-    fn prepare_sample<'a>(&mut self, job: &'a QualityJob) -> Option<QualitySample<'a>> {
-        if self.shutdown_deadline.borrow().is_some_and(|deadline| clock::now() >= deadline) {
-            self.counters.dropped.fetch_add(1, Ordering::Relaxed);
-            return None;
-        }
-        let payload = self.payload_settings.redact_texts(&job.texts);
-        Some(QualitySample { payload, metadata: &job.metadata, score: None })
     }
 }

@@ -118,19 +118,44 @@ impl RequestStatsWindow {
         }
     }
 
-    pub(super) fn merge(&mut self, other: &Self) {
-        let (sums, counts) = (&mut self.counts, &other.counts);
-        sums.requests += counts.requests;
-        sums.failed += counts.failed;
-        sums.refused += counts.refused;
-        sums.client_disconnects += counts.client_disconnects;
-        sums.slow_output += counts.slow_output;
-        sums.output_tokens += counts.output_tokens;
-        add_counts(&mut sums.gateway_client_errors, &counts.gateway_client_errors);
-        add_counts(&mut sums.backend_client_errors, &counts.backend_client_errors);
+    /// Adds the numbers of requests and tokens of another window.
+    pub(super) fn merge_counts(&mut self, other: &Self) {
+        let sums = &mut self.counts;
+        let LastMinute {
+            requests,
+            failed,
+            refused,
+            gateway_client_errors,
+            backend_client_errors,
+            slow_output,
+            client_disconnects,
+            output_tokens,
+            // These are not set.
+            seconds: _,
+            slow: _,
+            objectives: _,
+            ttft: _,
+            first_answer: _,
+            itl: _,
+            e2e: _,
+            by_backend: _,
+        } = &other.counts;
+        sums.requests += requests;
+        sums.failed += failed;
+        sums.refused += refused;
+        sums.client_disconnects += client_disconnects;
+        sums.slow_output += slow_output;
+        sums.output_tokens += output_tokens;
+        add_counts(&mut sums.gateway_client_errors, gateway_client_errors);
+        add_counts(&mut sums.backend_client_errors, backend_client_errors);
         for (cause, count) in &other.slow {
             *self.slow.entry(*cause).or_default() += count;
         }
+    }
+
+    /// Adds the counts and the latencies of another window.
+    pub(super) fn merge(&mut self, other: &Self) {
+        self.merge_counts(other);
         self.objectives.resize(self.objectives.len().max(other.objectives.len()), [0; 2]);
         for (merged, counts) in self.objectives.iter_mut().zip(&other.objectives) {
             *merged = [merged[0] + counts[0], merged[1] + counts[1]];

@@ -60,7 +60,7 @@ impl Wake for WakeCounter {
 fn stream_info(accepted: Instant) -> StreamInfo {
     StreamInfo {
         request_id: RequestId::from_headers(&HeaderMap::new(), 1),
-        model: ModelLabel::known("tiny".into()),
+        model: ModelLabel::Known("tiny".into()),
         backend: Some(BackendId::new("vllm-0")),
         caller: None,
         client: std::net::Ipv4Addr::LOCALHOST.into(),

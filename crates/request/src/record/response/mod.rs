@@ -7,8 +7,7 @@ mod observed_response;
 
 pub use chunk_timings::{ChunkGap, ChunkTimings};
 pub use observed_response::{ObservedResponse, RecordedObservations, ResponseBuckets};
-pub(super) use outcome::termination_reason;
 pub use outcome::{
-    Outcome, TERMINATION_REASONS, Termination, TerminationInitiator, UninspectedReason,
+    Outcome, Termination, TerminationInitiator, TerminationReason, UninspectedReason,
     UsageEventOutcome, UsageLayout, UsageSource,
 };

@@ -72,6 +72,47 @@ named_enum! {
 }
 
 named_enum! {
+    /// How a request ended: its outcome, and how the response ended where that adds information.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum TerminationReason {
+        /// The response was complete.
+        Ok = "ok",
+        /// The client disconnected, or did not read in time, after the end of a complete response.
+        OkClientDisconnected = "ok_client_disconnected_after_end",
+        /// The client disconnected.
+        ClientCancelled = "client_cancelled",
+        /// The client did not read the response in time.
+        ClientWriteTimeout = "client_write_timeout",
+        /// The API key of the client was removed.
+        ClientKeyRevoked = "client_key_revoked",
+        /// [`Outcome::ClientError`].
+        ClientError = "client_error",
+        /// [`Outcome::UpstreamError`].
+        UpstreamStatus = "upstream_status",
+        /// [`Outcome::StreamError`].
+        InBandError = "inband_error",
+        /// [`Outcome::Aborted`].
+        UpstreamAbort = "upstream_abort",
+        /// The body ended regularly, and a part of the response was missing.
+        TruncatedClean = "truncated_clean",
+        /// The connection to the backend broke.
+        TruncatedCut = "truncated_cut",
+        /// The backend did not send the response head in time.
+        TimeoutHeaders = "timeout_headers",
+        /// The backend did not send the first output in time.
+        TimeoutFirstOutput = "timeout_first_output",
+        /// The backend did not send the next output in time.
+        TimeoutIdle = "timeout_idle",
+        /// The request took longer than its total timeout.
+        TimeoutTotal = "timeout_total",
+        /// [`Outcome::Rejected`].
+        GatewayReject = "gateway_reject",
+        /// [`Outcome::Shutdown`].
+        GatewayShutdown = "gateway_shutdown",
+    }
+}
+
+named_enum! {
     /// Accuracy of the output token count.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
     pub enum UsageSource {
@@ -163,78 +204,30 @@ impl Termination {
     }
 }
 
-/// The values of [`RequestRecord::ending`](crate::record::RequestRecord::ending).
-pub const TERMINATION_REASONS: &[&str] = &[
-    "ok",
-    "ok_client_disconnected_after_end",
-    "client_cancelled",
-    "client_write_timeout",
-    "client_key_revoked",
-    "client_error",
-    "upstream_status",
-    "inband_error",
-    "upstream_abort",
-    "truncated_clean",
-    "truncated_cut",
-    "timeout_headers",
-    "timeout_first_output",
-    "timeout_idle",
-    "timeout_total",
-    "gateway_reject",
-    "gateway_shutdown",
-];
+// === impl TerminationReason ===
 
-/// The termination reason: the outcome, and how the response ended where that adds information.
-pub(in crate::record) fn termination_reason(
-    outcome: Outcome,
-    termination: Termination,
-) -> &'static str {
-    match (outcome, termination) {
-        (Outcome::Ok, Termination::ClientDisconnected | Termination::WriteTimeout) => {
-            "ok_client_disconnected_after_end"
-        }
-        (Outcome::Ok, _) => "ok",
-        (Outcome::Cancelled, Termination::WriteTimeout) => "client_write_timeout",
-        (Outcome::Cancelled, Termination::KeyRevoked) => "client_key_revoked",
-        (Outcome::Cancelled, _) => "client_cancelled",
-        (Outcome::ClientError, _) => "client_error",
-        (Outcome::Rejected, _) => "gateway_reject",
-        (Outcome::UpstreamError, _) => "upstream_status",
-        (Outcome::StreamError, _) => "inband_error",
-        (Outcome::Aborted, _) => "upstream_abort",
-        (Outcome::Truncated, Termination::UpstreamReset) => "truncated_cut",
-        (Outcome::Truncated, _) => "truncated_clean",
-        (Outcome::Timeout, Termination::IdleTimeout) => "timeout_idle",
-        (Outcome::Timeout, Termination::TotalTimeout) => "timeout_total",
-        (Outcome::Timeout, _) => "timeout_headers",
-        (Outcome::Shutdown, _) => "gateway_shutdown",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_termination_reason_is_in_the_list() {
-        let terminations = [
-            Termination::Complete,
-            Termination::UpstreamReset,
-            Termination::ClientDisconnected,
-            Termination::WriteTimeout,
-            Termination::LocalReply,
-            Termination::IdleTimeout,
-            Termination::TotalTimeout,
-            Termination::KeyRevoked,
-            Termination::Shutdown,
-        ];
-        for outcome in Outcome::ALL {
-            for termination in terminations {
-                assert!(
-                    TERMINATION_REASONS.contains(&termination_reason(outcome, termination)),
-                    "{outcome:?} {termination:?}"
-                );
+impl TerminationReason {
+    /// The reason for this outcome and this end of the response.
+    pub(in crate::record) const fn of(outcome: Outcome, termination: Termination) -> Self {
+        match (outcome, termination) {
+            (Outcome::Ok, Termination::ClientDisconnected | Termination::WriteTimeout) => {
+                Self::OkClientDisconnected
             }
+            (Outcome::Ok, _) => Self::Ok,
+            (Outcome::Cancelled, Termination::WriteTimeout) => Self::ClientWriteTimeout,
+            (Outcome::Cancelled, Termination::KeyRevoked) => Self::ClientKeyRevoked,
+            (Outcome::Cancelled, _) => Self::ClientCancelled,
+            (Outcome::ClientError, _) => Self::ClientError,
+            (Outcome::Rejected, _) => Self::GatewayReject,
+            (Outcome::UpstreamError, _) => Self::UpstreamStatus,
+            (Outcome::StreamError, _) => Self::InBandError,
+            (Outcome::Aborted, _) => Self::UpstreamAbort,
+            (Outcome::Truncated, Termination::UpstreamReset) => Self::TruncatedCut,
+            (Outcome::Truncated, _) => Self::TruncatedClean,
+            (Outcome::Timeout, Termination::IdleTimeout) => Self::TimeoutIdle,
+            (Outcome::Timeout, Termination::TotalTimeout) => Self::TimeoutTotal,
+            (Outcome::Timeout, _) => Self::TimeoutHeaders,
+            (Outcome::Shutdown, _) => Self::GatewayShutdown,
         }
     }
 }

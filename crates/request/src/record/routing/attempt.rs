@@ -2,7 +2,7 @@
 
 use crate::continuation::{ContinuationRefusal, InterruptionCause};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::named_enum;
 use tokenweir_routing::resilience::FailureKind;
@@ -41,6 +41,12 @@ impl Continuation {
 }
 
 impl Attempt {
+    /// Time from sending the request to the failure of the attempt or the end of the response. `None`: the
+    /// attempt has not ended.
+    pub fn took(&self) -> Option<Duration> {
+        Some(self.ended?.saturating_duration_since(self.started))
+    }
+
     /// The kind of the failure. `None`: the attempt did not fail, or its client ended it.
     pub fn failure_kind(&self) -> Option<FailureKind> {
         FailureKind::ALL.into_iter().find(|kind| self.failure == Some(kind.as_str()))

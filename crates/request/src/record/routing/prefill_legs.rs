@@ -1,7 +1,6 @@
 //! The prefill legs of a request: the requests that let another backend compute its prompt.
 
 use super::attempt::Attempt;
-use std::time::Duration;
 use tokenweir_engine::prefill_leg::PrefillSkip;
 
 /// The prefill legs of a request. A record has them only if an attempt went to a backend that serves decode
@@ -18,12 +17,4 @@ pub struct PrefillLegs {
     /// Whether the backend of the last attempt got the KV transfer parameters of a prefill leg, so another
     /// backend computed the prompt.
     pub is_used: bool,
-}
-
-impl PrefillLegs {
-    /// Sum of the times of all prefill legs that ended.
-    pub fn took(&self) -> Duration {
-        let took = |leg: &Attempt| leg.ended?.checked_duration_since(leg.started);
-        self.sent.iter().filter_map(took).sum()
-    }
 }

@@ -4,7 +4,6 @@
 
 use crate::telemetry::metric::{BackendEmitter, MetricDescriptor, MetricLabel, MetricSource};
 use tokenweir_engine::gpu::{GpuValues, THROTTLE_CAUSES, ThrottleReason};
-use tokenweir_protocol::metric_kind::MetricKind;
 
 /// The label that names the exporter that reports a GPU.
 const EXPORTER: MetricLabel = MetricLabel::variable(
@@ -55,72 +54,66 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         "Code of the last XID error of the GPU. 0: none since the start of the driver.",
         |gpu, emit| emit(&[], gpu.last_xid),
     ),
-    MetricDescriptor {
-        name: "tokenweir_gpu_temperature_celsius",
-        help: "Temperature of the GPU or of its memory.",
-        kind: MetricKind::Gauge,
-        labels: &[MetricLabel::BACKEND, EXPORTER, GPU, SENSOR],
-        read: MetricSource::Gpu(|gpu, emit| {
+    MetricDescriptor::new(
+        "tokenweir_gpu_temperature_celsius",
+        "Temperature of the GPU or of its memory.",
+        &[MetricLabel::BACKEND, EXPORTER, GPU, SENSOR],
+        MetricSource::Gpu(|gpu, emit| {
             emit(&["gpu"], gpu.temperature_celsius);
             emit(&["memory"], gpu.memory_temperature_celsius);
         }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_gpu_throttle_active",
-        help: "1 while the GPU lowers its clock, by reason. The reasons power_cap and sync_boost are normal under full load.",
-        kind: MetricKind::Gauge,
-        labels: &[MetricLabel::BACKEND, EXPORTER, GPU, REASON],
-        read: MetricSource::Gpu(|gpu, emit| {
+    ),
+    MetricDescriptor::new(
+        "tokenweir_gpu_throttle_active",
+        "1 while the GPU lowers its clock, by reason. The reasons power_cap and sync_boost are normal under full load.",
+        &[MetricLabel::BACKEND, EXPORTER, GPU, REASON],
+        MetricSource::Gpu(|gpu, emit| {
             let Some(reasons) = gpu.throttle_reasons else { return };
             for reason in ThrottleReason::ALL {
                 emit(&[reason.as_str()], Some(f64::from(reasons.has(reason))));
             }
         }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_gpu_throttled_seconds_total",
-        help: "Time in which the GPU lowered its clock, by cause.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::BACKEND, EXPORTER, GPU, CAUSE],
-        read: MetricSource::Gpu(|gpu, emit| {
+    ),
+    MetricDescriptor::new(
+        "tokenweir_gpu_throttled_seconds_total",
+        "Time in which the GPU lowered its clock, by cause.",
+        &[MetricLabel::BACKEND, EXPORTER, GPU, CAUSE],
+        MetricSource::Gpu(|gpu, emit| {
             for (cause, seconds) in THROTTLE_CAUSES.iter().zip(gpu.throttled_seconds) {
                 emit(&[cause], seconds);
             }
         }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_gpu_memory_errors_total",
-        help: "Memory errors (ECC) of the GPU since the start of the driver.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::BACKEND, EXPORTER, GPU, ERROR_TYPE],
-        read: MetricSource::Gpu(|gpu, emit| {
+    ),
+    MetricDescriptor::new(
+        "tokenweir_gpu_memory_errors_total",
+        "Memory errors (ECC) of the GPU since the start of the driver.",
+        &[MetricLabel::BACKEND, EXPORTER, GPU, ERROR_TYPE],
+        MetricSource::Gpu(|gpu, emit| {
             emit(&["corrected"], gpu.corrected_errors);
             emit(&["uncorrected"], gpu.uncorrected_errors);
         }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_gpu_exporter_scrape_age_seconds",
-        help: "Age of the last successful scrape of the GPU exporter. NaN: no scrape has succeeded.",
-        kind: MetricKind::Gauge,
-        labels: &[EXPORTER],
-        read: MetricSource::Status(|status, emit| {
+    ),
+    MetricDescriptor::new(
+        "tokenweir_gpu_exporter_scrape_age_seconds",
+        "Age of the last successful scrape of the GPU exporter. NaN: no scrape has succeeded.",
+        &[EXPORTER],
+        MetricSource::Status(|status, emit| {
             for exporter in &status.gpu_exporters {
                 emit(&[&exporter.exporter], exporter.scrape_age_seconds.unwrap_or(f64::NAN));
             }
         }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_gpu_exporter_gpus",
-        help: "GPUs and MIG instances on the page of the GPU exporter, by whether a backend owns them.",
-        kind: MetricKind::Gauge,
-        labels: &[EXPORTER, ASSIGNMENT],
-        read: MetricSource::Status(|status, emit| {
+    ),
+    MetricDescriptor::new(
+        "tokenweir_gpu_exporter_gpus",
+        "GPUs and MIG instances on the page of the GPU exporter, by whether a backend owns them.",
+        &[EXPORTER, ASSIGNMENT],
+        MetricSource::Status(|status, emit| {
             for exporter in &status.gpu_exporters {
                 emit(&[&exporter.exporter, "assigned"], exporter.assigned as f64);
                 emit(&[&exporter.exporter, "unassigned"], exporter.unassigned.len() as f64);
             }
         }),
-    },
+    ),
 ];
 
 /// Defines a gauge that has one series for each GPU.
@@ -129,6 +122,6 @@ const fn gauge(
     help: &'static str,
     read: fn(&GpuValues, BackendEmitter<'_>),
 ) -> MetricDescriptor {
-    let (kind, read) = (MetricKind::Gauge, MetricSource::Gpu(read));
-    MetricDescriptor { name, help, kind, labels: &[MetricLabel::BACKEND, EXPORTER, GPU], read }
+    let labels = &[MetricLabel::BACKEND, EXPORTER, GPU];
+    MetricDescriptor::new(name, help, labels, MetricSource::Gpu(read))
 }

@@ -8,9 +8,7 @@
 mod gpus;
 
 use crate::telemetry::metric::{MetricDescriptor, MetricLabel, MetricSource};
-use crate::telemetry::status::BackendStatusSnapshot;
-use tokenweir_engine::dialect::{CACHE_SOURCES, EngineLoad};
-use tokenweir_protocol::metric_kind::MetricKind;
+use tokenweir_engine::dialect::CACHE_SOURCES;
 
 /// The metrics of GPUs.
 pub(super) const GPU_ROWS: &[MetricDescriptor] = gpus::ROWS;
@@ -23,23 +21,21 @@ const CACHE_SOURCE: MetricLabel = MetricLabel::fixed("source", || CACHE_SOURCES.
 const DIRECTION: MetricLabel = MetricLabel::fixed("type", || vec!["input", "output"]);
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
-    MetricDescriptor {
-        name: "tokenweir_engine_tokens_total",
-        help: "Tokens that the engine counted for the requests of all its clients. Input includes cached tokens.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::BACKEND, DIRECTION],
-        read: MetricSource::BackendValues(|backend, emit| {
-            let Some(load) = load(backend) else { return };
+    MetricDescriptor::new(
+        "tokenweir_engine_tokens_total",
+        "Tokens that the engine counted for the requests of all its clients. Input includes cached tokens.",
+        &[MetricLabel::BACKEND, DIRECTION],
+        MetricSource::BackendValues(|backend, emit| {
+            let Some(load) = &backend.engine else { return };
             emit(&["input"], load.prompt_tokens);
             emit(&["output"], load.generation_tokens);
         }),
-    },
-    MetricDescriptor {
-        name: "tokenweir_backend_tokens_total",
-        help: "Tokens of the backend's responses, as this gateway counted or estimated them. More than tokenweir_engine_tokens_total: a count is wrong.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::BACKEND, DIRECTION],
-        read: MetricSource::Record(|record, emit| {
+    ),
+    MetricDescriptor::new(
+        "tokenweir_backend_tokens_total",
+        "Tokens of the backend's responses, as this gateway counted or estimated them. More than tokenweir_engine_tokens_total: a count is wrong.",
+        &[MetricLabel::BACKEND, DIRECTION],
+        MetricSource::Record(|record, emit| {
             let Some(backend) = record.backend() else { return };
             let input = record.observed.usage.input;
             for (direction, tokens) in [("input", input), ("output", record.output_tokens())] {
@@ -48,173 +44,161 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
                 }
             }
         }),
-    },
-    MetricDescriptor::backend_counter(
+    ),
+    MetricDescriptor::of_backend(
         "tokenweir_engine_prefix_cache_queries_total",
         "Prompt tokens that the engine looked up in its prefix cache.",
-        |backend| load(backend)?.prefix_queries,
+        |backend| backend.engine?.prefix_queries,
     ),
-    MetricDescriptor::backend_counter(
+    MetricDescriptor::of_backend(
         "tokenweir_engine_prefix_cache_hits_total",
         "Prompt tokens that the engine found in its prefix cache.",
-        |backend| load(backend)?.prefix_hits,
+        |backend| backend.engine?.prefix_hits,
     ),
-    MetricDescriptor {
-        name: "tokenweir_engine_cached_prompt_tokens_total",
-        help: "Prompt tokens that the engine found in a cache, by the cache that supplied them.",
-        kind: MetricKind::Counter,
-        labels: &[MetricLabel::BACKEND, CACHE_SOURCE],
-        read: MetricSource::BackendValues(|backend, emit| {
-            let Some(load) = load(backend) else { return };
+    MetricDescriptor::new(
+        "tokenweir_engine_cached_prompt_tokens_total",
+        "Prompt tokens that the engine found in a cache, by the cache that supplied them.",
+        &[MetricLabel::BACKEND, CACHE_SOURCE],
+        MetricSource::BackendValues(|backend, emit| {
+            let Some(load) = &backend.engine else { return };
             for (source, tokens) in CACHE_SOURCES.iter().zip(load.cached_by_source) {
                 emit(&[source], tokens);
             }
         }),
-    },
-    MetricDescriptor::backend_counter(
+    ),
+    MetricDescriptor::of_backend(
         "tokenweir_engine_first_token_seconds_total",
         "Sum of the times to first token that the engine measured, from the arrival of each request.",
-        |backend| load(backend)?.first_token_seconds,
+        |backend| backend.engine?.first_token_seconds,
     ),
-    MetricDescriptor::backend_counter(
+    MetricDescriptor::of_backend(
         "tokenweir_engine_first_tokens_total",
         "Requests whose time tokenweir_engine_first_token_seconds_total contains.",
-        |backend| load(backend)?.first_tokens,
+        |backend| backend.engine?.first_tokens,
     ),
-    MetricDescriptor::backend_counter(
+    MetricDescriptor::of_backend(
         "tokenweir_engine_queue_seconds_total",
         "Sum of the times that requests waited in the engine's queue.",
-        |backend| load(backend)?.queue_seconds,
+        |backend| backend.engine?.queue_seconds,
     ),
-    MetricDescriptor::backend_counter(
+    MetricDescriptor::of_backend(
         "tokenweir_engine_queued_requests_total",
         "Requests whose time tokenweir_engine_queue_seconds_total contains.",
-        |backend| load(backend)?.queued,
+        |backend| backend.engine?.queued,
     ),
-    MetricDescriptor::backend_counter(
+    MetricDescriptor::of_backend(
         "tokenweir_engine_prefill_seconds_total",
         "Sum of the times that the engine computed prompts.",
-        |backend| load(backend)?.prefill_seconds,
+        |backend| backend.engine?.prefill_seconds,
     ),
-    MetricDescriptor::backend_counter(
+    MetricDescriptor::of_backend(
         "tokenweir_engine_prefilled_requests_total",
         "Requests whose time tokenweir_engine_prefill_seconds_total contains.",
-        |backend| load(backend)?.prefilled,
+        |backend| backend.engine?.prefilled,
     ),
-    MetricDescriptor::backend_counter(
+    MetricDescriptor::of_backend(
         "tokenweir_engine_inter_token_seconds_total",
         "Sum of the times between two tokens of a request that the engine measured.",
-        |backend| load(backend)?.gap_seconds,
+        |backend| backend.engine?.gap_seconds,
     ),
-    MetricDescriptor::backend_counter(
+    MetricDescriptor::of_backend(
         "tokenweir_engine_inter_token_gaps_total",
         "Times between two tokens that tokenweir_engine_inter_token_seconds_total contains.",
-        |backend| load(backend)?.gaps,
+        |backend| backend.engine?.gaps,
     ),
-    MetricDescriptor::backend_counter(
+    MetricDescriptor::of_backend(
         "tokenweir_engine_kv_block_lifetime_seconds_total",
         "Sum of the times from the allocation of a KV block to its eviction (vLLM: --kv-cache-metrics).",
-        |backend| load(backend)?.kv_blocks.lifetime[0],
+        |backend| backend.engine?.kv_blocks.lifetime[0],
     ),
-    MetricDescriptor::backend_counter(
+    MetricDescriptor::of_backend(
         "tokenweir_engine_kv_block_lifetime_count_total",
         "KV blocks whose time tokenweir_engine_kv_block_lifetime_seconds_total contains.",
-        |backend| load(backend)?.kv_blocks.lifetime[1],
+        |backend| backend.engine?.kv_blocks.lifetime[1],
     ),
-    MetricDescriptor::backend_counter(
+    MetricDescriptor::of_backend(
         "tokenweir_engine_kv_block_idle_seconds_total",
         "Sum of the times from the last use of a KV block to its eviction (vLLM: --kv-cache-metrics).",
-        |backend| load(backend)?.kv_blocks.idle[0],
+        |backend| backend.engine?.kv_blocks.idle[0],
     ),
-    MetricDescriptor::backend_counter(
+    MetricDescriptor::of_backend(
         "tokenweir_engine_kv_block_idle_count_total",
         "KV blocks whose time tokenweir_engine_kv_block_idle_seconds_total contains.",
-        |backend| load(backend)?.kv_blocks.idle[1],
+        |backend| backend.engine?.kv_blocks.idle[1],
     ),
-    MetricDescriptor::backend_counter(
+    MetricDescriptor::of_backend(
         "tokenweir_engine_kv_block_reuse_gap_seconds_total",
         "Sum of the times between two uses of a KV block (vLLM: --kv-cache-metrics).",
-        |backend| load(backend)?.kv_blocks.reuse_gap[0],
+        |backend| backend.engine?.kv_blocks.reuse_gap[0],
     ),
-    MetricDescriptor::backend_counter(
+    MetricDescriptor::of_backend(
         "tokenweir_engine_kv_block_reuse_gap_count_total",
         "Gaps that tokenweir_engine_kv_block_reuse_gap_seconds_total contains.",
-        |backend| load(backend)?.kv_blocks.reuse_gap[1],
+        |backend| backend.engine?.kv_blocks.reuse_gap[1],
     ),
-    MetricDescriptor {
-        name: "tokenweir_engine_waiting_requests",
-        help: "Requests waiting in the engine: for capacity, or deferred by a passing constraint such as a LoRA adapter.",
-        kind: MetricKind::Gauge,
-        labels: &[MetricLabel::BACKEND, WAITING_REASON],
-        read: MetricSource::BackendValues(|backend, emit| {
-            let Some(load) = load(backend) else { return };
+    MetricDescriptor::new(
+        "tokenweir_engine_waiting_requests",
+        "Requests waiting in the engine: for capacity, or deferred by a passing constraint such as a LoRA adapter.",
+        &[MetricLabel::BACKEND, WAITING_REASON],
+        MetricSource::BackendValues(|backend, emit| {
+            let Some(load) = &backend.engine else { return };
             emit(&["capacity"], load.waiting_capacity);
             emit(&["deferred"], load.waiting_deferred);
         }),
-    },
-    MetricDescriptor::backend_or_leaving(
+    ),
+    MetricDescriptor::of_backend(
         "tokenweir_engine_swapped_requests",
         "Requests whose KV blocks the engine has moved to CPU memory (vLLM with engine V0).",
-        MetricKind::Gauge,
-        |backend| load(backend)?.swapped,
+        |backend| backend.engine?.swapped,
     ),
-    MetricDescriptor::backend_or_leaving(
+    MetricDescriptor::of_backend(
         "tokenweir_engine_cpu_cache_usage_ratio",
         "Share of the CPU KV cache in use (vLLM with engine V0).",
-        MetricKind::Gauge,
-        |backend| load(backend)?.cpu_cache_usage,
+        |backend| backend.engine?.cpu_cache_usage,
     ),
-    MetricDescriptor::backend_or_leaving(
+    MetricDescriptor::of_backend(
         "tokenweir_engine_kv_capacity_tokens",
         "Capacity of the engine's KV cache in tokens.",
-        MetricKind::Gauge,
-        |backend| load(backend)?.capacity().map(|tokens| tokens as f64),
+        |backend| backend.engine?.capacity().map(|tokens| tokens as f64),
     ),
-    MetricDescriptor::backend_counter(
+    MetricDescriptor::of_backend(
         "tokenweir_engine_admission_rejections_total",
         "Requests that the engine rejected because its own queue limit was reached.",
-        |backend| load(backend)?.admission_rejections,
+        |backend| backend.engine?.admission_rejections,
     ),
-    MetricDescriptor::backend_counter(
+    MetricDescriptor::of_backend(
         "tokenweir_engine_corrupted_requests_total",
         "Requests with NaN in the logits of the engine.",
-        |backend| load(backend)?.corrupted,
+        |backend| backend.engine?.corrupted,
     ),
-    MetricDescriptor::backend_counter(
+    MetricDescriptor::of_backend(
         "tokenweir_engine_drafts_total",
         "Drafts that speculative decoding proposed.",
-        |backend| load(backend)?.drafts,
+        |backend| backend.engine?.drafts,
     ),
-    MetricDescriptor::backend_counter(
+    MetricDescriptor::of_backend(
         "tokenweir_engine_draft_tokens_total",
         "Tokens that speculative decoding proposed.",
-        |backend| load(backend)?.draft_tokens,
+        |backend| backend.engine?.draft_tokens,
     ),
-    MetricDescriptor::backend_counter(
+    MetricDescriptor::of_backend(
         "tokenweir_engine_accepted_tokens_total",
         "Proposed tokens of speculative decoding that the engine accepted.",
-        |backend| load(backend)?.accepted_tokens,
+        |backend| backend.engine?.accepted_tokens,
     ),
-    MetricDescriptor::backend_or_leaving(
+    MetricDescriptor::of_backend(
         "tokenweir_backend_gpus",
         "GPUs of the backend, from the configuration.",
-        MetricKind::Gauge,
-        |backend| backend.gpu_cost[0].filter(|_| backend.is_registered()),
+        |backend| backend.gpu_cost[0],
     ),
-    MetricDescriptor::backend_or_leaving(
+    MetricDescriptor::of_backend(
         "tokenweir_backend_price_per_hour",
         "Price of all GPUs of the backend for one hour.",
-        MetricKind::Gauge,
-        |backend| backend.gpu_cost[1].filter(|_| backend.is_registered()),
+        |backend| backend.gpu_cost[1],
     ),
-    MetricDescriptor::backend_counter(
+    MetricDescriptor::of_backend(
         "tokenweir_engine_restarts_total",
         "Restarts of the backend's process that this gateway detected.",
         |backend| Some(backend.restarts as f64),
     ),
 ];
-
-/// The load that the engine of a registered backend reported last.
-fn load(backend: &BackendStatusSnapshot) -> Option<&EngineLoad> {
-    backend.engine.as_ref().filter(|_| backend.is_registered())
-}

@@ -1,10 +1,9 @@
 //! Writes the metrics page in the formats that Prometheus reads: the text format 0.0.4, OpenMetrics
 //! 1.0, which has exemplars, and messages of Protocol Buffers, which have native histograms.
 
-pub(super) mod protobuf;
-
 use super::exemplar::Exemplar;
-use super::series::SeriesPoint;
+use super::protobuf;
+use super::series::{SeriesPoint, escape};
 use std::fmt::Write;
 use tokenweir_protocol::metric_kind::MetricKind;
 
@@ -95,14 +94,7 @@ impl ExpositionWriter {
         // In OpenMetrics the suffix `_total` is part of the sample name, not of the metric name.
         let metric_name = name.strip_suffix("_total").filter(|_| is_open_metrics).unwrap_or(name);
         let _ = write!(self.text, "# HELP {metric_name} ");
-        for character in help.chars() {
-            match character {
-                '\\' => self.text.push_str("\\\\"),
-                '\n' => self.text.push_str("\\n"),
-                '"' if is_open_metrics => self.text.push_str("\\\""),
-                other => self.text.push(other),
-            }
-        }
+        escape(help, is_open_metrics, &mut self.text);
         let _ = writeln!(self.text, "\n# TYPE {metric_name} {}", kind.as_str());
     }
 

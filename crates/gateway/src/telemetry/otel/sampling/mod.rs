@@ -78,7 +78,7 @@ impl TailSampler {
         let mut latencies_by_model = lock(&self.latencies_by_model);
         let has_own_entry = latencies_by_model.len() < MAX_TRACKED_MODELS - 1
             || latencies_by_model.contains_key(&record.model);
-        let model = if has_own_entry { record.model.clone() } else { ModelLabel::unknown() };
+        let model = if has_own_entry { record.model.clone() } else { ModelLabel::Unknown };
         let latencies = latencies_by_model.entry(model).or_default();
         let is_late =
             first_token.is_some_and(|ttft| latencies.first_token.record_exceeds_p99(ttft, now));
@@ -251,7 +251,7 @@ mod tests {
         let late = record_with_timings(300, 500, begin);
         assert_eq!(tail.sample(&late), Some(SampleReason::SlowFirstToken));
         assert_eq!(tail.sample(&record_with_timings(100, 900, begin)), Some(SampleReason::Slow));
-        let other_model = ModelLabel::known("large".into());
+        let other_model = ModelLabel::Known("large".into());
         let other_record =
             RequestRecord { model: other_model, ..record_with_timings(300, 900, begin) };
         assert_eq!(tail.sample(&other_record), None);
@@ -261,7 +261,7 @@ mod tests {
     fn tracked_models_are_bounded() {
         let tail = TailSampler::default();
         for n in 0..1_000 {
-            let model = ModelLabel::known(format!("model-{n}").into());
+            let model = ModelLabel::Known(format!("model-{n}").into());
             tail.sample(&RequestRecord { model, ..typical_record() });
         }
         assert_eq!(tail.latencies_by_model.lock().unwrap().len(), MAX_TRACKED_MODELS);

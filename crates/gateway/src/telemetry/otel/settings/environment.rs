@@ -76,11 +76,6 @@ impl OtelEnvironment<'_> {
         names.iter().find_map(|name| Some((*name, self.get(name)?)))
     }
 
-    /// Whether `OTEL_SDK_DISABLED` disables all signals.
-    pub(super) fn is_disabled(&self) -> bool {
-        self.get(SDK_DISABLED_VARIABLE).is_some_and(|value| value.eq_ignore_ascii_case("true"))
-    }
-
     /// The OTLP transport. The default is gRPC.
     pub(super) fn protocol(&self) -> Result<OtlpProtocol, OtelSettingsError> {
         let Some((name, value)) = self.first(&PROTOCOL_VARIABLES) else {

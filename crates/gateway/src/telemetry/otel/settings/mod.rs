@@ -9,7 +9,8 @@ pub(super) mod environment;
 use super::spans::conventions::{Semconv, SpanConventions, ViewerProfile};
 use super::spans::limits::SpanLimits;
 use environment::{
-    DEFAULT_SERVICE_NAME, OtelEnvironment, OtelSettingsError, OtlpProtocol, invalid_value,
+    DEFAULT_SERVICE_NAME, OtelEnvironment, OtelSettingsError, OtlpProtocol, SDK_DISABLED_VARIABLE,
+    invalid_value,
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -251,13 +252,14 @@ impl Default for SpanBatchSettings {
 impl OtelEnvironment<'_> {
     /// Whether `OTEL_SDK_DISABLED` or `OTEL_TRACES_EXPORTER` disables tracing.
     fn is_tracing_off(&self) -> Result<bool, OtelSettingsError> {
-        let is_disabled = self.is_disabled();
-        match self.get(EXPORTER_VARIABLE) {
-            None => Ok(is_disabled),
-            Some(exporter) if exporter == "otlp" => Ok(is_disabled),
-            Some(exporter) if exporter == "none" => Ok(true),
-            Some(_) if is_disabled => Ok(true),
-            Some(exporter) => Err(invalid_value(EXPORTER_VARIABLE, exporter, "otlp, none")),
+        let is_disabled = self.get(SDK_DISABLED_VARIABLE);
+        let is_disabled = is_disabled.is_some_and(|value| value.eq_ignore_ascii_case("true"));
+        let exporter = self.get(EXPORTER_VARIABLE).unwrap_or_else(|| "otlp".to_owned());
+        match exporter.as_str() {
+            "otlp" => Ok(is_disabled),
+            "none" => Ok(true),
+            _ if is_disabled => Ok(true),
+            _ => Err(invalid_value(EXPORTER_VARIABLE, exporter, "otlp, none")),
         }
     }
 

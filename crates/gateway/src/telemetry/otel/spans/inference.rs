@@ -211,17 +211,16 @@ fn add_latency(attributes: SpanAttributes, record: &RequestRecord) -> SpanAttrib
         Some(seconds(to?.saturating_duration_since(from?)))
     };
     let gaps = &record.observed.inter_chunk_latency;
-    let [_, _, first_answer] = record.stream_times();
-    let channel = |at| record.stream_time_to(at).map(seconds);
+    let stream_time = |at| record.stream_time_to(at).map(seconds);
     let write_stall = record.observed.write_stall;
     attributes
         .put_some("gen_ai.response.time_to_first_chunk", between(timings.sent, timings.first_event))
         .put_some("tokenweir.ttfb", between(Some(timings.accepted), timings.headers))
         .put_some("tokenweir.ttft", record.ttft().map(seconds))
-        .put_some("tokenweir.ttft_answer", first_answer.map(seconds))
-        .put_some("tokenweir.ttft_reasoning", channel(timings.first_reasoning))
-        .put_some("tokenweir.ttft_text", channel(timings.first_text))
-        .put_some("tokenweir.ttft_tool_call", channel(timings.first_tool_call))
+        .put_some("tokenweir.ttft_answer", stream_time(timings.first_answer))
+        .put_some("tokenweir.ttft_reasoning", stream_time(timings.first_reasoning))
+        .put_some("tokenweir.ttft_text", stream_time(timings.first_text))
+        .put_some("tokenweir.ttft_tool_call", stream_time(timings.first_tool_call))
         .put_some("tokenweir.tpot", record.tpot().map(seconds))
         .put_some("tokenweir.gap.mean", gaps.mean())
         .put_some("tokenweir.gap.p95", gaps.quantile(0.95))

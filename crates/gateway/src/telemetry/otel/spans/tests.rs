@@ -47,7 +47,7 @@ fn request_without_available_backend_has_no_attempt() {
 #[test]
 fn unknown_model_has_no_inference_span() {
     let mut record = before_output(streamed());
-    record.model = ModelLabel::unknown();
+    record.model = ModelLabel::Unknown;
     record.attempts = Vec::new();
     assert_eq!(spans(&record).len(), 1);
     assert_eq!(span_count(&record), 1);

@@ -2,8 +2,8 @@
 //! `io.prometheus.client` (`metrics.proto` of the repository `prometheus/client_model`), without the fields
 //! that the gateway does not use.
 
-use crate::telemetry::metrics_registry::exemplar::Exemplar;
-use crate::telemetry::metrics_registry::series::{MetricFamily, SeriesPoint};
+use super::exemplar::Exemplar;
+use super::series::{MetricFamily, SeriesPoint};
 use prost::Message;
 use tokenweir_protocol::histogram::{ExponentialHistogram, ZERO_THRESHOLD};
 use tokenweir_protocol::metric_kind::MetricKind;
@@ -12,9 +12,9 @@ use tokenweir_protocol::metric_kind::MetricKind;
 pub(super) const MESSAGE_NAME: &str = "io.prometheus.client.MetricFamily";
 
 #[derive(Clone, PartialEq, Message)]
-pub(in crate::telemetry::metrics_registry) struct FamilyMessage {
+pub(super) struct FamilyMessage {
     #[prost(string, tag = "1")]
-    pub(super) name: String,
+    name: String,
     #[prost(string, tag = "2")]
     help: String,
     /// The type of the metric. 0: counter, 1: gauge, 4: histogram. The field is written even if it is 0, as
@@ -22,70 +22,70 @@ pub(in crate::telemetry::metrics_registry) struct FamilyMessage {
     #[prost(int32, optional, tag = "3")]
     kind: Option<i32>,
     #[prost(message, repeated, tag = "4")]
-    pub(super) metrics: Vec<MetricMessage>,
+    metrics: Vec<MetricMessage>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(in crate::telemetry::metrics_registry) struct MetricMessage {
+struct MetricMessage {
     #[prost(message, repeated, tag = "1")]
-    pub(super) labels: Vec<LabelMessage>,
+    labels: Vec<LabelMessage>,
     #[prost(message, optional, tag = "2")]
-    pub(super) gauge: Option<NumberMessage>,
+    gauge: Option<NumberMessage>,
     #[prost(message, optional, tag = "3")]
-    pub(super) counter: Option<NumberMessage>,
+    counter: Option<NumberMessage>,
     #[prost(message, optional, tag = "7")]
-    pub(super) histogram: Option<HistogramMessage>,
+    histogram: Option<HistogramMessage>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(in crate::telemetry::metrics_registry) struct LabelMessage {
+struct LabelMessage {
     #[prost(string, tag = "1")]
-    pub(super) name: String,
+    name: String,
     #[prost(string, tag = "2")]
-    pub(super) value: String,
+    value: String,
 }
 
 /// The messages `Gauge` and `Counter`.
 #[derive(Clone, Copy, PartialEq, Message)]
-pub(in crate::telemetry::metrics_registry) struct NumberMessage {
+struct NumberMessage {
     #[prost(double, optional, tag = "1")]
-    pub(super) value: Option<f64>,
+    value: Option<f64>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(in crate::telemetry::metrics_registry) struct HistogramMessage {
+struct HistogramMessage {
     #[prost(uint64, optional, tag = "1")]
-    pub(super) count: Option<u64>,
+    count: Option<u64>,
     #[prost(double, optional, tag = "2")]
     sum: Option<f64>,
     #[prost(message, repeated, tag = "3")]
-    pub(super) buckets: Vec<BucketMessage>,
+    buckets: Vec<BucketMessage>,
     #[prost(sint32, optional, tag = "5")]
     schema: Option<i32>,
     #[prost(double, optional, tag = "6")]
     zero_threshold: Option<f64>,
     #[prost(uint64, optional, tag = "7")]
-    pub(super) zero_count: Option<u64>,
+    zero_count: Option<u64>,
     #[prost(message, repeated, tag = "12")]
     spans: Vec<SpanMessage>,
     /// The counts of the native buckets. The first element is the count of the first bucket. Each further
     /// element is the count of a bucket minus the count of the bucket before.
     #[prost(sint64, repeated, tag = "13")]
-    pub(super) deltas: Vec<i64>,
+    deltas: Vec<i64>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(in crate::telemetry::metrics_registry) struct BucketMessage {
+struct BucketMessage {
     #[prost(uint64, optional, tag = "1")]
     cumulative_count: Option<u64>,
     #[prost(double, optional, tag = "2")]
     upper_bound: Option<f64>,
     #[prost(message, optional, tag = "3")]
-    pub(super) exemplar: Option<ExemplarMessage>,
+    exemplar: Option<ExemplarMessage>,
 }
 
 #[derive(Clone, Copy, PartialEq, Message)]
-pub(in crate::telemetry::metrics_registry) struct SpanMessage {
+struct SpanMessage {
     #[prost(sint32, optional, tag = "1")]
     offset: Option<i32>,
     #[prost(uint32, optional, tag = "2")]
@@ -93,7 +93,7 @@ pub(in crate::telemetry::metrics_registry) struct SpanMessage {
 }
 
 #[derive(Clone, PartialEq, Message)]
-pub(in crate::telemetry::metrics_registry) struct ExemplarMessage {
+struct ExemplarMessage {
     #[prost(message, repeated, tag = "1")]
     labels: Vec<LabelMessage>,
     #[prost(double, optional, tag = "2")]
@@ -104,7 +104,7 @@ pub(in crate::telemetry::metrics_registry) struct ExemplarMessage {
 
 /// The message `google.protobuf.Timestamp`.
 #[derive(Clone, Copy, PartialEq, Message)]
-pub(in crate::telemetry::metrics_registry) struct TimestampMessage {
+struct TimestampMessage {
     #[prost(int64, tag = "1")]
     seconds: i64,
     #[prost(int32, tag = "2")]
@@ -113,11 +113,7 @@ pub(in crate::telemetry::metrics_registry) struct TimestampMessage {
 
 impl FamilyMessage {
     /// Creates the message of a metric, without series.
-    pub(in crate::telemetry::metrics_registry) fn new(
-        name: &str,
-        help: &str,
-        kind: MetricKind,
-    ) -> Self {
+    pub(super) fn new(name: &str, help: &str, kind: MetricKind) -> Self {
         let kind = match kind {
             MetricKind::Counter => 0,
             MetricKind::Gauge => 1,
@@ -128,7 +124,7 @@ impl FamilyMessage {
     }
 
     /// Adds a series with one number.
-    pub(in crate::telemetry::metrics_registry) fn add_number<'l>(
+    pub(super) fn add_number<'l>(
         &mut self,
         labels: impl Iterator<Item = (&'static str, &'l str)>,
         value: f64,
@@ -144,7 +140,7 @@ impl FamilyMessage {
     }
 
     /// Adds a series of a histogram, with its classic and its native buckets.
-    pub(in crate::telemetry::metrics_registry) fn add_histogram<'l>(
+    pub(super) fn add_histogram<'l>(
         &mut self,
         family: &MetricFamily,
         labels: impl Iterator<Item = (&'static str, &'l str)>,
@@ -159,7 +155,7 @@ impl FamilyMessage {
     }
 
     /// Appends the message with its length to `page`. A metric without series is left out.
-    pub(in crate::telemetry::metrics_registry) fn append_to(&self, page: &mut Vec<u8>) {
+    pub(super) fn append_to(&self, page: &mut Vec<u8>) {
         if !self.metrics.is_empty() {
             page.extend_from_slice(&self.encode_length_delimited_to_vec());
         }
@@ -242,7 +238,6 @@ fn deltas(counts: &[u64]) -> Vec<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::metric::KnownLabelValues;
     use crate::telemetry::metrics_registry::{BucketOverrides, ExpositionFormat, Prometheus};
     use crate::telemetry::status::StatusSnapshot;
     use std::collections::BTreeMap;
@@ -275,8 +270,7 @@ mod tests {
     #[test]
     fn the_page_has_the_series_of_the_text_format_and_native_buckets_with_all_values() {
         let prometheus =
-            Prometheus::new(KnownLabelValues::default(), &BucketOverrides::default(), Vec::new())
-                .with_native_histograms();
+            Prometheus::new(&BucketOverrides::default(), Vec::new()).with_native_histograms();
         let record = streamed();
         prometheus.first_output(&record);
         prometheus.finished(&[&record]);

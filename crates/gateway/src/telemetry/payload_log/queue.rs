@@ -1,0 +1,88 @@
+//! The queue and the thread of a sink of prompts and responses: of the payload log, and of quality
+//! monitoring.
+
+use crate::telemetry::batch_worker::BatchWorkerGuard;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tokenweir_net::supervise::{self, BackgroundTask};
+use tokenweir_protocol::clock;
+use tokenweir_request::batch_queue::BatchQueue;
+use tokio::sync::watch;
+
+/// Queues the texts of requests for a thread of its own. Texts that do not fit into the queue are dropped and
+/// counted.
+pub(in crate::telemetry) struct PayloadQueue<T> {
+    jobs: Arc<BatchQueue<T>>,
+    dropped: Arc<AtomicU64>,
+}
+
+/// Guard of the thread. Dropping the guard waits until the thread has handled the remaining texts. Texts that
+/// the thread has not begun to handle within 1 s are dropped.
+pub struct PayloadQueueGuard {
+    /// Sends the deadline of the shutdown to the thread.
+    shutdown_deadline: watch::Sender<Option<Instant>>,
+    _worker: BatchWorkerGuard,
+}
+
+/// Capacity of the queue, in requests.
+const MAX_QUEUED_REQUESTS: usize = 256;
+/// How long the first queued request waits for further requests before they are handled together.
+const BATCH_LINGER: Duration = Duration::from_millis(50);
+/// Time for the queued requests at shutdown. Requests that the thread has not begun to handle by then are
+/// dropped.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
+
+// === impl PayloadQueue ===
+
+impl<T: Send + 'static> PayloadQueue<T> {
+    /// Starts the thread, which passes the queued texts to `handle`, those of at most `batch_size` requests at
+    /// a time. If `handle` panics, they are dropped, and the panic is counted for `task`.
+    /// `shutdown_deadline` gets the instant from which texts are dropped.
+    pub(in crate::telemetry) fn start(
+        task: BackgroundTask,
+        batch_size: usize,
+        shutdown_deadline: watch::Sender<Option<Instant>>,
+        mut handle: impl FnMut(&[T]) + Send + 'static,
+    ) -> (Self, PayloadQueueGuard) {
+        let queue = Self::without_thread(MAX_QUEUED_REQUESTS);
+        let (dropped, deadline) = (queue.dropped.clone(), shutdown_deadline.subscribe());
+        let handle_batch = move |jobs: &BatchQueue<T>| {
+            for jobs in jobs.take_batch().chunks(batch_size) {
+                let is_late = deadline.borrow().is_some_and(|deadline| clock::now() >= deadline);
+                if is_late || supervise::catch_panic(task, || handle(jobs)).is_none() {
+                    dropped.fetch_add(jobs.len() as u64, Ordering::Relaxed);
+                }
+            }
+        };
+        let worker = BatchWorkerGuard::start(queue.jobs.clone(), Duration::MAX, handle_batch);
+        (queue, PayloadQueueGuard { shutdown_deadline, _worker: worker })
+    }
+
+    /// A queue for the texts of `capacity` requests, which no thread takes.
+    pub(in crate::telemetry) fn without_thread(capacity: usize) -> Self {
+        let jobs = Arc::new(BatchQueue::new(BATCH_LINGER, capacity));
+        Self { jobs, dropped: Arc::default() }
+    }
+
+    /// Queues the texts of a request.
+    pub(in crate::telemetry) fn push(&self, job: T) {
+        if self.jobs.push(job, 1).is_err() {
+            self.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Number of requests whose texts were dropped because the queue was full, because of the shutdown or
+    /// because of a panic.
+    pub(in crate::telemetry) fn dropped(&self) -> u64 {
+        self.dropped.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for PayloadQueueGuard {
+    /// Sets the deadline of the thread. The field `_worker` is dropped after this call, and its drop waits
+    /// until the thread has ended.
+    fn drop(&mut self) {
+        self.shutdown_deadline.send_replace(Some(clock::now() + SHUTDOWN_TIMEOUT));
+    }
+}
