@@ -34,7 +34,7 @@ pub type EngineHistogram = FixedBucketHistogram<EnginePhase>;
 pub struct EngineTelemetry {
     /// Time from the submission of a sequence to its first token.
     pub time_to_first_token: EngineHistogram,
-    /// Time between two consecutive tokens of a sequence.
+    /// Time between two consecutive steps of a sequence that produced tokens.
     pub inter_token_latency: EngineHistogram,
     /// Time from the submission of a sequence to its last token.
     pub e2e_request_latency: EngineHistogram,
@@ -76,6 +76,9 @@ impl EngineTelemetry {
         for token in &step.tokens {
             match token.nth {
                 1 => observe(&mut self.time_to_first_token, token.gap),
+                // vLLM observes one time for a sequence and a step, even if the step accepted several
+                // draft tokens.
+                _ if token.gap.is_zero() => {}
                 _ => observe(&mut self.inter_token_latency, token.gap),
             }
         }
@@ -99,4 +102,26 @@ impl EngineTelemetry {
 /// Adds a time to a histogram.
 fn observe(histogram: &mut EngineHistogram, time: Duration) {
     histogram.record_n(time.as_secs_f64(), 1);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sequence::{GeneratedToken, SequenceId};
+
+    #[test]
+    fn a_step_that_accepts_draft_tokens_has_one_inter_token_latency() {
+        let token = |nth, gap| GeneratedToken {
+            id: SequenceId(1),
+            nth,
+            gap: Duration::from_millis(gap),
+            prompt_tokens: 3,
+            cached_tokens: 0,
+        };
+        let tokens = vec![token(2, 20), token(3, 0), token(4, 0)];
+        let mut telemetry = EngineTelemetry::default();
+        telemetry.record_step(&EngineStep { duration: Duration::ZERO, tokens, finished: vec![] });
+        let latency = &telemetry.inter_token_latency;
+        assert_eq!((latency.count(), latency.sum()), (1, 0.02));
+    }
 }
