@@ -93,7 +93,7 @@ async fn fleet(seed: u64, told: Arc<Mutex<String>>) {
         };
         *counts.entry(what).or_default() += 1;
     }
-    world.tell(format_args!("{} streams: {counts:?}", records.len()));
+    world.log(format_args!("{} streams: {counts:?}", records.len()));
     assert!(counts.contains_key("whole after 1 continuations"), "{counts:?}");
 }
 

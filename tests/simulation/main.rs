@@ -251,7 +251,7 @@ async fn client(
 ) -> Received {
     let mut polls_left = if may_leave { world.below(120) } else { usize::MAX };
     let mut received = Received::default();
-    world.tell(format_args!("client sends {}", asked.number));
+    world.log(format_args!("client sends {}", asked.number));
     let mut responding = gateway.send(asked, key);
     let mut body: Option<ProxyResponseBody> = None;
     loop {
@@ -293,7 +293,7 @@ async fn client(
             Some(Step::Broken) => {}
             Some(Step::End) => received.is_whole = true,
         }
-        world.tell(format_args!("client of {} has {}", asked.number, received.status));
+        world.log(format_args!("client of {} has {}", asked.number, received.status));
         received.ended = Some(clock::now());
         return received;
     }
@@ -338,7 +338,7 @@ async fn disturb(gateway: Arc<Gateway>, world: Arc<World>, backends: usize) {
         let name = gateway.state().pool.backends()[backend].identity.id.clone();
         let operator = DrainInitiator::Operator { peer: None, has_token: false };
         let what = world.below(5);
-        world.tell(format_args!("disturbance {what} of {backend}"));
+        world.log(format_args!("disturbance {what} of {backend}"));
         match what {
             0 => {
                 gateway.state().pool.drain(name.as_str(), Drain::begin(operator, None, None));
@@ -567,14 +567,14 @@ fn check(gateway: &Gateway, world: &World, all: &[(Asked, Vec<Received>)]) {
         for Received { status, body, is_whole, has_left, .. } in received {
             let body = String::from_utf8_lossy(body);
             let number = asked.number;
-            world.tell(format_args!("{number}: {status} {is_whole} {has_left} {body}"));
+            world.log(format_args!("{number}: {status} {is_whole} {has_left} {body}"));
         }
     }
     for record in records.iter() {
         let attempts = record.attempts.iter().map(|it| (it.backend.as_str(), it.failure));
         let attempts: Vec<_> = attempts.collect();
         let (refusal, resumed) = (record.continuations.refusal, record.resume_outcome());
-        world.tell(format_args!("{:?} {attempts:?} {refusal:?} {resumed:?}", record.outcome));
+        world.log(format_args!("{:?} {attempts:?} {refusal:?} {resumed:?}", record.outcome));
     }
     assert!(!world.has_failed.load(Ordering::Relaxed), "a backend got a wrong request");
     let state = gateway.state();

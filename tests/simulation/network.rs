@@ -102,7 +102,7 @@ impl World {
     }
 
     /// Writes an event of the history to the log.
-    pub(super) fn tell(&self, what: std::fmt::Arguments<'_>) {
+    pub(super) fn log(&self, what: std::fmt::Arguments<'_>) {
         let at = clock::now() - self.begun;
         // The log includes the state of the random numbers. It shows where two runs of the same seed begin to
         // differ.
@@ -178,7 +178,7 @@ impl World {
         Arc::new(move |uri: &Uri| {
             let (world, backend) = (world.clone(), usize::from(uri.port_u16().unwrap()) - 1);
             Box::pin(async move {
-                world.tell(format_args!("connection to {backend}"));
+                world.log(format_args!("connection to {backend}"));
                 world.pause(Duration::from_millis(20)).await;
                 if world.down.lock().unwrap()[backend] {
                     return Err(ErrorKind::ConnectionRefused.into());
@@ -288,7 +288,7 @@ async fn serve(
     let mut buffer = BytesMut::new();
     while let Some((head, body)) = read_request(&mut stream, &mut buffer).await {
         let path = head.split(' ').nth(1).unwrap_or_default();
-        world.tell(format_args!("{backend} gets {path}"));
+        world.log(format_args!("{backend} gets {path}"));
         let page = match path {
             "/health" => response("200 OK", "{}"),
             "/version" => response("200 OK", r#"{"version":"0.33.0"}"#),
@@ -323,7 +323,7 @@ async fn answer(
     let fault = world.fault();
     let received =
         Received::read(path, body, fault != Fault::IgnoresIds, fault != Fault::WritesNoIds);
-    world.tell(format_args!("{backend} answers {}: {fault:?}", received.asked.number));
+    world.log(format_args!("{backend} answers {}: {fault:?}", received.asked.number));
     *world.reached.lock().unwrap().entry(received.asked.number).or_default() += 1;
     world.pause(Duration::from_millis(300)).await;
     let name = format!("{}{}", "engine".repeat(backend + 1), received.asked.number);

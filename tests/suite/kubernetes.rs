@@ -95,18 +95,18 @@ async fn the_slices_of_a_service_are_listed_and_then_watched() {
     assert_eq!((request.is_watch(), request.version()), (true, Some(10)));
     assert_eq!(request.query("allowWatchBookmarks"), Some("true"));
     let mut watch = request.start_stream().await;
-    watch.tell("ADDED", &slice("c", 11, 3, Some(true))).await;
+    watch.send("ADDED", &slice("c", 11, 3, Some(true))).await;
     assert_eq!(updates.ports().await, [1, 2, 3]);
-    watch.tell("MODIFIED", &slice("a", 12, 1, Some(false))).await;
+    watch.send("MODIFIED", &slice("a", 12, 1, Some(false))).await;
     assert_eq!(updates.ports().await, [2, 3], "not ready");
-    watch.tell("MODIFIED", &slice("b", 13, 2, None)).await;
+    watch.send("MODIFIED", &slice("b", 13, 2, None)).await;
     assert_eq!(updates.ports().await, [3], "terminating");
-    watch.tell("MODIFIED", &slice("a", 14, 1, Some(true))).await;
+    watch.send("MODIFIED", &slice("a", 14, 1, Some(true))).await;
     assert_eq!(updates.ports().await, [1, 3]);
-    watch.tell("DELETED", &slice("b", 15, 2, None)).await;
-    watch.tell("DELETED", &slice("c", 16, 3, Some(true))).await;
+    watch.send("DELETED", &slice("b", 15, 2, None)).await;
+    watch.send("DELETED", &slice("c", 16, 3, Some(true))).await;
     assert_eq!(updates.ports().await, [1], "the removal of a terminating pod is no update");
-    watch.tell("DELETED", &slice("a", 17, 1, Some(true))).await;
+    watch.send("DELETED", &slice("a", 17, 1, Some(true))).await;
     assert_eq!(updates.ports().await, [0; 0], "no pods, no backends");
 }
 
@@ -157,7 +157,7 @@ async fn the_pods_that_an_inference_pool_selects_are_watched_and_its_changes_fol
     }
     assert_eq!(updates.ports().await, [1], "one pod is ready");
     let mut pool_watch = pool_watch.unwrap();
-    pool_watch.tell("MODIFIED", &pool(10, "green", 2)).await;
+    pool_watch.send("MODIFIED", &pool(10, "green", 2)).await;
     let green = loop {
         let request = server.asked().await;
         if !request.is_watch() {
@@ -168,7 +168,7 @@ async fn the_pods_that_an_inference_pool_selects_are_watched_and_its_changes_fol
     assert_eq!(green.query("labelSelector"), Some("app%3Dgreen"));
     green.answer(200, &list_of("v1", "PodList", 11, &[pod(12, "127.0.0.1", true)])).await;
     assert_eq!(updates.ports().await, [2], "the pods of the new selector at the new port");
-    pool_watch.tell("DELETED", &pool(13, "green", 2)).await;
+    pool_watch.send("DELETED", &pool(13, "green", 2)).await;
     assert_eq!(updates.ports().await, [0; 0]);
 }
 
@@ -184,16 +184,16 @@ async fn a_broken_watch_resumes_at_the_last_resource_version() {
     watch.end().await;
     // The connection of this watch ends in the middle of an event.
     let mut watch = server.watch(20).await;
-    watch.tell("ADDED", &slice("b", 21, 2, Some(true))).await;
+    watch.send("ADDED", &slice("b", 21, 2, Some(true))).await;
     assert_eq!(updates.ports().await, [1, 2]);
-    watch.send("{\"type\":\"DELETED\",\"object\":{\"kind\":\"Endp").await;
+    watch.send_chunk("{\"type\":\"DELETED\",\"object\":{\"kind\":\"Endp").await;
     drop(watch);
     // Discovery ignores lines of a watch that are malformed.
     let mut watch = server.watch(21).await;
-    watch.send("<html>busy</html>\n").await;
+    watch.send_chunk("<html>busy</html>\n").await;
     watch.end().await;
     let mut watch = server.watch(21).await;
-    watch.tell("DELETED", &slice("a", 22, 1, Some(true))).await;
+    watch.send("DELETED", &slice("a", 22, 1, Some(true))).await;
     assert_eq!(updates.ports().await, [2], "no update in between");
 }
 
@@ -206,7 +206,7 @@ async fn an_expired_watch_restarts_with_a_list() {
     // API servers report an expired resource version either as an event in the stream or as the status of the
     // response.
     let mut watch = server.watch(10).await;
-    watch.tell("ERROR", &status(410, "Expired")).await;
+    watch.send("ERROR", &status(410, "Expired")).await;
     let request = server.asked().await;
     assert!(
         !request.is_watch() && updates.has_no_update(),
@@ -243,7 +243,7 @@ async fn an_api_server_that_fails_is_retried_and_the_known_backends_stay() {
     server.asked().await.answer(403, &status(403, "Forbidden")).await;
     let mut watch = server.watch(10).await;
     assert!(updates.has_no_update());
-    watch.tell("ADDED", &slice("b", 50, 2, Some(true))).await;
+    watch.send("ADDED", &slice("b", 50, 2, Some(true))).await;
     assert_eq!(updates.ports().await, [1, 2]);
 }
 
@@ -291,7 +291,7 @@ async fn pod_changes_lose_no_request() {
         ("MODIFIED", pod(1, 15, Some(true)), vec![1, 2]),
     ];
     for (kind, object, expected) in events {
-        watch.tell(kind, &object).await;
+        watch.send(kind, &object).await;
         let names: BTreeSet<String> =
             expected.into_iter().map(|index: usize| backends[index].to_string()).collect();
         wait_until!(fleet(&gateway).await == names);

@@ -172,11 +172,11 @@ impl Asked {
 
 impl Watch {
     /// Sends a watch event of this type, in two HTTP chunks.
-    pub(crate) async fn tell(&mut self, kind: &str, object: &Value) {
+    pub(crate) async fn send(&mut self, kind: &str, object: &Value) {
         let line = format!("{}\n", json!({ "type": kind, "object": object }));
         let (first, second) = line.split_at(line.len() / 2);
-        self.send(first).await;
-        self.send(second).await;
+        self.send_chunk(first).await;
+        self.send_chunk(second).await;
     }
 
     /// Sends a bookmark event, which has only a resource version.
@@ -186,11 +186,11 @@ impl Watch {
             "apiVersion": "discovery.k8s.io/v1",
             "metadata": { "resourceVersion": version.to_string() },
         });
-        self.tell("BOOKMARK", &object).await;
+        self.send("BOOKMARK", &object).await;
     }
 
     /// Sends one HTTP chunk.
-    pub(crate) async fn send(&mut self, text: &str) {
+    pub(crate) async fn send_chunk(&mut self, text: &str) {
         let chunk = format!("{:x}\r\n{text}\r\n", text.len());
         self.0.write_all(chunk.as_bytes()).await.unwrap();
     }

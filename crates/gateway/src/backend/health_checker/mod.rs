@@ -183,7 +183,7 @@ impl HealthChecker {
     async fn run(mut self) {
         loop {
             self.check().await;
-            self.tend_sleep().await;
+            self.update_sleep().await;
             self.log_rest();
             self.rotate_gap_window();
             self.backend.health.on_check_completed();

@@ -12,12 +12,12 @@ use tokenweir_routing::resilience::Availability;
 /// After level 2 they would have to be loaded anew.
 const SLEEP_PATH: &str = "/sleep?level=1";
 const WAKE_PATH: &str = "/wake_up";
-/// Time after which an engine that still sleeps is told once more to wake.
+/// Time after which an engine that still sleeps is woken once more.
 const WAKE_INTERVAL: Duration = Duration::from_secs(10);
 
 impl HealthChecker {
     /// Wakes the engine if requests wait for it, or puts it to sleep if it is idle.
-    pub(super) async fn tend_sleep(&mut self) {
+    pub(super) async fn update_sleep(&mut self) {
         let (settings, now) = (self.context.pool.sleep_settings(), clock::now());
         let health = &self.backend.health;
         let state = health.state();
@@ -62,7 +62,7 @@ impl HealthChecker {
         self.findings.woken_at = Some(now);
         let backend = &self.backend.identity.id;
         tracing::info!(%backend, "waking the engine of the backend: requests wait for it");
-        match self.tell(WAKE_PATH).await {
+        match self.post(WAKE_PATH).await {
             // A large engine takes longer to wake than the timeout, so a timeout is no failure.
             Ok(StatusCode::OK) | Err(FetchError::Timeout) => self.backend.health.count_sleep(false),
             result => {
@@ -88,7 +88,7 @@ impl HealthChecker {
             }
             return;
         }
-        match self.tell(SLEEP_PATH).await {
+        match self.post(SLEEP_PATH).await {
             Ok(StatusCode::OK) => {
                 let backend = &self.backend.identity.id;
                 tracing::info!(%backend, "the engine of the backend was put to sleep: it was idle");
@@ -108,7 +108,7 @@ impl HealthChecker {
         self.falling_asleep = None;
     }
 
-    async fn tell(&mut self, path: &'static str) -> Result<StatusCode, FetchError> {
+    async fn post(&mut self, path: &'static str) -> Result<StatusCode, FetchError> {
         let post = PagePost { body: bytes::Bytes::new(), header: None };
         self.fetcher.post(path, &post).await.map(|(status, _)| status)
     }

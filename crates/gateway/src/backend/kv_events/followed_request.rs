@@ -54,7 +54,7 @@ impl FollowedRequest {
 impl Drop for FollowedRequest {
     fn drop(&mut self) {
         let usage = *lock(&self.usage);
-        self.cache.knowledge.tell(EndedRequest {
+        self.cache.knowledge.queue_ended(EndedRequest {
             key: RequestKey { backend: self.cache.number, session: self.session },
             ranks: self.cache.ranks.load_full(),
             space: self.cache.space.load_full(),

@@ -101,7 +101,8 @@ impl CacheKnowledge {
         lock(&self.counts).outlines += 1;
     }
 
-    pub(super) fn tell(&self, ended: EndedRequest) {
+    /// Gives an ended request to the learner. If its queue is full, the request is only counted.
+    pub(super) fn queue_ended(&self, ended: EndedRequest) {
         if self.ended.try_send(ended).is_err() {
             lock(&self.counts).dropped += 1;
         }

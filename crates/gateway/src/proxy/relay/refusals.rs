@@ -108,14 +108,14 @@ impl Refusals {
         let decision = exchange.record().decision.clone();
         let aside = exchange.set_attempt_aside(failure.kind.as_str());
         let Ok(response) = failure.fallback else { return };
-        if self.tells_more(response.status()) {
+        if self.is_more_useful(response.status()) {
             self.held = Some(Box::new(HeldResponse { aside, response, decision }));
         }
     }
 
     /// Whether a response with this status is more useful to the client than `held`. A refusal
     /// about the content of the request is more useful than one about its credentials or the load.
-    fn tells_more(&self, status: StatusCode) -> bool {
+    fn is_more_useful(&self, status: StatusCode) -> bool {
         let is_about_content = |status: StatusCode| {
             FailureKind::of_refusal(status.as_u16()) == FailureKind::UnexpectedStatus
         };
@@ -163,7 +163,7 @@ impl Refusals {
     ) -> Option<Box<PrefetchedResponse>> {
         self.blame_client(exchange, retry, now);
         let last = failure.fallback.as_ref().ok().filter(|_| failure.kind.is_judged_by_peers());
-        if last.is_some_and(|response| self.tells_more(response.status())) {
+        if last.is_some_and(|response| self.is_more_useful(response.status())) {
             return None;
         }
         let held = self.held.take()?;

@@ -104,7 +104,7 @@ pub async fn follow<B: IncomingBody + Send + 'static>(
             let request = Request::from_parts(head, Full::new(body));
             let run = run::complete(context.clone(), recorded, request, producer);
             context.state.resumption.spawn(run);
-            return begun(reader, ids, abort, &path).await;
+            return begin(reader, ids, abort, &path).await;
         }
         Entry::Attached(reader) => {
             return attached(&context, recorded, (reader, ids, abort), head, &body).await;
@@ -121,7 +121,7 @@ pub async fn follow<B: IncomingBody + Send + 'static>(
 }
 
 /// The response of a request that began its run.
-async fn begun(
+async fn begin(
     mut reader: Reader<RunHead>,
     ids: Option<EventIds>,
     abort: ResponseAbortHandle,
