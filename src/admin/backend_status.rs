@@ -63,7 +63,7 @@ pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot 
         state: availability.as_str().to_owned(),
         up: availability == Availability::Available,
         reason: unavailability_reason(&state),
-        drained: backend.health.is_drained.get(),
+        drained: backend.health.is_drained(),
         drain: backend.health.drain().map(|drain| drain_summary(&drain, now)),
         weight: backend.weight(),
         version: state.version.as_deref().map(Into::into),

@@ -1,4 +1,4 @@
-//! The state of one backend in the document of `GET /streams`.
+//! The state of one backend in the documents of `GET /streams` and `GET /status`.
 
 use super::backend_condition::BackendCondition;
 use serde::{Deserialize, Serialize};

@@ -32,7 +32,8 @@ use tower::ServiceExt;
 #[derive(Debug, Clone)]
 pub struct HttpClient {
     connector: Connector,
-    /// The timeouts of requests.
+    /// The timeouts of requests. [`HttpClient::with_timeouts`] changes all of them, also that of the
+    /// connector.
     pub timeouts: HttpClientTimeouts,
     /// The pool of file descriptors for connections. The client listener can share it.
     pub descriptors: FileDescriptorPool,

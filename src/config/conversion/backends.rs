@@ -92,7 +92,7 @@ mod tests {
         let config = parse(text).unwrap().config;
         let backends = config.build_backends(&config.backends, |_| None).unwrap();
         let is_drained: Vec<bool> =
-            backends.iter().map(|backend| backend.health.is_drained.get()).collect();
+            backends.iter().map(|backend| backend.health.is_drained()).collect();
         assert_eq!(is_drained, [true, false]);
     }
 }

@@ -98,7 +98,7 @@ impl Backend {
     /// The current weight: the share of the requests relative to other backends. 0 while the
     /// backend is drained.
     pub fn weight(&self) -> u32 {
-        if self.health.is_drained.get() { 0 } else { self.identity.weight() }
+        if self.health.is_drained() { 0 } else { self.identity.weight() }
     }
 
     /// Whether the backend may be sent new requests, and if not, why.
@@ -173,7 +173,7 @@ impl Backend {
 
     /// Ends the drain of the backend if its duration is over.
     pub(super) fn end_expired_drain(&self, now: Instant) {
-        if self.health.is_drained.get() {
+        if self.health.is_drained() {
             self.end_drain_if(DrainInitiator::Expiry, |drain| drain.is_over(now));
         }
     }

@@ -27,7 +27,7 @@ pub struct BackendHealth {
     /// Whether the engine seems stuck: a copy of [`BackendState::is_suspected`].
     pub(super) is_suspected: AtomicFlag,
     /// Whether the backend is drained. Copy of [`HealthSignals::drain`], which routing reads.
-    pub is_drained: AtomicFlag,
+    is_drained: AtomicFlag,
     /// Whether the backend rejected a model that it had listed since the last new model list, so that
     /// the stored model list may be out of date.
     pub(super) is_model_list_stale: AtomicFlag,
@@ -124,6 +124,11 @@ impl BackendHealth {
         // The lock is still held, so `is_drained` always matches the stored drain.
         self.is_drained.set(next.is_some());
         [std::mem::replace(&mut *drain, next.clone()), next]
+    }
+
+    /// Whether the backend is drained.
+    pub fn is_drained(&self) -> bool {
+        self.is_drained.get()
     }
 
     /// Whether a backend with this configured weight may be sent new requests, and if not, why.

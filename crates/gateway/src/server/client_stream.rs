@@ -31,7 +31,7 @@ pub(super) struct ClientStream<S> {
     /// records show the write timeout.
     abort_handle: ResponseAbortHandle,
     write_timer: KeyedTimer<WriteOperation>,
-    /// The timeout of reads. `None`: the reader of the stream has timeouts of its own.
+    /// The timeout of reads. `None`: the stream does not limit the time of reads.
     idle_timeout: Option<Box<IdleTimeout>>,
 }
 

@@ -48,8 +48,8 @@ impl FileRecordCounts {
 }
 
 impl RotatingFileCounters {
-    /// The counts of the records for the file. `unwritten`: number of records that were dropped before
-    /// the gateway tried to write them.
+    /// The counts of the records for the file. `unwritten`: number of records that the owner of the file
+    /// dropped.
     pub(super) fn record_counts(&self, unwritten: u64) -> FileRecordCounts {
         let [written, failed] =
             [&self.written, &self.failed].map(|count| count.load(Ordering::Relaxed));

@@ -93,7 +93,7 @@ impl WebhookSender {
         }
     }
 
-    /// Sends a message until it is accepted, at most `max_requests` times.
+    /// Sends a message until it is accepted, in at most `max_requests` tries.
     async fn deliver(&self, message: Bytes) {
         let RetryTimes { max_requests, first_pause } = self.retries;
         let mut pause = first_pause;

@@ -22,7 +22,8 @@ pub struct WebhookSettings {
 /// How often a message that a webhook does not accept is sent, and when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RetryTimes {
-    /// Maximum number of requests for one message.
+    /// Maximum number of tries to send one message. A try that finds its idle connection closed
+    /// sends the request once more.
     pub max_requests: u32,
     /// The pause after the first request. The pause doubles after each further request.
     pub first_pause: Duration,

@@ -251,13 +251,13 @@ fn a_drain_ends_when_its_duration_is_over_and_a_second_drain_replaces_the_durati
     let second = backend.health.drain().unwrap();
     assert_eq!((second.began_at, second.started), (first.began_at, first.started));
     pool.end_expired_drains(now + Duration::from_mins(20));
-    assert!(backend.health.is_drained.get(), "the second duration counts");
+    assert!(backend.health.is_drained(), "the second duration counts");
     pool.end_expired_drains(now + Duration::from_mins(31));
-    assert!(!backend.health.is_drained.get() && backend.health.drain().is_none());
+    assert!(!backend.health.is_drained() && backend.health.drain().is_none());
     assert_eq!(pool.undrain(name, DrainInitiator::Expiry), Some(false));
     pool.drain(name, drain(None));
     pool.end_expired_drains(now + Duration::from_hours(9_000));
-    assert!(backend.health.is_drained.get(), "it has no duration");
+    assert!(backend.health.is_drained(), "it has no duration");
     assert_eq!(pool.drain("unknown", drain(None)), None);
 }
 
@@ -267,7 +267,7 @@ fn a_drain_of_the_configuration_is_applied_at_the_start_and_when_the_value_chang
     let set = |is_drained| {
         let settings = BackendSettings { is_drained, ..Default::default() };
         set_backends(&pool, vec![backend_at(8000).with_settings(settings)]);
-        pool.backends()[0].health.is_drained.get()
+        pool.backends()[0].health.is_drained()
     };
     assert!(set(true), "at the start");
     let name = pool.backends()[0].identity.id.clone();

@@ -189,7 +189,7 @@ impl RankSink {
     fn apply_event(&self, event: &KvEvent<'_>) -> Result<(), ApplyError> {
         let Some(chain) = self.rank.contents.write().apply(event)? else { return Ok(()) };
         self.cache.join_space(&chain);
-        self.cache.space.load().write().on_stored(&chain);
+        self.cache.space.load_full().write().on_stored(&chain);
         let (knowledge, Some(id)) = (&self.cache.knowledge, chain.event.session_id) else {
             return Ok(());
         };
@@ -200,7 +200,7 @@ impl RankSink {
         }
         let first_token = u64::from(chain.first_depth) * u64::from(chain.event.block_size);
         if let Some(outline) = knowledge.session_ids.outline(id, first_token) {
-            self.cache.space.load().write().learn_outline(&outline, &chain);
+            self.cache.space.load_full().write().learn_outline(&outline, &chain);
             knowledge.count_outline();
         }
         Ok(())

@@ -156,7 +156,7 @@ impl Prometheus {
     }
 
     /// Makes the metrics page available with native histograms too. Each histogram then also counts its
-    /// values in exponential buckets. Must be called before the first value is recorded.
+    /// values in exponential buckets. Must be called before the first value of a histogram is recorded.
     #[must_use]
     pub fn with_native_histograms(mut self) -> Self {
         for family in &mut self.families {

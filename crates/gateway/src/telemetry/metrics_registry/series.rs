@@ -82,9 +82,9 @@ pub(super) struct SeriesLabels {
 #[derive(Debug, Clone, Default)]
 pub(super) struct SeriesPoint {
     /// Number of recorded values in each bucket of a histogram, not cumulative. The last bucket has
-    /// no upper bound. Empty for a counter.
+    /// no upper bound. Empty for a counter or gauge.
     pub(super) counts: Box<[u64]>,
-    /// Sum of all recorded values. It is the value of a counter.
+    /// Sum of all recorded values. It is the value of a counter or gauge.
     pub(super) sum: f64,
     /// The exemplars and the exponential buckets. They are in a separate allocation, so that a series
     /// fits into one cache line. `None`: the series has neither exemplars nor exponential buckets.
@@ -196,8 +196,8 @@ impl MetricFamily {
 // === impl SeriesWriter ===
 
 impl SeriesWriter<'_> {
-    /// Adds `value` to a counter, or records `value` in a histogram. The exemplar is ignored for a
-    /// counter.
+    /// Adds `value` to a counter or gauge, or records `value` in a histogram, which also keeps the
+    /// exemplar.
     pub(super) fn record(&mut self, labels: &[&str], value: f64, exemplar: Option<Exemplar>) {
         if !value.is_finite() {
             // NaN or an infinity would stay in the sum forever.
