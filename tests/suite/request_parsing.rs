@@ -84,6 +84,7 @@ fn wire() -> impl Strategy<Value = Vec<u8>> {
         Just("POST /v1/chat/completions HTTP/1.1"),
         Just("GET http://a:1/x?y=%20 HTTP/1.1"),
         Just("\r\nOPTIONS * HTTP/1.1"),
+        Just("\r\n\r\nOPTIONS * HTTP/1.1"),
         Just("PUT / HTTP/1.0"),
     ];
     let header = prop_oneof![

@@ -90,9 +90,8 @@ impl GatewayState {
         let mut verdicts = facts.verdicts.iter().filter(|it| it.severity > VerdictSeverity::Info);
         // Verdicts about the state of a backend or of the fleet and about refused requests are skipped:
         // the states and the refusals are reasons themselves.
-        let further = verdicts
-            .clone()
-            .filter(|it| it.scope == VerdictScope::Gateway || !it.is_about_state());
+        let further =
+            verdicts.clone().filter(|it| it.scope == VerdictScope::Gateway || !it.is_about_state());
         let (at_backends, others): (Vec<&Verdict>, Vec<&Verdict>) =
             further.partition(|verdict| verdict.scope == VerdictScope::Backend);
         for (severity, word) in

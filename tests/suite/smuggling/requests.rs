@@ -191,6 +191,7 @@ fn lines() -> Vec<Case> {
         case("a DEL in a value", Refused(400), whole("x: a\x7fb\r\n")),
         case("an ESC in a value", Refused(400), whole("x: a\x1bb\r\n")),
         case("a folded header", Refused(400), whole("x: a\r\n b\r\n")),
+        case("a folded length", Refused(400), with("content-length: 2\r\n x\r\n", BODY)),
         case("a first header that is folded", Refused(400), put(first + 1, " x: a\r\n")),
         case("a header without a colon", Refused(400), whole("x\r\n")),
         case("a header without a name", Refused(400), whole(": a\r\n")),

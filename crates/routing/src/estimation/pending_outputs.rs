@@ -203,6 +203,16 @@ mod tests {
     }
 
     #[test]
+    fn a_client_disconnect_removes_only_its_own_request() {
+        let pending = PendingOutputs::default();
+        let ids = [0.0, 1.0, 2.0].map(|sent| pending.add(0.1, None, sent, 0));
+        pending.remove(ids[1]);
+        assert!(is_close(pending.overdue(3.0), 2.9));
+        pending.remove(ids[0]);
+        assert!(is_close(pending.overdue(3.0), 0.9));
+    }
+
+    #[test]
     fn an_overtaken_request_is_ignored() {
         let pending = PendingOutputs::default();
         let stuck = pending.add(0.1, None, 0.0, 0);

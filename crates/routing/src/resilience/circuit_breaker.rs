@@ -16,7 +16,7 @@
 use super::recent_outcomes::RecentOutcomes;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokenweir_protocol::atomic::AtomicInstant;
 use tokenweir_protocol::mutex::lock;
@@ -194,9 +194,8 @@ impl CircuitBreaker {
         inner.succeeded_at = Some(now);
         // While the breaker is open, a success belongs to a request from before the ejection.
         let is_recovered = inner.state == BreakerState::HalfOpen;
-        drop(inner);
         if is_recovered {
-            self.on_recovery(now);
+            self.recover(inner, now);
         }
         is_recovered
     }
@@ -262,7 +261,12 @@ impl CircuitBreaker {
     /// Records that the backend has recovered: closes the breaker, clears the counted outcomes and
     /// begins slow start.
     pub fn on_recovery(&self, now: Instant) {
-        let mut inner = lock(&self.inner);
+        self.recover(lock(&self.inner), now);
+    }
+
+    /// As [`Self::on_recovery`]. The caller has held the lock since it read the state, so that no other
+    /// request changes the state in between.
+    fn recover(&self, mut inner: MutexGuard<'_, BreakerInner>, now: Instant) {
         inner.consecutive_failures = 0;
         inner.outcomes.clear();
         if matches!(inner.state, BreakerState::Open | BreakerState::HalfOpen) {

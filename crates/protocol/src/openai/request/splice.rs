@@ -96,7 +96,8 @@ impl Splice {
         Some(Self { range: at..at, replacement: format!("{member}{comma}").into() })
     }
 
-    /// The edit that sets the member `name` of a JSON object to a JSON value. `None`: the body is no JSON
+    /// The edit that sets the member `name` of a JSON object to a JSON value. If the object has the member
+    /// several times, the last one is set, because engines read the last one. `None`: the body is no JSON
     /// object.
     pub fn set(body: &[u8], name: &str, value: &str) -> Option<Self> {
         let mut range = None;

@@ -344,11 +344,12 @@ impl ResponseStatus {
 }
 
 /// The counts in the `usage` object of a chat completion or a completion, and in the objects in it, such as
-/// `prompt_tokens_details`. A value that is no count is stored as `None`.
+/// `prompt_tokens_details`. `null` counts as absent. Another value that is no count is stored as `None`.
 pub fn read_usage(object: &[u8]) -> Usage {
     let mut usage = Usage::default();
     let mut on_member = |name: &[u8], value: &[u8]| {
         let field = match name {
+            _ if value == b"null" => return,
             b"prompt_tokens" => &mut usage.input,
             b"completion_tokens" => &mut usage.output,
             b"cached_tokens" => &mut usage.cached,
@@ -385,5 +386,17 @@ fn scalar_text(value: JsonValue<'_>) -> Option<Box<str>> {
         JsonValue::Number(raw) => Some(String::from_utf8_lossy(raw).into()),
         JsonValue::Text(_) => value.as_text().map(Into::into),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_count_that_is_null_in_the_details_of_a_usage_object_does_not_replace_the_count() {
+        let usage = br#"{"cached_tokens": 5, "prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": null}}"#;
+        let expected = Usage { input: Some(9), cached: Some(5), ..Usage::default() };
+        assert_eq!(read_usage(usage), expected);
     }
 }

@@ -15,7 +15,7 @@ pub(in crate::openai) struct ResponseSchema {
     /// The fields to read, of events and of complete responses.
     pub(in crate::openai) paths: PathTable<ResponseField>,
     /// Maps the type of an event to what the type says about the output of the event. The type is
-    /// empty if the event has none, and is not that of a heartbeat.
+    /// empty if the event has none. If the format is known, it is not that of a heartbeat.
     pub(super) event_output: fn(&str) -> EventOutput,
     /// The types of the events that end a stream. Streams of APIs without event types end with
     /// `[DONE]`.
