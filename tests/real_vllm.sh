@@ -115,7 +115,7 @@ if [[ ! -x $vllm_rs && -x $engine/get_vllm_rs.sh ]]; then
 fi
 [[ $front_end == python || -x $vllm_rs ]] || skip "no vllm-rs"
 if [[ $front_end == rust ]]; then export CLI=1 VLLM_USE_RUST_FRONTEND=1; fi
-gateway=$(gateway_program release)
+gateway=$(gateway_program release) || fail "the build of the gateway failed"
 backend_arguments=()
 if has_traces; then start_receiver; fi
 start_backends

@@ -197,7 +197,7 @@ async def certificate_expired(testbed: Testbed) -> AsyncIterator[None]:
     certificates.write(testbed.work, *certificates.VALID)
 
 
-# The relay delays responses by some milliseconds, so kv_aware would avoid its backend. round_robin does not.
+# The relay delays responses a little, so kv_aware could avoid its backend. round_robin does not.
 RELAYED = Options(relay=True, config={"routing": {"policy": "round_robin"}})
 EJECTED = "backend_ejected gpu2"
 

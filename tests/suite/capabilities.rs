@@ -1,5 +1,5 @@
 //! Backends that serve the same model but not the same requests: they differ in context length or in the
-//! paths of their front end, or their engine is paused, asleep, scaling or retired.
+//! media that they accept, or their engine is paused, asleep, scaling or retired.
 
 use crate::restart::{model, start_simulator};
 use crate::support::scripted_backend::{Page, ScriptedBackend, Step, VLLM, json};
@@ -231,7 +231,7 @@ async fn an_engine_out_of_service_gets_no_request_and_is_named_by_its_state() {
         let everywhere = |text: &str| {
             let answer = json("503 Service Unavailable", &format!(r#"{{"error":"{text}"}}"#));
             rests.set_metrics(Some(Page::Whole(answer)));
-            rests.set_page("/v1/models", "503 Service Unavailable", "");
+            rests.refuse_models("503 Service Unavailable");
         };
         match state {
             Availability::Paused => set_rest(&rests, true, false),

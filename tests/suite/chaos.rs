@@ -105,8 +105,12 @@ async fn start(seed: u64, is_faulty: &Arc<AtomicBool>) -> (Vec<ScriptedBackend>,
     }
     let second = Duration::from_secs(1);
     let stalls = StallLimits { abort_after: Some(second), min_gap: second };
-    let admission =
-        AdmissionConfig { max_in_flight: Some(4), max_wait: second, ..Default::default() };
+    let admission = AdmissionConfig {
+        max_in_flight: Some(4),
+        queue_capacity: 8,
+        max_wait: second,
+        ..AdmissionConfig::default()
+    };
     let setup = Setup {
         admission: Some(admission_settings(&admission)),
         first_output: Some(2 * second),
@@ -143,6 +147,7 @@ async fn under_random_faults_every_request_ends_once_and_leaves_no_state() {
     let cut = outcomes.iter().filter(|is_whole| **is_whole == Some(false)).count();
     assert!(count(&|record| record.outcome == Outcome::Cancelled) <= left);
     assert!(count(&|record| record.gateway_queue_wait().is_some()) > 0);
+    assert!(count(&|record| record.refusal == Some("saturated")) > 0);
     assert!(count(&|record| record.outcome == Outcome::Ok) > requests / 2);
     let retried = count(&|record| record.attempts.len() > 1);
     println!("{requests} requests: {left} disconnected, {cut} truncated, {retried} retried");

@@ -142,7 +142,7 @@ async fn every_unreachable_target_gets_a_clear_finding() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_key_is_read_from_the_variable_of_vllm_and_never_shown() {
     let fake = ScriptedBackend::start(|_| nothing()).await;
-    fake.set_page("/v1/models", "401 Unauthorized", "");
+    fake.refuse_models("401 Unauthorized");
     let arguments = format!("--backend http://{} --idle 0s", fake.addr);
     let (without, code) = report(&arguments, &[]).await;
     assert_eq!((code, &one(&without, "key")["severity"]), (1, &"error".into()));
@@ -282,6 +282,13 @@ async fn a_backend_that_lacks_paths_of_another_front_end_is_avoided_and_named() 
     assert_eq!(rust.seen().len(), 2, "one request for each path that it lacks");
     let records = gateway.take_records().await;
     assert!(records.iter().any(|record| is_excluded(record, "it does not serve the path")));
+    let status = gateway.document("/status").await;
+    let of = |member: &str| [0, 1].map(|index| status["backends"][index][member].clone());
+    assert_eq!(of("front_end"), ["python", "rust"]);
+    assert_eq!(
+        of("unserved"),
+        [serde_json::json!([]), serde_json::json!(["/v1/messages", "/v1/responses"])]
+    );
     let (report, _) = report(&format!("--admin http://{} --idle 0s", gateway.admin), &[]).await;
     let lacks = |finding: &&Value| finding["observation"].as_str().unwrap().contains(" lacks ");
     let found = found(&report, "gateway");

@@ -159,7 +159,7 @@ async fn a_backend_that_answers_503_to_all_but_health_is_down_until_it_serves() 
         wait_for_probes(&fake, 1).await;
         assert_eq!(health(&gateway), Health::Up, "a backend with a readable model list is up");
     }
-    fake.set_page("/v1/models", "503 Service Unavailable", "");
+    fake.refuse_models("503 Service Unavailable");
     wait_until!(health(&gateway) == Health::Down);
     assert!(reason(&gateway).contains("503 to all requests"), "{}", reason(&gateway));
     fake.set_models(&["tiny"]);

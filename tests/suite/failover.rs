@@ -24,6 +24,7 @@ use tokenweir_routing::resilience;
 const GOOD: [&str; 4] = [ROLE, WORD, FINISH, "[DONE]"];
 const ERROR: &str = r#"{"error":{"message":"boom","type":"InternalServerError","code":500}}"#;
 const DEAD: &str = r#"{"error":{"message":"The server had an error while processing your request. Sorry about that!","type":"InternalServerError","code":500}}"#;
+const UNKNOWN: &str = r#"{"error":{"message":"The model `tiny` does not exist.","type":"NotFoundError","param":"model","code":404}}"#;
 
 /// Two backends. The backend that gets the first request follows the steps `first`. The other one responds
 /// with `good`.
@@ -57,9 +58,11 @@ async fn a_backend_that_fails_before_the_first_output_is_replaced_unnoticed() {
         ("connection_reset", begun_stream(&[ROLE])),
         ("connection_reset", [begun_stream(&[ROLE]), b"30\r\ndata: {\"id\"".to_vec()].concat()),
         ("bad_response", b"SSH-2.0-OpenSSH_9.6\r\n\r\n".to_vec()),
+        ("busy", json("503 Service Unavailable", "{}")),
         ("server_error", json("500 Internal Server Error", ERROR)),
         ("server_error", json("502 Bad Gateway", "<html>")),
         ("engine_dead", json("500 Internal Server Error", DEAD)),
+        ("unknown_model", json("404 Not Found", UNKNOWN)),
         ("inband_error", stream_of(&[ERROR, "[DONE]"])),
         ("inband_error", stream_of(&[ROLE, ERROR, "[DONE]"])),
         ("busy", stream_of(&[paused, "[DONE]"])),

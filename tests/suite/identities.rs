@@ -12,17 +12,25 @@ const BODY: &str = r#"{"model":"tiny","stream":true,"user":"alice@example.com","
 #[tokio::test]
 async fn the_identity_of_a_request_is_recorded_and_never_in_the_metrics() {
     let plain = IdentitiesConfig { mode: IdentityMode::Plain, ..IdentitiesConfig::default() };
-    let setup = Setup { identities: plain.reader(None), ..Setup::default() };
-    let (fake, gateway) = gateway_answering_with(setup, stream_of(&WHOLE_STREAM)).await;
-    let session_header = "x-claude-code-session-id: session-7";
-    gateway.raw(with_lines(&post(CHAT, BODY), session_header)).await;
-    let record = gateway.record().await;
-    let identity = &record.options.identity;
-    let values = ["alice@example.com", "session-7"];
-    assert_eq!([&identity.user, &identity.session].map(Option::as_deref), values.map(Some));
-    assert_eq!(record.options.messages, Some(2));
-    assert!(record.tokens_per_second().is_some());
-    let page = gateway.admin("/metrics").await;
-    assert!(!values.iter().any(|value| page.contains(value)), "{page}");
-    assert!(String::from_utf8_lossy(&fake.seen()[0].body).contains("alice@example.com"));
+    for config in [plain, IdentitiesConfig::default()] {
+        let setup = Setup { identities: config.reader(None), ..Setup::default() };
+        let (fake, gateway) = gateway_answering_with(setup, stream_of(&WHOLE_STREAM)).await;
+        let session_header = "x-claude-code-session-id: session-7";
+        gateway.raw(with_lines(&post(CHAT, BODY), session_header)).await;
+        let record = gateway.record().await;
+        let identity = &record.options.identity;
+        let recorded = [&identity.user, &identity.session].map(|value| value.as_deref().unwrap());
+        let values = ["alice@example.com", "session-7"];
+        if config.mode == IdentityMode::Plain {
+            assert_eq!(recorded, values);
+        } else {
+            assert_eq!(config.mode, IdentityMode::Hashed);
+            assert!(recorded.iter().all(|hash| hash.len() == 32), "{recorded:?}");
+        }
+        assert_eq!(record.options.messages, Some(2));
+        assert!(record.tokens_per_second().is_some());
+        let page = gateway.admin("/metrics").await;
+        assert!(!values.iter().chain(&recorded).any(|value| page.contains(value)), "{page}");
+        assert!(String::from_utf8_lossy(&fake.seen()[0].body).contains("alice@example.com"));
+    }
 }

@@ -70,7 +70,7 @@ impl Drop for AddressUpdates {
 
 /// An API server, and the updates from discovery that watches a service there.
 async fn watched_server() -> (KubernetesApiServer, AddressUpdates) {
-    let server = KubernetesApiServer::start().await;
+    let server = KubernetesApiServer::start();
     let updates = AddressUpdates::watch(&server).await;
     (server, updates)
 }
@@ -133,7 +133,7 @@ fn pool(version: u64, app: &str, port: u16) -> Value {
 
 #[tokio::test]
 async fn the_pods_that_an_inference_pool_selects_are_watched_and_its_changes_followed() {
-    let mut server = KubernetesApiServer::start().await;
+    let mut server = KubernetesApiServer::start();
     let mut updates = AddressUpdates::watch_by(&server, true, None).await;
     let request = server.asked().await;
     let path = "/apis/inference.networking.k8s.io/v1/namespaces/ai/inferencepools?";
@@ -228,17 +228,17 @@ async fn an_expired_watch_restarts_with_a_list() {
 
 #[tokio::test]
 async fn an_api_server_that_fails_is_retried_and_the_known_backends_stay() {
-    let mut server = KubernetesApiServer::start().await;
+    let mut server = KubernetesApiServer::start();
     server.stop().await;
     let mut updates = AddressUpdates::watch(&server).await;
-    server.restart().await;
+    server.restart();
     server.asked().await.answer(401, &status(401, "Unauthorized")).await;
     server.list(10, &[slice("a", 3, 1, Some(true))]).await;
     assert_eq!(updates.ports().await, [1]);
     let watch = server.watch(10).await;
     server.stop().await;
     drop(watch);
-    server.restart().await;
+    server.restart();
     drop(server.asked().await);
     server.asked().await.answer(403, &status(403, "Forbidden")).await;
     let mut watch = server.watch(10).await;
@@ -265,7 +265,7 @@ async fn watches_that_end_at_once_are_retried_at_most_five_times_per_second() {
 async fn pod_changes_lose_no_request() {
     let (port, backends) = (Port::reserve(), start_backends(3).await);
     let file = folder("kubernetes").join("gateway.yaml");
-    let mut server = KubernetesApiServer::start().await;
+    let mut server = KubernetesApiServer::start();
     let source = format!(
         "discovery: [{{ kubernetes: {{ service: vllm, namespace: ai, url: 'http://{}' }} }}]\n",
         server.addr

@@ -75,6 +75,10 @@ struct Watch {
 }
 
 impl Watch {
+    fn begin() -> Self {
+        Self { diagnoser: Diagnoser::default(), began: clock::now(), elapsed: Duration::ZERO }
+    }
+
     /// Runs the diagnosis once and advances the clock. Returns the verdict `prefix_cache_contention`, if the
     /// diagnosis has it.
     fn contention(&mut self, fleet: &Fleet) -> Option<Verdict> {
@@ -97,8 +101,7 @@ async fn two_workloads_that_evict_each_other_are_named_until_one_of_them_ends() 
     }
     wait_until!(groups(&fleet).len() == 2);
 
-    let diagnoser = Diagnoser::default();
-    let mut watch = Watch { diagnoser, began: clock::now(), elapsed: Duration::ZERO };
+    let mut watch = Watch::begin();
     let mut round = 0;
     let verdict = loop {
         for system in ['a', 'b'] {
@@ -130,6 +133,28 @@ async fn two_workloads_that_evict_each_other_are_named_until_one_of_them_ends() 
         }
         assert!(watch.elapsed < Duration::from_mins(12), "{:#?}", cache(&fleet));
     }
+}
+
+#[tokio::test]
+async fn workloads_that_fit_into_the_cache_are_not_named() {
+    // The cache holds both system prompts, which are used again and again. Only questions and answers are
+    // evicted, and no later request contains them.
+    let (cache_tokens, system_tokens) = (4_096, 1_200);
+    let fleet = start(cache_tokens).await;
+    let mut watch = Watch::begin();
+    for round in 0..100 {
+        for system in ['a', 'b'] {
+            let question = format!("question {round} {}", "x".repeat(800));
+            ask(&fleet, system, system_tokens, &question).await;
+        }
+        assert!(watch.contention(&fleet).is_none(), "round {round}: {:#?}", cache(&fleet));
+    }
+    let summary = &cache(&fleet).backends[0];
+    assert_eq!(summary.source, "exact");
+    assert!(summary.evicted_tokens > 4_096, "the questions are evicted: {summary:#?}");
+    let lost: Vec<u64> =
+        groups(&fleet).iter().map(|group| group.by_backend[0].recomputed_tokens).collect();
+    assert!(lost.len() == 2 && lost.iter().all(|tokens| *tokens < 4_096), "{lost:?}");
 }
 
 /// How many prompt tokens the gateway expected in the cache, and how many the engine found there. The first

@@ -149,7 +149,7 @@ async fn an_error_for_an_unknown_model_lists_the_models_and_creates_no_label() {
 #[tokio::test]
 async fn a_backend_without_a_model_list_gets_the_configured_served_name() {
     let silent = ScriptedBackend::answering(json("200 OK", "{}")).await;
-    silent.set_page("/v1/models", "404 Not Found", "");
+    silent.refuse_models("404 Not Found");
     let gateway = named(&[silent.addr], vec![alias("gpt", "a")]).await;
     for (model, expected) in [("gpt", "a"), ("other", "other")] {
         assert_eq!(status(&gateway.post(CHAT, &format!(r#"{{"model":"{model}"}}"#)).await), 200);
@@ -219,7 +219,7 @@ async fn the_models_of_a_backend_that_rejects_its_adapter_are_refreshed_soon() {
 #[tokio::test]
 async fn a_refused_model_list_is_a_problem_with_a_remedy_until_it_is_readable() {
     let fake = serving(&["tiny"]).await;
-    fake.set_page("/v1/models", "401 Unauthorized", "");
+    fake.refuse_models("401 Unauthorized");
     let gateway = start(&[fake.addr]).await;
     let page = gateway.admin("/status").await;
     assert!(page.contains("/v1/models answers 401") && page.contains("api_key"), "{page}");

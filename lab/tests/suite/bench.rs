@@ -210,9 +210,9 @@ async fn a_target_that_is_no_inference_server_is_reported() {
     assert_error(&format!("{url} --model c"), "does not serve c; it lists a, b").await;
     fake.set_models(&[]);
     assert_error(&url, "lists no model; give --model").await;
-    fake.set_page("/v1/models", "401 Unauthorized", "");
+    fake.refuse_models("401 Unauthorized");
     assert_error(&url, "refuses the API key, or requires one (401 Unauthorized)").await;
-    fake.set_page("/v1/models", "404 Not Found", "");
+    fake.refuse_models("404 Not Found");
     assert_error(&url, "GET /v1/models with 404 Not Found: is it a gateway").await;
     assert_error("http://127.0.0.1:9", "http://127.0.0.1:9 cannot be reached: cannot connect")
         .await;

@@ -210,14 +210,21 @@ pub(crate) fn key_from_env(name: &str) -> TargetKey {
 
 /// Gathers the facts of all backends concurrently. The result is in the order of `targets`.
 async fn gather_backends(targets: Vec<GatherTarget>, options: &GatherOptions) -> Vec<BackendFacts> {
-    let gather = |target: GatherTarget| {
+    let gather = |(index, target): (usize, GatherTarget)| {
         let options = options.clone();
         // Boxed, because the future is as large as the facts of a backend.
-        tokio::spawn(async move { Box::pin(gather::gather_backend(target, &options)).await })
+        tokio::spawn(
+            async move { (index, Box::pin(gather::gather_backend(target, &options)).await) },
+        )
     };
-    let gathering = stream::iter(targets).map(gather).buffered(MAX_CONCURRENT_BACKENDS);
+    // Unordered, so that the next backend does not wait for the slowest one.
+    let gathering = stream::iter(targets.into_iter().enumerate())
+        .map(gather)
+        .buffer_unordered(MAX_CONCURRENT_BACKENDS);
     // A task that has panicked has no result. A panic is a defect of this program.
-    gathering.filter_map(|result| ready(result.ok())).collect().await
+    let mut gathered: Vec<_> = gathering.filter_map(|result| ready(result.ok())).collect().await;
+    gathered.sort_unstable_by_key(|(index, _)| *index);
+    gathered.into_iter().map(|(_, backend)| backend).collect()
 }
 
 /// Sends an empty export request to the trace collector of a configuration file. `None`: there is

@@ -62,7 +62,8 @@ impl CrashableBackend {
     }
 }
 
-fn listen(addr: SocketAddr) -> TcpListener {
+/// A listener at an address that [`bind_shared`] has reserved.
+pub(crate) fn listen(addr: SocketAddr) -> TcpListener {
     let socket = bind_shared(addr);
     socket.set_nonblocking(true).unwrap();
     socket.listen(128).unwrap();

@@ -1,13 +1,15 @@
 //! A scripted API server of Kubernetes on a raw socket. Each request waits until the test answers it.
 
+use super::crashable_backend::{bind_shared, listen};
 use super::request_reader::read_request;
 use super::tcp_server::TcpServer;
 use bytes::BytesMut;
 use serde_json::{Value, json};
+use socket2::Socket;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
 /// The server.
@@ -16,6 +18,8 @@ pub(crate) struct KubernetesApiServer {
     pub addr: SocketAddr,
     requests: mpsc::UnboundedReceiver<Asked>,
     server: TcpServer,
+    /// Keeps the port while the server is stopped.
+    reserved_port: Socket,
 }
 
 /// A request that waits for its response. Dropping it closes the connection.
@@ -33,17 +37,18 @@ const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 // === impl KubernetesApiServer ===
 
 impl KubernetesApiServer {
-    pub(crate) async fn start() -> Self {
-        Self::at(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).await
+    pub(crate) fn start() -> Self {
+        Self::at(bind_shared(SocketAddr::from((Ipv4Addr::LOCALHOST, 0))))
     }
 
-    async fn at(addr: SocketAddr) -> Self {
+    fn at(reserved_port: Socket) -> Self {
+        let addr = reserved_port.local_addr().unwrap().as_socket().unwrap();
         let (sender, requests) = mpsc::unbounded_channel();
-        let server = TcpServer::on(TcpListener::bind(addr).await.unwrap(), move |stream| {
+        let server = TcpServer::on(listen(addr), move |stream| {
             let sender = sender.clone();
             async move { drop(sender.send(Asked::read(stream).await)) }
         });
-        Self { addr: server.addr, requests, server }
+        Self { addr, requests, server, reserved_port }
     }
 
     /// Refuses connections until the next [`KubernetesApiServer::restart`].
@@ -53,8 +58,8 @@ impl KubernetesApiServer {
     }
 
     /// Listens again on the same port.
-    pub(crate) async fn restart(&mut self) {
-        *self = Self::at(self.addr).await;
+    pub(crate) fn restart(&mut self) {
+        *self = Self::at(self.reserved_port.try_clone().unwrap());
     }
 
     /// Waits for the next request and returns it.

@@ -248,6 +248,13 @@ impl ScriptedBackend {
         self.set_page("/v1/models", "200 OK", &list.to_string());
     }
 
+    /// Makes `/v1/models` respond with this status of an error. The body is a valid list of models, which
+    /// the gateway must ignore.
+    pub(crate) fn refuse_models(&self, status: &'static str) {
+        let list = serde_json::json!({ "object": "list", "data": [model("tiny", "vllm")] });
+        self.set_page("/v1/models", status, &list.to_string());
+    }
+
     /// Sets the response to `/metrics`. `None` restores the metrics page of the server software.
     pub(crate) fn set_metrics(&self, page: Option<Page>) {
         let page = page.unwrap_or_else(|| Page::of(self.state.kind.metrics));

@@ -33,7 +33,8 @@ impl TcpServer {
             // The set is dropped with this task, and then its connections close.
             let mut connections = JoinSet::new();
             while let Ok((stream, _)) = listener.accept().await {
-                stream.set_nodelay(true).unwrap();
+                // The client may have reset the connection already.
+                let _ = stream.set_nodelay(true);
                 connections.spawn(serve(stream));
             }
         });
@@ -45,7 +46,7 @@ impl TcpServer {
         self.accept_task.abort_handle()
     }
 
-    /// Closes the port and all connections.
+    /// Closes the port, and all connections soon after it.
     pub(crate) async fn stop(&mut self) {
         self.accept_task.abort();
         if !self.accept_task.is_finished() {

@@ -580,7 +580,7 @@ impl Running {
         assert!(self.records.lock().await.try_recv().is_err(), "exactly one record per request");
     }
 
-    /// Waits until the trace capture has written this many lines.
+    /// Waits until the trace capture has written exactly this many lines.
     pub(crate) async fn captured(&self, lines: u64) {
         let written = format!("\ntokenweir_capture_records_total{{result=\"written\"}} {lines}\n");
         wait_until!(self.admin("/metrics").await.contains(&written));

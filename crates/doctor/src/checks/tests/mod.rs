@@ -169,7 +169,7 @@ fn findings_with_config(config: GatewaySettings, backends: Vec<BackendFacts>) ->
     examine(&DoctorFacts { config, is_configured: true, backends, ..DoctorFacts::default() })
 }
 
-/// Settings as the defaults of the gateway.
+/// Settings that a gateway without a configuration could have.
 impl Default for GatewaySettings {
     fn default() -> Self {
         Self {

@@ -182,6 +182,21 @@ fn a_silence_beyond_abort_after_aborts_the_stream_and_wakes_it() {
 }
 
 #[test]
+fn a_dropped_stream_is_no_longer_stalled() {
+    let fixture = fixture(None, None);
+    let (first, second) = (fixture.stream(), fixture.stream());
+    first.activity().on_output(fixture.at(10), None);
+    second.activity().on_output(fixture.at(10), None);
+    assert_eq!(fixture.sweep(200), [2, 2]);
+    drop(first);
+    assert_eq!(fixture.sweep(300), [1, 2]);
+    let stall = second.activity().on_end(fixture.at(400)).unwrap();
+    assert_eq!(stall.ended_at, Some(fixture.at(400)));
+    drop(second);
+    assert_eq!(fixture.sweep(500), [0, 2]);
+}
+
+#[test]
 fn an_exchange_is_open_as_long_as_its_guard() {
     let fixture = fixture(None, None);
     assert_eq!(fixture.registry.open(), 1);
