@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn the_state_means_harm_to_clients_and_the_worst_kind_names_it() {
+    fn the_gateway_state_names_the_worst_kind_of_harm_to_clients() {
         let of = |failed, refused, slow| {
             let slow = [("engine_queue".to_owned(), slow)].into();
             let minute =

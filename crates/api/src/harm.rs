@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_critical_if_it_is_above_5_percent_beyond_chance() {
+    fn a_share_of_failed_requests_is_critical_if_it_is_significantly_above_5_percent() {
         use HarmLevel::{Critical, None, Warning};
         for (requests, failed, expected) in [
             (0, 0, None),
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_requests_count_while_they_wait_and_name_their_main_cause() {
+    fn open_streams_that_wait_too_long_count_as_slow_and_the_reason_has_the_main_cause() {
         let slow = [("engine_queue", 5), ("reasoning", 1), ("stalled", 2)];
         let slow = slow.map(|(cause, count)| (cause.to_owned(), count)).into();
         let minute = LastMinute { slow, slow_output: 2, ..minute(90, 0, 0) };
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn an_objective_is_missed_beyond_the_share_that_it_accepts() {
+    fn an_objective_is_missed_if_more_requests_are_slow_than_its_target_allows() {
         let objective = |target, slow| LastMinute {
             objectives: vec![ObjectiveMinute { name: "chat".into(), target, requests: 100, slow }],
             ..minute(100, 0, 0)

@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_that_waits_for_slots_is_queued_although_nothing_waited_when_it_was_routed() {
+    fn a_burst_that_waits_for_slots_counts_as_queued_although_no_request_waited_at_routing() {
         // The fixture found four requests at the backend.
         let mut record = record_without_output(30.0, 3_300);
         record.wait_reports = queue_reports(4.0);
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_found_a_free_slot_did_not_wait_in_the_queue_of_later_requests() {
+    fn a_request_that_found_a_free_slot_does_not_count_as_queued_if_later_requests_waited() {
         for (running_while_queued, slots, is_queued) in [
             (None, None, false),
             (Some(5.0), None, false),
@@ -396,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_beyond_the_most_requests_answered_at_once_was_queued() {
+    fn a_request_that_found_more_requests_than_the_engine_ever_answers_at_once_was_queued() {
         // No report shows a queue. The fixture found two requests in flight.
         for (in_flight, max_answering, is_queued) in
             [(16, 16, true), (15, 16, false), (30, 16, true), (40, 16, false), (3, 3, false)]
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_without_output_was_queued_while_its_engine_answered_others() {
+    fn a_stream_without_output_counts_as_queued_if_its_engine_answered_other_requests() {
         // The prefill takes 20 + 3 ms. Three times that after the request, its output was due.
         for (is_stream, others_at, is_queued) in
             [(true, 290, true), (true, 40, false), (false, 290, false)]
@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn the_head_of_a_response_ends_the_front_end_only_if_the_prefill_can_be_after_it() {
+    fn the_response_head_ends_the_front_end_time_only_if_the_prefill_fits_after_it() {
         for (head, prefill, expected) in [(60, 30, 50), (60, 80, 50), (60, 81, 0), (99, 30, 0)] {
             let mut record = streamed();
             let accepted = record.timings.accepted;
@@ -445,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_prompt_on_a_frozen_engine_is_not_blamed() {
+    fn the_wait_of_a_short_prompt_at_an_engine_in_standstill_counts_as_unresponsive() {
         let mut record = record_without_output(30.0, 10_000);
         assert_eq!(cause_and_phase(&record), (Some(SlowCause::Unresponsive), "unresponsive"));
         // The engine resumes after ten seconds.
@@ -455,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_on_a_frozen_host_timed_out_because_the_backend_went_down() {
+    fn a_request_that_timed_out_at_a_backend_that_went_down_counts_as_unresponsive() {
         let mut record = record_without_output(30.0, 60_000);
         record.timings.headers = None;
         record.outcome = Outcome::Timeout;
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_is_long_if_its_size_explains_the_wait() {
+    fn a_prompt_counts_as_long_if_its_size_explains_the_wait_for_the_first_output() {
         let record = record_without_output(20_000.0, 3_000);
         assert_eq!(cause_and_phase(&record), (Some(SlowCause::LongPrompt), "prefill"));
         let shorter = record_without_output(2_000.0, 3_000);
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_prompt_is_not_long_although_the_engine_reports_a_long_prefill() {
+    fn a_short_prompt_does_not_count_as_long_even_if_the_engine_reports_a_long_prefill() {
         for (tokens, expected) in [(30, SlowCause::Unresponsive), (3_000, SlowCause::LongPrompt)] {
             let mut record = streamed();
             let accepted = record.timings.accepted;
@@ -492,12 +492,12 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_leaves_early_was_in_prefill() {
+    fn a_request_whose_client_disconnects_early_ended_in_the_prefill_phase() {
         assert_eq!(record_without_output(30.0, 300).phase(), "prefill");
     }
 
     #[test]
-    fn a_request_without_a_decision_has_an_unexplained_wait() {
+    fn a_slow_request_without_a_routing_decision_counts_as_unresponsive() {
         let mut record = record_without_output(30.0, 3_000);
         record.decision = None;
         assert_eq!(cause_and_phase(&record).0, Some(SlowCause::Unresponsive));
