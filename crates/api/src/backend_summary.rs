@@ -12,7 +12,7 @@ use tokenweir_diagnose::DrainSummary;
 pub struct BackendSummary {
     /// Name of the backend.
     pub name: String,
-    /// The facts that `GET /status` shows too.
+    /// The properties and the state of the backend that `GET /status` shows, too.
     #[serde(flatten)]
     pub facts: BackendFacts,
     /// State of the backend's KV events. `off`: no connection to a publisher yet. `gap`: messages are
@@ -48,7 +48,7 @@ pub struct BackendSummary {
     pub gpus: Option<GpuSummary>,
 }
 
-/// The facts of one backend that `GET /status` shows too.
+/// The properties and the state of one backend that `GET /status` shows, too.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BackendFacts {

@@ -44,7 +44,8 @@ const KINDS_OF_WORK: [KindOfWork; 3] = [
     ("requests", 20, |client| client.requests),
 ];
 
-/// The clients with the largest shares of any kind of work, the largest first.
+/// Returns the clients with the largest share in one kind of work (prompt tokens, open streams or
+/// requests), the largest share first.
 pub fn rank_clients(mut clients: Vec<ClientSummary>) -> Vec<ClientSummary> {
     for (kind, least, read) in KINDS_OF_WORK {
         let total: u64 = clients.iter().map(read).sum();

@@ -23,7 +23,7 @@ pub enum HarmLevel {
     Critical,
 }
 
-/// A share of requests with its level.
+/// The share of requests with one kind of harm, and the level of this share.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HarmShare {
@@ -47,13 +47,15 @@ pub struct Harm {
     pub client_errors: HarmShare,
     /// Requests that exceeded a limit of the configuration section `slow`, and the [`LateStreams`].
     pub slow: HarmShare,
-    /// The part of `slow` that waited too long for its first output.
+    /// The share of requests that waited too long for their first output. They are a part of
+    /// `slow`.
     pub slow_first_output: HarmShare,
-    /// The part of `slow` in which the model reasoned too long before its first answer.
+    /// The share of requests in which the model reasoned too long before its first answer. They are
+    /// a part of `slow`.
     pub slow_first_answer: HarmShare,
-    /// The part of `slow` that was slow after the first output.
+    /// The share of requests that were slow after the first output. They are a part of `slow`.
     pub slow_output: HarmShare,
-    /// The highest level of `slow` and of the objectives that are missed.
+    /// The highest of the levels of `slow` and of the missed objectives.
     pub slow_level: HarmLevel,
     /// The harm in words, the worst kind first.
     pub reasons: Vec<String>,
@@ -167,7 +169,7 @@ impl ObjectiveMinute {
     }
 }
 
-/// A share in percent. A share above zero gives at least 1.
+/// Converts a share into percent. The result for a share above zero is at least 1.
 pub(crate) fn percent(share: f64) -> f64 {
     if share > 0.0 { (100.0 * share).max(1.0) } else { 0.0 }
 }

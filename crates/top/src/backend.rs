@@ -20,7 +20,8 @@ pub enum DrainRisk {
 // === impl DrainRisk ===
 
 impl DrainRisk {
-    /// The risk for that model of the backend which the fewest other backends serve.
+    /// Returns the risk of draining `backend`, for that of its models which the fewest other
+    /// backends serve.
     pub(super) fn of(backend: &BackendSummary, backends: &[BackendSummary]) -> Self {
         if !backend.up {
             return Self::None;

@@ -4,14 +4,14 @@ use memchr::memchr;
 use std::ops::Range;
 use tokenweir_protocol::json::members::{visit_elements, visit_members};
 
-/// The parts of one event. Ranges are the offsets of JSON values in the bytes of the event.
+/// The JSON members of one event. Ranges are the offsets of JSON values in the bytes of the event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Event {
     /// Whether the data is `[DONE]`.
     pub is_done: bool,
     /// Whether the event reports an error.
     pub is_error: bool,
-    /// The values of the members [`HEAD`].
+    /// The values of the members that [`HEAD`] names.
     pub head: [Option<Range<usize>>; HEAD.len()],
     /// The object `usage`.
     pub usage: Option<Range<usize>>,

@@ -14,8 +14,8 @@ use tokenweir_protocol::json::find_string_end;
 #[derive(Debug, Default)]
 pub(super) struct Layout {
     bytes: Vec<u8>,
-    /// The offsets of the JSON members of the event. The event has a member with text. Of the members of
-    /// interest, only the token ids may follow it.
+    /// The offsets of the JSON members of this event. The event has output text. Of the members in
+    /// [`Event`], only the token ids may follow the text.
     event: Event,
 }
 

@@ -40,8 +40,8 @@ fn push(splicer: &mut StreamSplicer, bytes: &[u8]) -> Bytes {
     splicer.push(Bytes::copy_from_slice(bytes))
 }
 
-/// What the client reads if each stream ends after the given number of bytes, except the last stream,
-/// which is complete.
+/// Returns what the client reads if each stream ends after the number of bytes in `cuts`, except
+/// the last stream, which is complete.
 fn continued(
     is_chat: bool,
     engine: Engine,
@@ -77,7 +77,8 @@ fn continued(
     Ok(read(&client))
 }
 
-/// A splicer that has got the first `count` events of a greedy chat, the request, and all events of the answer.
+/// Returns a splicer that has read the first `count` events of a greedy chat completion, the
+/// request body, and all events of the response.
 fn after_events(count: usize) -> (StreamSplicer, Value, Vec<String>) {
     let body = request(true, 40, 0.0);
     let mut splicer = splicer(true, &asked(&body), ContinuationMode::Exact);

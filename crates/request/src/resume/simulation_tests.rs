@@ -12,7 +12,8 @@ use tokenweir_protocol::clock;
 
 const WINDOW: Duration = Duration::from_mins(1);
 const STEPS: usize = 60;
-/// Length of the text after which it repeats. It is no multiple of a segment.
+/// Length of the random text that the simulated engines write repeatedly, in bytes. It is no
+/// multiple of the segment size.
 const PERIOD: usize = 60_013;
 
 /// The simulated engine of one run.
@@ -32,7 +33,7 @@ struct Client {
     is_waiting: bool,
 }
 
-/// What the test knows of a run.
+/// The expected state of a run.
 struct Facts {
     key: RunKey,
     request: Digest,
@@ -63,8 +64,8 @@ struct World {
     billed: usize,
 }
 
-/// The bytes that a run writes from a position on. They differ by run and position, so a test notices lost,
-/// doubled and foreign bytes.
+/// Returns the bytes that the engine of a run writes from a position on. They differ by run and
+/// position, so the test detects lost bytes, repeated bytes and bytes of another run.
 fn text(run: usize, position: usize, length: usize) -> &'static [u8] {
     static RANDOM: OnceLock<Vec<u8>> = OnceLock::new();
     let random = RANDOM.get_or_init(|| {
@@ -216,7 +217,7 @@ impl World {
         self.registry.sweep(self.now);
     }
 
-    /// Ends the runs whose response nobody can get any more, as the tasks of these runs do.
+    /// Ends the runs whose response no client can get any more, as the tasks of these runs do.
     fn end_abandoned(&mut self) {
         for index in (0..self.engines.len()).rev() {
             let engine = &mut self.engines[index];
@@ -291,7 +292,7 @@ impl Flag {
     }
 }
 
-/// Reads once, and compares the bytes with those that the run wrote.
+/// Lets a client read once, and compares the bytes with those that the engine of its run wrote.
 fn read(client: &mut Client, runs: &[Facts]) {
     let waker = client.flag.poll();
     let facts = &runs[client.run];

@@ -22,7 +22,8 @@ fn evaluate(definition: &str, change: impl FnOnce(&mut RequestRecord)) -> Object
     objective(definition).judge(&record)
 }
 
-/// A client disconnect `millis` after the request head was read, before any output.
+/// Changes the record to that of a client that disconnected `millis` milliseconds after the request
+/// head was read, before any output.
 fn disconnect_before_output(record: &mut RequestRecord, millis: u64) {
     record.outcome = Outcome::Cancelled;
     record.end = Termination::ClientDisconnected;

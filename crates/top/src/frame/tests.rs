@@ -111,7 +111,7 @@ fn state_with_snapshot() -> TopState {
     state_with(document())
 }
 
-/// The frame as lines of text, without trailing spaces.
+/// Draws the state as a frame and returns its lines of text, without trailing spaces.
 fn render_screen(state: &TopState, width: u16, height: u16) -> Vec<String> {
     render_screen_with(state, width, height, FrameOptions { has_colour: true, has_keys: true })
 }

@@ -137,7 +137,8 @@ impl ExchangeRegistry {
         self.is_shutting_down.store(true, Ordering::Relaxed);
     }
 
-    /// From now on, each sweep closes every WebSocket: it has no end that the shutdown could wait for.
+    /// From now on, each sweep closes every WebSocket. Called at shutdown, because a WebSocket has
+    /// no end for which the shutdown could wait.
     pub fn close_tunnels(&self) {
         self.is_closing_tunnels.store(true, Ordering::Relaxed);
     }

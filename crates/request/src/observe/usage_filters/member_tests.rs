@@ -98,9 +98,9 @@ fn recorded_chunk_streams() -> Vec<String> {
     streams
 }
 
-/// One object of members in a random order with random white space: the text with all members, and the text
-/// without the members for which `is_removed` holds. In the second text, `after_choices` follows the member
-/// `choices`.
+/// Writes a JSON object with its members in random order and with random white space. Returns the
+/// text with all members, and the text without the members for which `is_removed` holds. In the
+/// second text, `after_choices` follows the member `choices`.
 fn write_object(
     random: &mut fastrand::Rng,
     mut members: Vec<(&str, &str)>,

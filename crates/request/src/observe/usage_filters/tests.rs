@@ -39,8 +39,8 @@ pub(super) fn options(usage_injected: bool, continuous_usage_injected: bool) -> 
     }
 }
 
-/// The stream that the client should receive of a stream with usage in every event. It is computed
-/// by another method, which parses each event as JSON.
+/// Returns `body`, a stream with usage in every event, as the client should receive it. Unlike the
+/// usage filter, this function parses each event as JSON.
 pub(super) fn expected_stream(body: &str) -> String {
     let fingerprint = body
         .split_once(r#","system_fingerprint":""#)
@@ -66,16 +66,17 @@ pub(super) fn expected_stream(body: &str) -> String {
     expected
 }
 
-/// The bytes that the client receives of a stream that arrives in these pieces, and the observations of the
-/// response.
+/// Filters a stream that arrives in these pieces. Returns the bytes for the client, and the
+/// observations of the response.
 pub(super) fn filter_stream<'a>(
     pieces: impl IntoIterator<Item = &'a [u8]>,
 ) -> (String, ObservedResponse) {
     filter_with(&options(true, true), None, pieces)
 }
 
-/// The bytes that the client receives of the response to a request with these options, and the
-/// observations. `fingerprint`: the `system_fingerprint` that an earlier stream had.
+/// Filters the response to a request with these options, which arrives in these pieces. Returns the
+/// bytes for the client, and the observations of the response. `fingerprint`: the
+/// `system_fingerprint` that an earlier stream had.
 pub(super) fn filter_with<'a>(
     options: &RequestOptions,
     fingerprint: Option<&'static str>,
@@ -85,8 +86,8 @@ pub(super) fn filter_with<'a>(
     (String::from_utf8(frames.concat()).unwrap(), observed)
 }
 
-/// The bytes that are forwarded for each piece of a response, those at the end of the stream, and the
-/// observations.
+/// Filters a response that arrives in these pieces. Returns the bytes that are forwarded for each
+/// piece and at the end of the stream, and the observations of the response.
 fn filter_frames<'a>(
     options: &RequestOptions,
     fingerprint: Option<&'static str>,
@@ -164,7 +165,7 @@ fn the_usage_filter_forwards_an_incomplete_event_at_the_end_of_a_stream() {
     assert_eq!(filter_stream(body.as_bytes().chunks(9)).0, expected);
 }
 
-/// vLLM's stream with and without a request for the usage event.
+/// The events of a stream of one front end of vLLM, for requests with and without the usage event.
 #[derive(Clone, Copy)]
 struct FrontEnd {
     text: &'static str,
@@ -188,7 +189,8 @@ const RUST: FrontEnd = FrontEnd {
     usage_event: r#"{"id":"c","choices":[],"usage":{"prompt_tokens":9,"total_tokens":11,"completion_tokens":2}}"#,
 };
 
-/// The text of these events as a stream. With `tokens`, each event but the usage event has usage.
+/// Returns these events as the text of a stream. With `tokens`, each event except the usage event
+/// has usage with this number of output tokens.
 fn stream_of(events: &[&str], tokens: Option<u64>) -> String {
     let write = |event: &&str| {
         let Some(tokens) = tokens.filter(|_| !event.contains(r#""choices":[]"#)) else {

@@ -257,7 +257,8 @@ fn computed_tokens(record: &RequestRecord) -> Option<f64> {
     counted.or_else(predicted)
 }
 
-/// What is known of the queue of the engine during the wait of a request.
+/// Whether requests waited in the queue of the engine during the wait of a request, as far as the
+/// gateway can tell.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum QueueEvidence {
     /// The request waited until another request ended.
@@ -265,14 +266,15 @@ enum QueueEvidence {
     /// Other requests waited, but this one found a free slot: it could wait only for the prefill of the
     /// prompts before it.
     OthersQueued,
-    /// No report shows a queue.
+    /// Nothing shows that a request waited in the queue.
     None,
 }
 
 impl QueueEvidence {
-    /// What the reports of the backend show about the queue of its engine. The slots of the engine or its KV
-    /// cache limit the number of running requests. A request that found fewer requests than this limit did
-    /// not wait for the end of another request. Reports are ignored if the backend has gone down since.
+    /// Determines what the load reports of the backend show about the queue of its engine. The
+    /// slots of the engine or its KV cache limit the number of running requests. A request that
+    /// found fewer requests than this limit did not wait for the end of another request. The load
+    /// reports are ignored if the backend has gone down since.
     ///
     /// `due`: when the first output would have come if the engine had begun at once.
     fn from_record(record: &RequestRecord, due: Option<Instant>) -> Self {
@@ -360,7 +362,8 @@ mod tests {
         (SlowCause::from_record(record, &SlowLimits::default()), record.phase())
     }
 
-    /// The reports of a backend whose engine ran `running` requests while others waited.
+    /// Returns the scraped load of a backend whose engine ran `running` requests while others
+    /// waited.
     fn queue_reports(running: f64) -> WaitReports {
         WaitReports { running_while_queued: Some(running), ..WaitReports::default() }
     }

@@ -36,7 +36,7 @@ fn is_slow(record: &RequestRecord, limits: &SlowLimits) -> bool {
         || !observed.stalls.is_empty()
 }
 
-/// The time of the request that each cause took.
+/// Returns how much of the time of the request each cause took.
 fn time_by_cause(record: &RequestRecord, limits: &SlowLimits) -> [(SlowCause, Duration); 13] {
     let timings = &record.timings;
     let phases = RequestPhases::from_record(record);
@@ -102,7 +102,7 @@ mod tests {
     use std::sync::Arc;
     use tokenweir_protocol::openai::EngineTimes;
 
-    /// The cause of the fixture request after `change`.
+    /// Returns the slow cause of the fixture request after `change`.
     fn slow_cause_after(
         change: impl FnOnce(&mut RequestRecord, &dyn Fn(u64) -> Instant),
     ) -> Option<SlowCause> {

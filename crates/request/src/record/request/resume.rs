@@ -33,7 +33,8 @@ named_enum! {
     }
 }
 
-/// What happened to a run so far. When the run has ended, the record of its request reads this note.
+/// The result so far of a request with an `Idempotency-Key`. Its record reads this result when the
+/// response has ended.
 #[derive(Debug, Default)]
 pub struct ResumeNote {
     outcome: AtomicU8,
@@ -51,7 +52,7 @@ impl From<ExceededLimit> for ResumeOutcome {
 }
 
 impl ResumeNote {
-    /// A note with this outcome.
+    /// A result with this outcome, of a request that has not failed.
     pub fn new(outcome: ResumeOutcome) -> Self {
         let note = Self::default();
         note.set(outcome);
