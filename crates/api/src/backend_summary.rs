@@ -57,7 +57,8 @@ pub struct BackendFacts {
     /// Health of the backend: `up`, `down`, `unknown` (no health check has completed yet) or
     /// `leaving` (removed from the pool, with open requests).
     pub health: String,
-    /// State of the circuit breaker: `closed` (the backend gets requests), `resting`, `open` or
+    /// State of the circuit breaker: `closed` (the backend gets requests), `resting` (no requests
+    /// for a moment, because the backend reported that it is overloaded or paused), `open` or
     /// `half_open`.
     pub breaker: String,
     /// Availability for new requests: `available`, `ejected`, `asleep`, `paused`, `starting`, `scaling`,

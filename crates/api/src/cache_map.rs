@@ -53,7 +53,8 @@ pub struct PrefixGroup {
     pub tokens: u64,
     /// Number of requests of this gateway whose prompts belong to the group.
     pub requests: u64,
-    /// Number of requests of this gateway that reused at least 512 bytes of the prompt from a cache.
+    /// Number of requests of this gateway in the group that reused at least 512 bytes of the prompt
+    /// from a cache.
     pub reused_requests: u64,
     /// Number of backends that have the group in their caches.
     pub backends: usize,
@@ -71,7 +72,8 @@ pub struct PrefixGroup {
 pub struct GroupAtBackend {
     /// Name of the backend.
     pub backend: String,
-    /// Blocks in the cache: blocks of the engine if `source` is `exact`, otherwise of 512 bytes.
+    /// Number of blocks of the group in the cache of this backend. They are blocks of the engine if
+    /// [`CacheSummary::source`] is `exact`, otherwise blocks of 512 bytes.
     pub blocks: u64,
     /// Tokens of the group in the cache of this backend.
     pub tokens: u64,

@@ -66,8 +66,9 @@ impl GatewayState {
         matches!(self, Self::Ready | Self::Degraded)
     }
 
-    /// The state that follows from these values, and the reasons why it is not `Ready`. Each verdict that
-    /// asks for an action is a reason, so a gateway with such a verdict is never `Ready`.
+    /// Determines the state of the gateway from these values, and the reasons why it is not
+    /// `Ready`. Each verdict that asks for an action is a reason, so a gateway with such a verdict
+    /// is never `Ready`.
     pub fn from_facts(facts: &GatewayFacts<'_>) -> (Self, Vec<String>) {
         if facts.is_draining {
             return (Self::ShuttingDown, Vec::new());
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unavailable_backend_panic_mode_and_a_verdict_degrade_the_gateway() {
+    fn an_unavailable_backend_or_panic_mode_or_a_verdict_makes_the_gateway_degraded() {
         let verdict = |name: &'static str, scope, severity| Verdict {
             verdict: name.into(),
             scope,

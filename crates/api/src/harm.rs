@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tokenweir_diagnose::is_critical_harm;
 
-/// The severity of a share of requests: of the requests that failed, were refused or were slow.
+/// How severe the share of requests is that failed, were refused or were slow.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -29,7 +29,7 @@ pub enum HarmLevel {
 pub struct HarmShare {
     /// The share, from 0 to 1. `None`: there were no requests.
     pub share: Option<f64>,
-    /// How bad the share is.
+    /// How severe the share is.
     pub level: HarmLevel,
 }
 
@@ -37,15 +37,16 @@ pub struct HarmShare {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Harm {
-    /// Failed requests.
+    /// The share of failed requests.
     pub failed: HarmShare,
-    /// Refused requests.
+    /// The share of refused requests.
     pub refused: HarmShare,
     /// Responses with a status of 4xx that are not refusals. The share counts the responses of the
     /// gateway and of backends. The level counts only the responses of backends. It is never
     /// `critical`, because the cause is a client or the configuration of a backend.
     pub client_errors: HarmShare,
-    /// Requests that exceeded a limit of the configuration section `slow`, and the [`LateStreams`].
+    /// The share of requests that exceeded a limit of the configuration section `slow`, including
+    /// the [`LateStreams`].
     pub slow: HarmShare,
     /// The share of requests that waited too long for their first output. They are a part of
     /// `slow`.
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn open_streams_that_wait_too_long_count_as_slow_and_the_reason_has_the_main_cause() {
+    fn open_streams_that_wait_too_long_count_as_slow_and_the_reason_names_the_main_cause() {
         let slow = [("engine_queue", 5), ("reasoning", 1), ("stalled", 2)];
         let slow = slow.map(|(cause, count)| (cause.to_owned(), count)).into();
         let minute = LastMinute { slow, slow_output: 2, ..minute(90, 0, 0) };
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn client_errors_of_a_backend_are_a_warning_and_those_of_the_gateway_are_not() {
+    fn client_errors_of_backends_have_the_harm_level_warning_and_those_of_the_gateway_none() {
         let minute = LastMinute {
             gateway_client_errors: BTreeMap::from([(429, 80)]),
             backend_client_errors: BTreeMap::from([(401, 12), (404, 2)]),

@@ -88,7 +88,7 @@ fn an_api_key_is_accepted_in_both_headers_and_any_other_text_is_rejected() {
 }
 
 #[test]
-fn a_request_limit_allows_a_burst_and_refills_evenly() {
+fn a_limit_of_requests_per_minute_allows_a_burst_and_refills_evenly() {
     let key = authenticated_key(&keys(limits(60, 0, 0), UsageLimits::default()));
     let now = clock::epoch();
     assert!((0..60).all(|_| rejection(key.enter(now)).is_none()));
@@ -183,7 +183,7 @@ fn a_reload_of_the_key_file_keeps_token_usage_and_open_requests() {
 }
 
 #[test]
-fn tenant_labels_stay_bounded_across_reloads() {
+fn the_number_of_tenant_labels_stays_bounded_across_reloads_of_the_key_file() {
     let mut keys = ApiKeys::default();
     let mut last_principal: Option<Arc<ClientIdentity>> = None;
     for round in 0..50 {

@@ -41,7 +41,8 @@ pub(super) struct Event {
 /// The names of the members that all events of a stream repeat.
 pub(super) const HEAD: [&str; 4] = ["id", "object", "created", "model"];
 
-/// The end of the event that begins at `at`, after its blank line. `None`: the event is incomplete.
+/// Returns the offset after the blank line that ends the event which begins at `at`. `None`: the
+/// event is incomplete.
 pub(super) fn event_end(bytes: &[u8], mut at: usize) -> Option<usize> {
     loop {
         at += memchr(b'\n', bytes.get(at..)?)? + 1;

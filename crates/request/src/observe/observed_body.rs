@@ -25,7 +25,7 @@ pub struct PrefetchedBody<B: Body> {
 /// exchange has passed its record to the receiver.
 pub struct ObservedBody<B: Body, T> {
     prefetched: PrefetchedBody<B>,
-    /// `None` once the exchange has ended.
+    /// The exchange of the body. `None`: the exchange has ended.
     exchange: Option<Exchange>,
     /// Whether a forwarded frame can be shorter than the frame of the backend.
     may_shorten_frames: bool,

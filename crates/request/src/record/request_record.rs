@@ -294,7 +294,7 @@ impl RequestRecord {
     }
 
     /// Time of the wait in the admission queue in which no backend could serve the model. `None`: a
-    /// backend always could.
+    /// backend could serve the model at all times.
     pub fn backend_wait(&self) -> Option<Duration> {
         let Timings { backend_missed, without_backend, ended, .. } = self.timings;
         let ongoing =

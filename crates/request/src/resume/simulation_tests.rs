@@ -1,5 +1,6 @@
-//! Simulates random histories: clients leave and return, engines answer and fail, and time passes. Each
-//! history follows from its seed. `SEEDS=100000` runs more histories, `SEED=7` repeats the history of seed 7.
+//! Simulates random histories of runs: clients disconnect and return, engines answer and fail, and
+//! time passes. Each history follows from its seed. `SEEDS=100000` runs more histories, `SEED=7`
+//! repeats the history of seed 7.
 
 use super::*;
 use crate::record::ResumeOutcome;

@@ -105,7 +105,7 @@ proptest! {
 }
 
 #[test]
-fn a_successful_request_is_good_if_every_condition_holds() {
+fn a_successful_request_is_good_for_an_objective_if_every_condition_holds() {
     for (definition, expected) in [
         ("ttft < 100ms for 99 %", ObjectiveResult::Good),
         ("ttft < 99ms for 99 %", ObjectiveResult::Bad),
@@ -201,7 +201,7 @@ fn a_client_disconnect_is_bad_for_an_objective_only_after_its_latency_limit() {
 }
 
 #[test]
-fn a_client_disconnect_during_output_is_evaluated_by_the_output_so_far() {
+fn an_objective_evaluates_a_client_disconnect_during_output_by_the_output_so_far() {
     let cancel = |record: &mut RequestRecord| record.outcome = Outcome::Cancelled;
     assert_eq!(evaluate("ttft < 1s and itl_p95 < 20ms for 99 %", cancel), ObjectiveResult::Good);
     assert_eq!(evaluate("ttft < 1s and itl_p95 < 15ms for 99 %", cancel), ObjectiveResult::Bad);

@@ -349,7 +349,7 @@ fn the_selection_moves_to_the_last_row_when_the_selected_row_disappears() {
 }
 
 #[test]
-fn a_paused_screen_keeps_the_last_snapshot() {
+fn a_paused_screen_ignores_new_snapshots() {
     let mut state = state_with_snapshot();
     state.on_key(KeyCode::Char('p'));
     state.on_document(GatewaySnapshot { backends: Vec::new(), ..document() });

@@ -39,11 +39,11 @@ pub struct StallLimits {
 /// Settings of exchanges and their observers.
 #[derive(Debug, Clone, Default)]
 pub struct ObservationSettings {
-    /// When an open stream is stalled.
+    /// The limits above which an open stream is stalled.
     pub stalls: StallLimits,
     /// Keep-alive comments, and the handling of streams that end early.
     pub streams: StreamRules,
-    /// When a finished request was slow.
+    /// The limits above which a finished request was slow.
     pub slow: SlowLimits,
     /// Phrases that mark a response as a model refusal.
     pub phrases: Option<Arc<PhraseMatcher>>,

@@ -11,9 +11,9 @@ use tokenweir_routing::Candidate;
 /// The parts of the time from sending a request to its first output, or to its end without output.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct FirstOutputWait {
-    /// From sending the request to the head of the response, if the engine sends the head before it computes
-    /// anything. In this time the network transfers the request, and the API server of the engine reads the
-    /// prompt.
+    /// Time from sending the request to the head of the response, if the engine sends the head
+    /// before it computes anything. In this time the network transfers the request, and the API
+    /// server of the engine reads the prompt.
     pub(super) front_end: Duration,
     /// Time in the engine's queue.
     pub(super) queue: Duration,
@@ -69,7 +69,8 @@ const MIN_ANSWERING_SHARE: f64 = 0.5;
 const MIN_ANSWERING: f64 = 4.0;
 
 impl Accuracy {
-    /// The accuracy of a time that the engine reported, or that has an estimate.
+    /// The accuracy of a time. `measured`: the time that the engine reported. `is_estimated`:
+    /// whether the gateway has an estimate of the time.
     fn of(measured: Option<Duration>, is_estimated: bool) -> Self {
         match (measured, is_estimated) {
             (Some(_), _) => Self::Measured,
@@ -80,7 +81,7 @@ impl Accuracy {
 }
 
 impl FirstOutputWait {
-    /// Determines the parts for a request that has ended.
+    /// Splits the wait of a request that has ended into its parts.
     pub(super) fn from_record(record: &RequestRecord) -> Self {
         let timings = &record.timings;
         let (Some(sent), Some(end)) = (timings.sent, timings.first_output.or(timings.ended)) else {
@@ -124,12 +125,12 @@ impl FirstOutputWait {
         }
     }
 
-    /// The time that the length of the prompt explains.
+    /// The part of the wait that the length of the prompt explains.
     pub(super) fn long_prompt(self) -> Duration {
         if self.is_short_prompt { Duration::ZERO } else { self.prefill + self.tolerated }
     }
 
-    /// The time that neither the queue nor the length of the prompt explains.
+    /// The part of the wait that neither the queue nor the length of the prompt explains.
     pub(super) fn unresponsive(self) -> Duration {
         (self.front_end + self.unexplained + self.prefill).saturating_sub(self.long_prompt())
     }
@@ -179,7 +180,7 @@ impl RequestRecord {
     }
 }
 
-/// Times predicted from the learned prefill speed of the backend.
+/// Prefill times of a prompt, predicted from the estimated prefill speed of the backend.
 #[derive(Default)]
 struct PredictedPrefill {
     /// Prefill time of the prompt.
@@ -197,7 +198,8 @@ struct PredictedPrefill {
 }
 
 impl PredictedPrefill {
-    /// `tokens`: the number of tokens of the prompt to compute.
+    /// Predicts the prefill times of a request. `tokens`: the number of tokens of its prompt to
+    /// compute.
     fn from_record(record: &RequestRecord, tokens: Option<f64>) -> Self {
         let reports = &record.wait_reports;
         let mean = reports.mean_prefill;

@@ -9,14 +9,15 @@ named_enum! {
     /// The result of a request with an `Idempotency-Key`.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
     pub enum ResumeOutcome {
-        /// The client could have returned, and did not do so before the end of the request.
+        /// The gateway kept the response for a return of the client, but the client did not return
+        /// before the end of the request.
         #[default]
         Kept = "kept",
-        /// The client returned before the end of the request.
+        /// The client returned to the response before the end of the request.
         Resumed = "resumed",
         /// The request got the response of an earlier request.
         Attached = "attached",
-        /// The client left and did not return in time, so the request was aborted.
+        /// The client disconnected and did not return in time, so the request was aborted.
         Abandoned = "abandoned",
         /// The client lacks the permission `resume`.
         NotAllowed = "not_allowed",

@@ -63,7 +63,7 @@ fn a_decision_records_the_selected_and_the_fifteen_cheapest_of_many_candidates()
 }
 
 #[test]
-fn candidates_with_nan_costs_are_recorded_once_each() {
+fn a_decision_records_each_candidate_with_a_nan_cost_once() {
     let decision = decide(&Policy::default(), &[], &candidates_with_backlogs(&[f64::NAN; 20]), 7);
     let mut names = ranked_backend_names(&decision);
     assert_eq!(decision.selected().backend, &backend_id(7));

@@ -14,7 +14,7 @@ fn a_command_line_flag_in_a_verdict_is_not_wrapped_at_its_hyphens() {
 }
 
 #[test]
-fn many_verdicts_leave_space_for_the_backends() {
+fn only_the_first_verdicts_are_shown_to_leave_space_for_the_backends() {
     let verdict = document().verdicts.remove(0);
     let verdicts =
         (0..40).map(|rule| Verdict { verdict: rule.to_string().into(), ..verdict.clone() });
