@@ -12,7 +12,7 @@ use tokenweir_diagnose::DrainSummary;
 pub struct BackendSummary {
     /// Name of the backend.
     pub name: String,
-    /// The facts that `GET /status` shows too.
+    /// The properties and the state of the backend that `GET /status` shows, too.
     #[serde(flatten)]
     pub facts: BackendFacts,
     /// State of the backend's KV events. `off`: no connection to a publisher yet. `gap`: messages are
@@ -48,7 +48,7 @@ pub struct BackendSummary {
     pub gpus: Option<GpuSummary>,
 }
 
-/// The facts of one backend that `GET /status` shows too.
+/// The properties and the state of one backend that `GET /status` shows, too.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct BackendFacts {
@@ -57,7 +57,8 @@ pub struct BackendFacts {
     /// Health of the backend: `up`, `down`, `unknown` (no health check has completed yet) or
     /// `leaving` (removed from the pool, with open requests).
     pub health: String,
-    /// State of the circuit breaker: `closed` (the backend gets requests), `resting`, `open` or
+    /// State of the circuit breaker: `closed` (the backend gets requests), `resting` (no requests
+    /// for a moment, because the backend reported that it is overloaded or paused), `open` or
     /// `half_open`.
     pub breaker: String,
     /// Availability for new requests: `available`, `ejected`, `asleep`, `paused`, `starting`, `scaling`,

@@ -7,13 +7,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CacheMapDocument {
-    /// Memory that this map takes in the gateway, in bytes. The memory of the KV events is not included.
+    /// Memory that the gateway uses for this cache map, in bytes. The memory of the KV events is
+    /// not included.
     pub bytes: usize,
     /// All backends.
     pub backends: Vec<CacheSummary>,
     /// The groups with the most tokens, the largest first.
     pub groups: Vec<PrefixGroup>,
-    /// Number of groups that are not listed.
+    /// Number of groups that `groups` does not list.
     pub omitted_groups: usize,
 }
 
@@ -26,11 +27,12 @@ pub struct CacheSummary {
     /// The source of the values. `exact`: the KV events of the backend. `approximate`: a model of
     /// the cache of the backend, from the prompts that this gateway sent.
     pub source: String,
-    /// Tokens in this cache that belong to groups.
+    /// Number of tokens in this cache whose blocks belong to a group of prompts.
     pub tokens: u64,
-    /// Tokens in this cache whose blocks belong to no group, such as those of short prompts.
+    /// Number of tokens in this cache whose blocks belong to no group of prompts, such as those of
+    /// short prompts.
     pub other_tokens: u64,
-    /// Number of groups with blocks in the cache.
+    /// Number of groups of prompts with blocks in this cache.
     pub groups: usize,
     /// Tokens that were evicted since the gateway began to fill the map.
     pub evicted_tokens: u64,
@@ -51,7 +53,8 @@ pub struct PrefixGroup {
     pub tokens: u64,
     /// Number of requests of this gateway whose prompts belong to the group.
     pub requests: u64,
-    /// Number of requests of this gateway that reused at least 512 bytes of the prompt from a cache.
+    /// Number of requests of this gateway in the group that reused at least 512 bytes of the prompt
+    /// from a cache.
     pub reused_requests: u64,
     /// Number of backends that have the group in their caches.
     pub backends: usize,
@@ -69,7 +72,8 @@ pub struct PrefixGroup {
 pub struct GroupAtBackend {
     /// Name of the backend.
     pub backend: String,
-    /// Blocks in the cache: blocks of the engine if `source` is `exact`, otherwise of 512 bytes.
+    /// Number of blocks of the group in the cache of this backend. They are blocks of the engine if
+    /// [`CacheSummary::source`] is `exact`, otherwise blocks of 512 bytes.
     pub blocks: u64,
     /// Tokens of the group in the cache of this backend.
     pub tokens: u64,

@@ -44,7 +44,8 @@ const KINDS_OF_WORK: [KindOfWork; 3] = [
     ("requests", 20, |client| client.requests),
 ];
 
-/// The clients with the largest shares of any kind of work, the largest first.
+/// Returns the clients with the largest share in one kind of work (prompt tokens, open streams or
+/// requests), the largest share first.
 pub fn rank_clients(mut clients: Vec<ClientSummary>) -> Vec<ClientSummary> {
     for (kind, least, read) in KINDS_OF_WORK {
         let total: u64 = clients.iter().map(read).sum();
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_are_ranked_by_their_largest_share_of_any_work() {
+    fn clients_are_ranked_by_their_largest_share_in_any_kind_of_work() {
         let ranked = rank_clients(vec![
             client("10.0.0.1", 90, 1_000, 0),
             client("10.0.0.2", 5, 9_000, 1),
@@ -112,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_named_only_if_there_are_others_and_it_causes_most_of_the_work() {
+    fn a_client_is_named_as_the_main_client_only_if_others_exist_and_it_causes_most_work() {
         assert_eq!(main_client(&rank_clients(vec![client("10.0.0.1", 9, 9, 9)])), None);
         let few = vec![client("10.0.0.1", 9, 900, 9), client("10.0.0.2", 1, 0, 0)];
         assert_eq!(main_client(&rank_clients(few)), None, "shares of little work mean nothing");

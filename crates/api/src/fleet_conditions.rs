@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drain_is_a_fault_only_while_it_harms() {
+    fn a_drained_backend_needs_attention_only_while_its_drain_harms_clients() {
         let drained = || excluded("a", 0.1, "drained");
         let info = verdict("backend_drained", "a", VerdictSeverity::Info);
         assert_eq!(conditions(&mut [drained()], &[info]), [BackendCondition::Excluded]);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_and_verdicts_of_a_backend_mark_it_and_no_other() {
+    fn failures_and_verdicts_of_a_backend_set_the_condition_of_no_other_backend() {
         let failing = verdict("backend_failing", "a", VerdictSeverity::Warning);
         let failing = Verdict { cause: Some("it cuts its responses".into()), ..failing };
         let mut one = [BackendSummary { failed_share: Some(0.18), ..backend("a", 0.1) }];
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn the_counts_of_a_fleet_begin_with_ok_and_then_the_most_urgent() {
+    fn backends_are_counted_by_condition_first_ok_and_then_the_most_urgent_condition() {
         let mut fleet: Vec<BackendSummary> =
             (0..48).map(|number| backend(&format!("gpu-{number}"), 0.1)).collect();
         fleet.push(backend("slow", 5.0));

@@ -66,8 +66,9 @@ impl GatewayState {
         matches!(self, Self::Ready | Self::Degraded)
     }
 
-    /// The state that follows from these values, and the reasons why it is not `Ready`. Each verdict that
-    /// asks for an action is a reason, so a gateway with such a verdict is never `Ready`.
+    /// Determines the state of the gateway from these values, and the reasons why it is not
+    /// `Ready`. Each verdict that asks for an action is a reason, so a gateway with such a verdict
+    /// is never `Ready`.
     pub fn from_facts(facts: &GatewayFacts<'_>) -> (Self, Vec<String>) {
         if facts.is_draining {
             return (Self::ShuttingDown, Vec::new());
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_state_means_harm_to_clients_and_the_worst_kind_names_it() {
+    fn the_gateway_state_names_the_worst_kind_of_harm_to_clients() {
         let of = |failed, refused, slow| {
             let slow = [("engine_queue".to_owned(), slow)].into();
             let minute =
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unavailable_backend_panic_mode_and_a_verdict_degrade_the_gateway() {
+    fn an_unavailable_backend_or_panic_mode_or_a_verdict_makes_the_gateway_degraded() {
         let verdict = |name: &'static str, scope, severity| Verdict {
             verdict: name.into(),
             scope,

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use tokenweir_diagnose::is_critical_harm;
 
-/// The severity of a share of requests: of the requests that failed, were refused or were slow.
+/// How severe the share of requests is that failed, were refused or were slow.
 #[derive(
     Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
@@ -23,13 +23,13 @@ pub enum HarmLevel {
     Critical,
 }
 
-/// A share of requests with its level.
+/// The share of requests with one kind of harm, and the level of this share.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct HarmShare {
     /// The share, from 0 to 1. `None`: there were no requests.
     pub share: Option<f64>,
-    /// How bad the share is.
+    /// How severe the share is.
     pub level: HarmLevel,
 }
 
@@ -37,23 +37,26 @@ pub struct HarmShare {
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Harm {
-    /// Failed requests.
+    /// The share of failed requests.
     pub failed: HarmShare,
-    /// Refused requests.
+    /// The share of refused requests.
     pub refused: HarmShare,
     /// Responses with a status of 4xx that are not refusals. The share counts the responses of the
     /// gateway and of backends. The level counts only the responses of backends. It is never
     /// `critical`, because the cause is a client or the configuration of a backend.
     pub client_errors: HarmShare,
-    /// Requests that exceeded a limit of the configuration section `slow`, and the [`LateStreams`].
+    /// The share of requests that exceeded a limit of the configuration section `slow`, including
+    /// the [`LateStreams`].
     pub slow: HarmShare,
-    /// The part of `slow` that waited too long for its first output.
+    /// The share of requests that waited too long for their first output. They are a part of
+    /// `slow`.
     pub slow_first_output: HarmShare,
-    /// The part of `slow` in which the model reasoned too long before its first answer.
+    /// The share of requests in which the model reasoned too long before its first answer. They are
+    /// a part of `slow`.
     pub slow_first_answer: HarmShare,
-    /// The part of `slow` that was slow after the first output.
+    /// The share of requests that were slow after the first output. They are a part of `slow`.
     pub slow_output: HarmShare,
-    /// The highest level of `slow` and of the objectives that are missed.
+    /// The highest of the levels of `slow` and of the missed objectives.
     pub slow_level: HarmLevel,
     /// The harm in words, the worst kind first.
     pub reasons: Vec<String>,
@@ -167,7 +170,7 @@ impl ObjectiveMinute {
     }
 }
 
-/// A share in percent. A share above zero gives at least 1.
+/// Converts a share into percent. The result for a share above zero is at least 1.
 pub(crate) fn percent(share: f64) -> f64 {
     if share > 0.0 { (100.0 * share).max(1.0) } else { 0.0 }
 }
@@ -181,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_is_critical_if_it_is_above_5_percent_beyond_chance() {
+    fn a_share_of_failed_requests_is_critical_if_it_is_significantly_above_5_percent() {
         use HarmLevel::{Critical, None, Warning};
         for (requests, failed, expected) in [
             (0, 0, None),
@@ -207,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_requests_count_while_they_wait_and_name_their_main_cause() {
+    fn open_streams_that_wait_too_long_count_as_slow_and_the_reason_names_the_main_cause() {
         let slow = [("engine_queue", 5), ("reasoning", 1), ("stalled", 2)];
         let slow = slow.map(|(cause, count)| (cause.to_owned(), count)).into();
         let minute = LastMinute { slow, slow_output: 2, ..minute(90, 0, 0) };
@@ -220,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn an_objective_is_missed_beyond_the_share_that_it_accepts() {
+    fn an_objective_is_missed_if_more_requests_are_slow_than_its_target_allows() {
         let objective = |target, slow| LastMinute {
             objectives: vec![ObjectiveMinute { name: "chat".into(), target, requests: 100, slow }],
             ..minute(100, 0, 0)
@@ -240,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn client_errors_of_a_backend_are_a_warning_and_those_of_the_gateway_are_not() {
+    fn client_errors_of_backends_have_the_harm_level_warning_and_those_of_the_gateway_none() {
         let minute = LastMinute {
             gateway_client_errors: BTreeMap::from([(429, 80)]),
             backend_client_errors: BTreeMap::from([(401, 12), (404, 2)]),

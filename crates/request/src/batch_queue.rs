@@ -100,7 +100,7 @@ mod tests {
     const LONG_LINGER: Duration = Duration::from_hours(1);
 
     #[test]
-    fn a_full_queue_returns_the_item_and_taking_a_batch_frees_capacity() {
+    fn a_full_batch_queue_rejects_an_item_until_a_batch_is_taken() {
         let queue = BatchQueue::new(Duration::ZERO, 10);
         assert_eq!(queue.push("large", 9), Ok(()));
         assert_eq!(queue.push("small", 2), Err("small"));
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_batch_is_not_delayed() {
+    fn a_full_batch_is_ready_before_the_linger_time_is_over() {
         let queue = BatchQueue::new(LONG_LINGER, 10 * FULL_BATCHES_PER_CAPACITY);
         thread::scope(|scope| {
             let taken = scope.spawn(|| (queue.wait_for_batch(), queue.take_batch().len()));
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn each_item_of_many_threads_is_taken_once() {
+    fn each_item_that_several_threads_add_is_taken_once() {
         let queue = BatchQueue::new(Duration::from_millis(1), 10_000);
         let mut taken = Vec::new();
         thread::scope(|scope| {

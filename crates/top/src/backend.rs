@@ -20,7 +20,8 @@ pub enum DrainRisk {
 // === impl DrainRisk ===
 
 impl DrainRisk {
-    /// The risk for that model of the backend which the fewest other backends serve.
+    /// Returns the risk of draining `backend`, for that of its models which the fewest other
+    /// backends serve.
     pub(super) fn of(backend: &BackendSummary, backends: &[BackendSummary]) -> Self {
         if !backend.up {
             return Self::None;
@@ -125,7 +126,7 @@ mod tests {
     use tokenweir_api::BackendFacts;
 
     #[test]
-    fn a_drain_is_as_risky_as_for_the_model_with_the_fewest_backends() {
+    fn the_risk_of_a_drain_is_that_for_the_model_with_the_fewest_other_backends() {
         let backend = |name: &str, models: &[&str], up| BackendSummary {
             name: name.into(),
             facts: BackendFacts {
@@ -153,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_backend_needs_a_capital_letter() {
+    fn only_a_capital_y_confirms_the_drain_of_the_last_backend_of_a_model() {
         let risk = DrainRisk::NoneRemains("tiny".into());
         assert!(risk.question("gpu-0").contains("LAST for tiny"));
         assert!(!risk.is_confirmed_by(KeyCode::Char('y')));

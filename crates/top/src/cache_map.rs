@@ -88,7 +88,7 @@ mod tests {
     use tokenweir_api::{CacheSummary, GroupEvictor};
 
     #[test]
-    fn a_group_is_shown_with_its_backends_and_who_evicted_it() {
+    fn a_group_of_prompts_is_shown_with_its_backends_and_the_group_that_evicted_it() {
         let here = |number: u64| GroupAtBackend {
             backend: format!("gpu-{number}"),
             tokens: 1_000,
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_map_says_so() {
+    fn an_empty_cache_map_shows_that_no_long_prompt_was_sent() {
         let lines = cache_map_lines(&CacheMapDocument::default());
         assert_eq!(lines.last().unwrap(), "no prompt of 512 bytes was sent");
     }

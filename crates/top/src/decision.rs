@@ -178,7 +178,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_first_lines_say_why_a_request_was_slow() {
+    fn the_first_lines_of_an_explanation_show_why_the_request_was_slow() {
         let lines = explanation(&json!({
             "request_id": "r-1", "trace_url": "http://ui/4a",
             "attempts": [
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_decision_shows_the_cost_that_decided_and_the_backends_that_were_no_candidates() {
+    fn an_explanation_shows_the_deciding_cost_and_the_backends_that_were_no_candidates() {
         let decision = json!({
             "request_id": "r-1", "backend": "a", "reason": "lowest_ttft", "policy": "kv_aware",
             "tie_cost": 0.031,
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unexpected_document_does_not_panic() {
+    fn the_explanation_of_an_unexpected_document_does_not_panic() {
         for document in [json!(null), json!([]), json!({ "candidates": 7 })] {
             assert!(!explanation(&document).is_empty());
         }

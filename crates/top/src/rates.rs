@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_covers_the_last_seconds_or_the_last_minute_before_two_snapshots() {
+    fn a_rate_is_a_mean_over_the_last_seconds_or_over_the_last_minute_with_one_snapshot() {
         let mut rates = TotalRates::default();
         let first = snapshot_at(100.0, 1_000);
         rates.on_document(&first);

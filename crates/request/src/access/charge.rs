@@ -86,7 +86,7 @@ mod tests {
     use tokenweir_protocol::openai::Usage;
 
     #[test]
-    fn a_response_is_charged_by_the_usage_of_the_engine() {
+    fn a_request_is_charged_with_the_token_usage_that_the_engine_reports() {
         let record = fixtures::streamed();
         let usage = record.observed.usage;
         let charge = TokenCharge::from_record(&record);
@@ -98,7 +98,7 @@ mod tests {
 
     /// The gateway has counted 7 tokens of output.
     #[test]
-    fn without_usage_the_prompt_is_charged_if_the_client_ended_the_request() {
+    fn a_prompt_without_reported_usage_is_charged_only_if_the_client_ended_the_request() {
         use UsageSource::{Estimated, Missing};
         let fixture = fixtures::streamed();
         let predicted = fixture.selected_candidate().unwrap().candidate.prompt.round() as u64;
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn leaving_costs_as_much_as_the_text_and_media_of_the_body_whatever_the_path_is() {
+    fn a_cancelled_request_is_charged_for_the_text_and_media_of_its_body_on_each_path() {
         let mut record = fixtures::streamed();
         let predicted = record.selected_candidate().unwrap().candidate.prompt;
         record.outcome = Outcome::Cancelled;
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_response_without_a_valid_count_is_charged_by_its_bytes() {
+    fn a_non_streaming_response_without_a_token_count_is_charged_by_its_bytes() {
         let mut record = fixtures::streamed();
         record.observed.is_stream = false;
         record.observed.usage = Usage::default();

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_preflight_request_is_answered() {
+    fn only_a_preflight_request_of_an_allowed_origin_gets_preflight_headers() {
         let cors = cors(&["*"]);
         let mut headers = preflight_headers("https://a.example");
         assert!(cors.preflight(&Method::POST, &headers).is_none());
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_has_the_allowed_origin_instead_of_the_headers_of_the_backend() {
+    fn a_response_has_the_cors_headers_of_the_gateway_instead_of_those_of_the_backend() {
         let origin = HeaderValue::from_static("https://a.example");
         let applied = |cors: Cors| {
             let mut headers = header_map(&[(ACCESS_CONTROL_ALLOW_ORIGIN, "*"), (VARY, "accept")]);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_origin_is_found() {
+    fn the_first_invalid_origin_of_the_cors_settings_is_found() {
         let invalid_index =
             |origin: &str| CorsSettings { origins: vec!["*".into(), origin.into()] }.stray();
         for valid in ["https://a.example", "http://localhost:3000", "https://[::1]:8443"] {

@@ -18,7 +18,8 @@ const KEY_PREFIX: &str = "sk-tw-";
 const INVALID_DIGEST_MESSAGE: &str =
     "this is not the hash of a key; use a sha256: hash from tokenweir keygen";
 
-/// Formats a new key. `random` must come from a cryptographic random number generator.
+/// Formats a new API key from random bytes. `random` must come from a cryptographic random number
+/// generator.
 pub fn mint(random: [u8; 32]) -> String {
     format!("{KEY_PREFIX}{}", to_hex(&random))
 }

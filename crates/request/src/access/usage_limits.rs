@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn remaining_quota_is_written_as_openai_headers() {
+    fn the_lower_remaining_quota_is_written_as_rate_limit_headers_of_openai() {
         let quota = |remaining, millis| {
             Some(RemainingQuota { limit: 60, remaining, reset: Duration::from_millis(millis) })
         };
@@ -123,14 +123,14 @@ mod tests {
     }
 
     #[test]
-    fn an_absent_limit_has_no_headers() {
+    fn a_response_without_rate_limits_has_no_rate_limit_headers() {
         let mut headers = HeaderMap::new();
         RateLimitStatus::default().write(&mut headers);
         assert!(headers.is_empty());
     }
 
     #[test]
-    fn a_duration_is_written_as_in_go() {
+    fn the_reset_time_of_a_rate_limit_is_written_in_the_duration_format_of_go() {
         for (millis, expected) in [
             (0, "0s"),
             (120, "120ms"),

@@ -11,8 +11,8 @@ use tokenweir_protocol::mutex::lock;
 #[derive(Debug, Clone, Default)]
 pub(super) struct UsageLimiter {
     pub(super) limits: UsageLimits,
-    /// Usage. After a reload of the key file, the limiter of the same tenant or key shares it with the
-    /// earlier limiter.
+    /// Usage of the tenant or key. After a reload of the key file, the new limiter of the same
+    /// tenant or key shares this meter with the earlier one.
     pub(super) meter: Arc<Mutex<UsageMeter>>,
 }
 

@@ -4,14 +4,14 @@ use memchr::memchr;
 use std::ops::Range;
 use tokenweir_protocol::json::members::{visit_elements, visit_members};
 
-/// The parts of one event. Ranges are the offsets of JSON values in the bytes of the event.
+/// The JSON members of one event. Ranges are the offsets of JSON values in the bytes of the event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Event {
     /// Whether the data is `[DONE]`.
     pub is_done: bool,
     /// Whether the event reports an error.
     pub is_error: bool,
-    /// The values of the members [`HEAD`].
+    /// The values of the members that [`HEAD`] names.
     pub head: [Option<Range<usize>>; HEAD.len()],
     /// The object `usage`.
     pub usage: Option<Range<usize>>,
@@ -41,7 +41,8 @@ pub(super) struct Event {
 /// The names of the members that all events of a stream repeat.
 pub(super) const HEAD: [&str; 4] = ["id", "object", "created", "model"];
 
-/// The end of the event that begins at `at`, after its blank line. `None`: the event is incomplete.
+/// Returns the offset after the blank line that ends the event which begins at `at`. `None`: the
+/// event is incomplete.
 pub(super) fn event_end(bytes: &[u8], mut at: usize) -> Option<usize> {
     loop {
         at += memchr(b'\n', bytes.get(at..)?)? + 1;

@@ -14,8 +14,8 @@ use tokenweir_protocol::json::find_string_end;
 #[derive(Debug, Default)]
 pub(super) struct Layout {
     bytes: Vec<u8>,
-    /// The offsets of the JSON members of the event. The event has a member with text. Of the members of
-    /// interest, only the token ids may follow it.
+    /// The offsets of the JSON members of this event. The event has output text. Of the members in
+    /// [`Event`], only the token ids may follow the text.
     event: Event,
 }
 
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_read_alike_whatever_event_was_before_it() {
+    fn an_event_is_read_in_the_same_way_whatever_event_precedes_it() {
         let events = events();
         for before in &events {
             for (is_chat, event) in [true, false]
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_with_another_text_and_other_ids_is_only_compared() {
+    fn an_event_that_differs_only_in_text_and_token_ids_is_read_by_comparison() {
         let event =
             |text, ids| format!("data: {}\n\n", CHAT.replace("TEXT", text).replace("IDS", ids));
         let mut layout = Layout::default();

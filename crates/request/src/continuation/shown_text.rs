@@ -8,8 +8,8 @@ const END_BYTES: usize = 16;
 pub(super) struct ShownText {
     /// Number of bytes of the text that the client has received.
     pub shown: usize,
-    /// Number of bytes of the text that the current backend has reached. Less than `shown` while the
-    /// backend repeats text that the client has.
+    /// Number of bytes of the text up to the end of the output of the current backend. Less than
+    /// `shown` while this backend repeats text that the client has.
     pub generated: usize,
     /// The end of the text that the client has received. The splicer compares repeated text with this
     /// tail, or another backend continues the tail.
@@ -50,7 +50,7 @@ impl ShownText {
         self.tail.get(self.tail.ceil_char_boundary(start)..).unwrap_or_default()
     }
 
-    /// Forgets the text before this position, except its last characters.
+    /// Removes the text before this position from `tail`, but keeps at least the last 16 bytes.
     pub(super) fn forget_before(&mut self, position: usize) {
         let kept = (self.shown - position).max(END_BYTES);
         let forgotten = self.tail.len().saturating_sub(kept);

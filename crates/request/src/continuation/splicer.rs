@@ -48,7 +48,8 @@ pub struct StreamSplicer {
     edits: Vec<Edit>,
     /// Why the current backend cannot complete the stream, as its events show. `None`: they show no fault.
     interruption: Option<InterruptionCause>,
-    /// The values of the members [`HEAD`] of the first event. `None`: no event was read.
+    /// The values of the members that [`HEAD`] names, from the first event. `None`: no event was
+    /// read.
     head: Option<[Option<Box<[u8]>>; HEAD.len()]>,
     prompt_ids: Vec<u32>,
     prompt_tokens: Option<u64>,
@@ -76,12 +77,12 @@ pub struct StreamSplicer {
     continued: Option<ContinuedStream>,
 }
 
-/// A place in the output.
+/// A position in the output of a stream.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Position {
-    /// Number of output tokens before the place.
+    /// Number of output tokens before the position.
     tokens: usize,
-    /// Number of bytes of output text before the place.
+    /// Number of bytes of output text before the position.
     bytes: usize,
 }
 
@@ -137,7 +138,8 @@ impl StreamSplicer {
         !self.is_passive
     }
 
-    /// Resets the splicer: the request is sent to another backend before its stream had output.
+    /// Resets the splicer. Called when the request is sent to another backend before its stream had
+    /// output.
     pub fn restart(&mut self) {
         if !self.is_passive
             && let Some(charge) = self.charge.take()
@@ -149,7 +151,8 @@ impl StreamSplicer {
         }
     }
 
-    /// Ends the splicing: the response is no event stream, and is forwarded unchanged.
+    /// Stops the splicing, because the response is no readable event stream. All later bytes are
+    /// forwarded unchanged.
     pub fn ignore(&mut self) {
         self.is_passive = true;
         self.refuse(ContinuationRefusal::Unreadable);
@@ -223,7 +226,8 @@ impl StreamSplicer {
         forwarded
     }
 
-    /// The events that were held back. Call this after the continuation of the stream was refused.
+    /// Returns the events that were held back. Called after the continuation of the stream was
+    /// refused.
     pub fn release(&mut self) -> Bytes {
         let held = self.held.split().freeze();
         if self.is_done {
@@ -360,7 +364,8 @@ impl StreamSplicer {
         ids * size_of::<u32>() + self.text.tail.capacity()
     }
 
-    /// Adds the growth of the kept data to `charge`, and refuses a continuation above a memory limit.
+    /// Adds the growth of the kept data to `charge`. Above a memory limit, the stream cannot be
+    /// continued.
     fn check_memory(&mut self) {
         let kept = self.kept_bytes();
         if kept > self.taken {

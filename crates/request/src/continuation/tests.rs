@@ -40,8 +40,8 @@ fn push(splicer: &mut StreamSplicer, bytes: &[u8]) -> Bytes {
     splicer.push(Bytes::copy_from_slice(bytes))
 }
 
-/// What the client reads if each stream ends after the given number of bytes, except the last stream,
-/// which is complete.
+/// Returns what the client reads if each stream ends after the number of bytes in `cuts`, except
+/// the last stream, which is complete.
 fn continued(
     is_chat: bool,
     engine: Engine,
@@ -77,7 +77,8 @@ fn continued(
     Ok(read(&client))
 }
 
-/// A splicer that has got the first `count` events of a greedy chat, the request, and all events of the answer.
+/// Returns a splicer that has read the first `count` events of a greedy chat completion, the
+/// request body, and all events of the response.
 fn after_events(count: usize) -> (StreamSplicer, Value, Vec<String>) {
     let body = request(true, 40, 0.0);
     let mut splicer = splicer(true, &asked(&body), ContinuationMode::Exact);
@@ -91,7 +92,7 @@ fn unbroken(is_chat: bool, engine: Engine, body: &Value) -> Read {
 }
 
 #[test]
-fn a_greedy_stream_that_is_cut_at_any_byte_is_continued_to_the_same_stream() {
+fn a_greedy_stream_that_breaks_at_any_byte_is_continued_to_the_unbroken_stream() {
     for (is_chat, merges, max_tokens) in
         [(true, false, 12), (true, true, 40), (false, false, 40), (false, true, 12)]
     {
@@ -109,7 +110,7 @@ fn a_greedy_stream_that_is_cut_at_any_byte_is_continued_to_the_same_stream() {
 }
 
 #[test]
-fn a_sampled_stream_is_continued_after_its_last_text_or_refused() {
+fn a_sampled_stream_that_breaks_at_any_byte_is_continued_or_refused_as_diverged() {
     for merges in [false, true] {
         let (engine, body) = (Engine { merges, ..ENGINE }, request(true, 40, 1.0));
         let whole = unbroken(true, engine, &body);
@@ -126,7 +127,7 @@ fn a_sampled_stream_is_continued_after_its_last_text_or_refused() {
 }
 
 #[test]
-fn a_backend_that_starts_afresh_or_gives_no_ids_is_noticed() {
+fn a_continuation_that_repeats_the_stream_or_lacks_token_ids_is_refused() {
     let (mut splicer, body, stream) = after_events(6);
     splicer.request(body.to_string().as_bytes()).unwrap();
     splicer.switch();
@@ -139,7 +140,7 @@ fn a_backend_that_starts_afresh_or_gives_no_ids_is_noticed() {
 }
 
 #[test]
-fn a_stream_that_lacks_only_its_end_gets_the_end_if_its_usage_is_known() {
+fn the_gateway_writes_the_missing_last_events_of_a_stream_if_its_usage_is_known() {
     let (body, end) = (request(true, 12, 0.0), "data: [DONE]\n\n");
     for (has_ids, lacks, asks, expected) in [
         (true, 1, true, Some("")),
@@ -175,7 +176,7 @@ fn a_stream_that_lacks_only_its_end_gets_the_end_if_its_usage_is_known() {
 }
 
 #[test]
-fn another_text_of_a_greedy_engine_is_not_shown() {
+fn repeated_text_that_differs_from_the_text_of_the_client_is_not_forwarded() {
     let body = request(false, 40, 0.0);
     let stream = Engine { merges: true, ..ENGINE }.answer(false, body.to_string().as_bytes());
     // The cut follows the first event with two tokens, which comes after an event with one token.
@@ -196,7 +197,7 @@ fn another_text_of_a_greedy_engine_is_not_shown() {
 }
 
 #[test]
-fn an_abort_or_an_engine_error_is_held_and_released_only_if_nothing_continues() {
+fn an_abort_or_engine_error_event_is_forwarded_only_if_no_backend_continues_the_stream() {
     let abort = "data: {\"id\":\"a\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"abort\",\"token_ids\":[]}]}\n\n";
     let error = "data: {\"error\":{\"message\":\"dead\",\"code\":500}}\n\n";
     for (event, cause) in
@@ -212,7 +213,7 @@ fn an_abort_or_an_engine_error_is_held_and_released_only_if_nothing_continues() 
 }
 
 #[test]
-fn a_stream_without_memory_for_its_request_is_not_continued_after_a_failover_either() {
+fn a_stream_refused_for_lack_of_memory_is_not_continued_after_a_failover_either() {
     let mut splicer = splicer(true, &request(true, 40, 0.0), ContinuationMode::Exact);
     splicer.refuse(ContinuationRefusal::Memory);
     splicer.restart();
@@ -220,7 +221,7 @@ fn a_stream_without_memory_for_its_request_is_not_continued_after_a_failover_eit
 }
 
 #[test]
-fn an_error_of_the_next_backend_is_released_if_nothing_continues_then() {
+fn an_error_of_the_continuing_backend_is_forwarded_if_no_further_backend_continues() {
     let error = b"data: {\"error\":{\"message\":\"EngineCore died\",\"code\":500}}\n\n";
     let (mut splicer, body, _) = after_events(4);
     splicer.request(body.to_string().as_bytes()).unwrap();
@@ -231,7 +232,7 @@ fn an_error_of_the_next_backend_is_released_if_nothing_continues_then() {
 }
 
 #[test]
-fn a_text_continuation_extends_the_messages_or_the_prompt() {
+fn a_continuation_by_text_appends_the_output_to_the_messages_or_the_prompt() {
     for is_chat in [true, false] {
         let body = asked(&request(is_chat, 40, 0.0));
         let mut splicer = splicer(is_chat, &body, ContinuationMode::Text);
@@ -265,7 +266,7 @@ fn a_text_continuation_extends_the_messages_or_the_prompt() {
 }
 
 #[test]
-fn a_stream_keeps_four_bytes_for_each_token() {
+fn the_splicer_keeps_four_bytes_for_each_output_token() {
     let mut splicer = splicer(true, &asked(&request(true, 4000, 0.0)), ContinuationMode::Exact);
     for id in 0..1000 {
         let event = format!(
@@ -277,7 +278,7 @@ fn a_stream_keeps_four_bytes_for_each_token() {
 }
 
 #[test]
-fn a_request_whose_result_could_differ_is_refused_with_its_reason() {
+fn a_request_whose_continuation_could_differ_is_refused_with_the_reason() {
     use ContinuationRefusal as R;
     let read =
         |api, body: &[u8]| ContinuationPlan::read(Some(api), body, ContinuationMode::Exact, true);

@@ -64,7 +64,7 @@ mod tests {
     use crate::error::{GatewayError, RateLimitKind};
 
     #[test]
-    fn anthropic_has_its_own_envelope_on_its_paths_only() {
+    fn only_errors_on_the_paths_of_the_messages_api_use_the_anthropic_envelope() {
         for path in ["/v1/messages", "/v1/messages/count_tokens", "/v1/messages/none"] {
             assert_eq!(ErrorEnvelope::for_path(path), ErrorEnvelope::Anthropic, "{path}");
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokenweir_protocol::openai::request_fields::RequestBodyError;
 
 #[test]
-fn a_long_name_list_is_truncated() {
+fn a_long_list_of_names_in_an_error_message_is_truncated() {
     assert_eq!(listed(["a", "b"].iter()), "`a`, `b`");
     let names: Vec<usize> = (1..=23).collect();
     let list = listed(names.iter());
@@ -15,7 +15,7 @@ fn a_long_name_list_is_truncated() {
 }
 
 #[test]
-fn a_reason_is_in_the_list_and_a_fault_agrees_with_its_status() {
+fn the_reason_of_each_error_is_listed_and_its_fault_agrees_with_its_status() {
     let errors = [
         GatewayError::NotFound { path: "/x".into(), nearest: None },
         GatewayError::MethodNotAllowed { allow: "POST" },
@@ -68,7 +68,7 @@ fn a_reason_is_in_the_list_and_a_fault_agrees_with_its_status() {
 }
 
 #[test]
-fn a_shed_request_has_retry_after_and_is_no_client_error() {
+fn the_response_to_a_shed_request_has_retry_after_and_is_no_client_error() {
     for error in [
         GatewayError::Saturated { retry_after: 7 },
         GatewayError::Shed { retry_after: 7 },

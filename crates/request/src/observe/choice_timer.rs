@@ -13,7 +13,8 @@ pub(super) struct ChoiceTimer {
     /// Time between the last two arrivals. `None`: there was no earlier arrival, or the client
     /// stalled the stream between the two.
     gap: Option<Duration>,
-    /// Number of tokens of the last arrival. `None`: one of its events did not report a count.
+    /// Number of tokens in the events that arrived at `last_arrival`. `None`: one of these events
+    /// did not report a count.
     tokens: Option<u32>,
 }
 
@@ -49,7 +50,8 @@ impl ChoiceTimer {
         self.gap.inspect(|gap| observed.inter_chunk_latency.record_duration_n(*gap, 1))
     }
 
-    /// Completes the last arrival: records its gap, divided by its tokens, once for each token.
+    /// Records the inter-token latency of the last arrival: its gap divided by its number of
+    /// tokens, once for each token.
     pub(super) fn finish_arrival(&mut self, observed: &mut ObservedResponse) {
         if let (Some(gap), Some(tokens @ 1..)) = (self.gap.take(), self.tokens.take()) {
             observed.inter_token_latency.record_duration_n(gap / tokens, tokens);

@@ -7,7 +7,8 @@ use std::time::Duration;
 pub struct ChunkSummary {
     /// Number of events with output.
     pub outputs: u32,
-    /// The longest time without output that one of the events ended. `None`: no event has a gap before it.
+    /// The longest time from the previous output of the same choice to an event of the chunk.
+    /// `None`: no such time was measured.
     pub gap: Option<Duration>,
 }
 

@@ -25,7 +25,7 @@ pub struct PrefetchedBody<B: Body> {
 /// exchange has passed its record to the receiver.
 pub struct ObservedBody<B: Body, T> {
     prefetched: PrefetchedBody<B>,
-    /// `None` once the exchange has ended.
+    /// The exchange of the body. `None`: the exchange has ended.
     exchange: Option<Exchange>,
     /// Whether a forwarded frame can be shorter than the frame of the backend.
     may_shorten_frames: bool,
@@ -72,8 +72,9 @@ pub enum ObservedBodyError<E> {
     /// the client was removed, or the gateway shuts down.
     #[error("the gateway aborted the stream: a timeout, a removed API key or its shutdown")]
     Stalled,
-    /// The body forwards the response of a run. That response ended early, or it is an error although
-    /// the gateway had already begun a JSON body.
+    /// The body forwards the response of a request with an `Idempotency-Key` to one of its
+    /// connections. That response ended early, or it is an error although the gateway had already
+    /// begun a JSON body.
     #[error("the forwarded response ended early, or is an error although its body had begun")]
     Followed,
     /// The stream was interrupted, and no other backend continued it.
@@ -163,8 +164,8 @@ impl<B: Body, T> ObservedBody<B, T> {
         self.end_early(end, cx)
     }
 
-    /// Ends the body. Returns its last frame or its end. `None`: the body does not end, but goes on
-    /// after `end`.
+    /// Ends the body. Returns its last frame or its end. `None`: the body goes on after `end`,
+    /// which is [`EarlyEnd::Events`] or [`EarlyEnd::Move`].
     fn end_early(
         &mut self,
         end: EarlyEnd<B::Error>,

@@ -7,8 +7,9 @@ pub trait Sink: Send + Sync + 'static {
     /// Called when the first output of a stream arrives. The record is not complete then.
     fn first_output(&self, _record: &RequestRecord) {}
 
-    /// Called when the response names its id, which may be long before its end. The record is not
-    /// complete then. Sinks that receive records in batches are not called.
+    /// Called when the id of the response has arrived, which may be long before the end of the
+    /// response. The record is not complete then. Sinks that receive records in batches are not
+    /// called.
     fn response_named(&self, _record: &RequestRecord, _id: &str) {}
 
     /// Returns why this sink exports the trace of a finished request. `None`: this sink does not
@@ -28,7 +29,7 @@ pub trait RecordReceiver: Send + Sync + 'static {
     /// Called when the first output of a stream arrives. The record is not complete then.
     fn first_output(&self, _record: &RequestRecord) {}
 
-    /// Called when the response names its id. The record is not complete then.
+    /// Called when the id of the response has arrived. The record is not complete then.
     fn response_named(&self, _record: &RequestRecord, _id: &str) {}
 
     /// Called once for each exchange, when the exchange has ended. The receiver sets

@@ -65,7 +65,7 @@ pub fn begun(accepted: Instant) -> RequestRecord {
     *RequestRecord::begin(id, client, "POST", started, accepted)
 }
 
-/// The attempt of the stream. It succeeds on the first backend.
+/// The only attempt of the streamed fixture request. It succeeds on the first backend.
 fn successful_attempt(accepted: Instant) -> Attempt {
     Attempt {
         backend: BackendId::new("vllm-0"),
@@ -79,7 +79,7 @@ fn successful_attempt(accepted: Instant) -> Attempt {
     }
 }
 
-/// The instants of the stream.
+/// The instants of the streamed fixture request, whose head was read at `accepted`.
 fn stream_timings(accepted: Instant) -> Timings {
     let instant = |millis| Some(at(accepted, millis));
     Timings {
@@ -182,7 +182,7 @@ pub fn decision(
     )
 }
 
-/// A candidate with plausible values.
+/// A candidate of a routing decision, with plausible values.
 pub fn believed() -> Candidate {
     let (now, prompt) = (clock::epoch(), PromptFingerprint::default());
     Candidate {

@@ -84,7 +84,8 @@ pub struct RequestRecord {
     pub observed: RecordedObservations,
     /// Condition of the backend when the response ended.
     pub condition: BackendCondition,
-    /// What the reports of the backend show about the wait for the first output.
+    /// What the scraped load of the backend and its recent outputs show about the wait for the
+    /// first output.
     pub wait_reports: WaitReports,
     /// Why the request was slow. `None`: the request was not slow.
     pub slow: Option<SlowCause>,
@@ -97,7 +98,7 @@ pub struct RequestRecord {
     pub fingerprint: Option<Arc<PromptFingerprint>>,
     /// Beginning of the prompt. `None`: the text of this request is not retained.
     pub prompt: Option<TextExcerpt>,
-    /// The consumers that the text is retained for.
+    /// The consumers for which the text of the prompt and of the response is retained.
     pub text_for: PayloadConsumers,
     /// Bytes of the request body.
     pub bytes_in: u64,
@@ -293,7 +294,7 @@ impl RequestRecord {
     }
 
     /// Time of the wait in the admission queue in which no backend could serve the model. `None`: a
-    /// backend always could.
+    /// backend could serve the model at all times.
     pub fn backend_wait(&self) -> Option<Duration> {
         let Timings { backend_missed, without_backend, ended, .. } = self.timings;
         let ongoing =

@@ -49,7 +49,8 @@ pub struct Timings {
 // === impl Timings ===
 
 impl Timings {
-    /// The request head was read at `accepted`; nothing else has happened.
+    /// Returns the instants of a request whose head was read at `accepted`. No other step has
+    /// happened.
     pub fn begin(accepted: Instant) -> Self {
         Self {
             accepted,

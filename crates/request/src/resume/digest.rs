@@ -6,7 +6,8 @@ use ring::digest::{Context, SHA256};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Digest([u8; 32]);
 
-/// The identity of a run: its client and the `Idempotency-Key` that the client chose.
+/// The identity of a run (a request to which its client may return): its client and the
+/// `Idempotency-Key` that the client chose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RunKey {
     /// Digest of the identity of the client.
@@ -30,8 +31,8 @@ impl Digest {
 }
 
 impl RunKey {
-    /// The identity of the run that a client begins with this `Idempotency-Key`. `client`: digest of
-    /// the identity of the client.
+    /// The identity of the run that a client begins with a request with this `Idempotency-Key`.
+    /// `client`: digest of the identity of the client.
     pub fn new(client: Digest, key: &[u8]) -> Self {
         Self { client, key: Digest::of(&[key]) }
     }

@@ -11,7 +11,8 @@ use crate::record::ResumeOutcome;
 use std::sync::Arc;
 use tokenweir_protocol::limits::memory_charge::Charge;
 
-/// An arriving request that begins a run or attaches to one.
+/// A request with an `Idempotency-Key` when it arrives. It begins a run, or attaches to the run of
+/// an earlier request.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrival {
     /// The client and the `Idempotency-Key` of the request.
@@ -22,18 +23,20 @@ pub struct Arrival {
     pub may_begin: bool,
 }
 
-/// The result of the arrival of a request.
+/// The result of the arrival of a request with an `Idempotency-Key`.
 #[derive(Debug)]
 pub enum Entry<H> {
-    /// The request begins a run, and is its first reader.
+    /// No run has this `Idempotency-Key`, so the request begins one. The producer writes the
+    /// response of the run, and the reader reads it for this request.
     Begun(Producer<H>, Reader<H>),
-    /// The request gets the response of an earlier request.
+    /// The request attaches to the run of an earlier request: the reader reads the response of that
+    /// request.
     Attached(Reader<H>),
     /// The client used the `Idempotency-Key` for a request with another path, query, content type or body.
     OtherRequest,
-    /// The run has the maximum number of readers.
+    /// The run of this `Idempotency-Key` already has the maximum number of readers.
     TooManyReaders,
-    /// There is no run with this key, and the request may not begin one.
+    /// There is no run with this `Idempotency-Key`, and the request may not begin one.
     Unknown,
     /// No run was begun, because this memory limit is reached. So the client cannot return to the request.
     OverLimit(ResumeOutcome),
@@ -44,7 +47,7 @@ pub enum Entry<H> {
 pub(super) const RUN_BYTES: usize = 8 << 10;
 
 impl<H> Registry<H> {
-    /// Attaches a request to its run, or begins one.
+    /// Attaches a request to the run of its `Idempotency-Key`, or begins a run.
     pub fn enter(self: &Arc<Self>, arrival: &Arrival, settings: &ResumeSettings) -> Entry<H> {
         let mut table = self.lock();
         if let Some(run) = table.runs.get(&arrival.key) {

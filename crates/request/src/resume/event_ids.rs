@@ -17,7 +17,7 @@ pub struct EventIds {
     has_fields: bool,
 }
 
-/// Where in its line the next byte is.
+/// The position of the next byte of the stream in its line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Line {
     Start,

@@ -1,5 +1,5 @@
-//! Runs that clients can return to: the state of a request whose engine goes on while its client is
-//! away, and the bytes that a returning client gets again.
+//! Runs: requests to which their clients can return. A run has the state of a request whose engine
+//! goes on while its client is disconnected, and the bytes that a returning client gets again.
 //!
 //! A request with an `Idempotency-Key` begins a run. A [`Producer`] writes the response of the engine
 //! into the run, and each [`Reader`] reads it from its own position. A request that arrives again with

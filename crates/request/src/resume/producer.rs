@@ -1,4 +1,4 @@
-//! The writing side of a run.
+//! The writer of the response of a run.
 
 use super::registry::Registry;
 use super::run::{End, Run};
@@ -16,12 +16,13 @@ pub struct Producer<H> {
 }
 
 impl<H> Producer<H> {
-    /// What happened to the run, for the record of the request that began it.
+    /// The result of the run so far, which the record of the request that began the run reads.
     pub fn note(&self) -> &Arc<ResumeNote> {
         &self.run.note
     }
 
-    /// Whether the run must end, because nobody can get its response. `waker` is woken when that changes.
+    /// Whether the run must end, because no client can get its response. `waker` is woken when that
+    /// changes.
     pub fn poll_abandoned(&self, waker: &Waker) -> bool {
         let mut state = self.run.lock();
         state.producer = Some(waker.clone());

@@ -1,4 +1,4 @@
-//! The reading side of a run.
+//! The readers of the response of a run.
 
 use super::registry::Registry;
 use super::run::{End, Run};
@@ -14,7 +14,7 @@ pub struct Reader<H> {
     pub(super) id: u64,
 }
 
-/// What a reader gets next.
+/// What [`Reader::poll_chunk`] returns: the next bytes of the body, or its end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Chunk {
     /// Bytes of the body.

@@ -45,7 +45,7 @@ pub(super) struct RunState<H> {
     /// Whether the run keeps the bytes that its readers have read. The run is in the table as long
     /// as this is true.
     pub(super) is_kept: bool,
-    /// Whether the producer must end, because nobody can get the response any more.
+    /// Whether the producer must end, because no client can get the response any more.
     pub(super) is_abandoned: bool,
     /// Whether a reader has got the whole response.
     pub(super) is_delivered: bool,

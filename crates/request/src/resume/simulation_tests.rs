@@ -1,5 +1,6 @@
-//! Simulates random histories: clients leave and return, engines answer and fail, and time passes. Each
-//! history follows from its seed. `SEEDS=100000` runs more histories, `SEED=7` repeats the history of seed 7.
+//! Simulates random histories of runs: clients disconnect and return, engines answer and fail, and
+//! time passes. Each history follows from its seed. `SEEDS=100000` runs more histories, `SEED=7`
+//! repeats the history of seed 7.
 
 use super::*;
 use crate::record::ResumeOutcome;
@@ -12,7 +13,8 @@ use tokenweir_protocol::clock;
 
 const WINDOW: Duration = Duration::from_mins(1);
 const STEPS: usize = 60;
-/// Length of the text after which it repeats. It is no multiple of a segment.
+/// Length of the random text that the simulated engines write repeatedly, in bytes. It is no
+/// multiple of the segment size.
 const PERIOD: usize = 60_013;
 
 /// The simulated engine of one run.
@@ -32,7 +34,7 @@ struct Client {
     is_waiting: bool,
 }
 
-/// What the test knows of a run.
+/// The expected state of a run.
 struct Facts {
     key: RunKey,
     request: Digest,
@@ -63,8 +65,8 @@ struct World {
     billed: usize,
 }
 
-/// The bytes that a run writes from a position on. They differ by run and position, so a test notices lost,
-/// doubled and foreign bytes.
+/// Returns the bytes that the engine of a run writes from a position on. They differ by run and
+/// position, so the test detects lost bytes, repeated bytes and bytes of another run.
 fn text(run: usize, position: usize, length: usize) -> &'static [u8] {
     static RANDOM: OnceLock<Vec<u8>> = OnceLock::new();
     let random = RANDOM.get_or_init(|| {
@@ -216,7 +218,7 @@ impl World {
         self.registry.sweep(self.now);
     }
 
-    /// Ends the runs whose response nobody can get any more, as the tasks of these runs do.
+    /// Ends the runs whose response no client can get any more, as the tasks of these runs do.
     fn end_abandoned(&mut self) {
         for index in (0..self.engines.len()).rev() {
             let engine = &mut self.engines[index];
@@ -291,7 +293,7 @@ impl Flag {
     }
 }
 
-/// Reads once, and compares the bytes with those that the run wrote.
+/// Lets a client read once, and compares the bytes with those that the engine of its run wrote.
 fn read(client: &mut Client, runs: &[Facts]) {
     let waker = client.flag.poll();
     let facts = &runs[client.run];
@@ -327,7 +329,7 @@ fn pick(random: &mut fastrand::Rng, length: usize) -> Option<usize> {
 }
 
 #[test]
-fn each_client_gets_each_byte_once_and_each_run_ends_once_in_any_order_of_events() {
+fn each_reader_of_a_run_gets_each_byte_once_and_each_run_ends_once_in_any_order_of_events() {
     let number = |name| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
     let seeds = match number("SEED") {
         Some(seed) => seed..seed + 1,

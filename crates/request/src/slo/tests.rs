@@ -22,7 +22,8 @@ fn evaluate(definition: &str, change: impl FnOnce(&mut RequestRecord)) -> Object
     objective(definition).judge(&record)
 }
 
-/// A client disconnect `millis` after the request head was read, before any output.
+/// Changes the record to that of a client that disconnected `millis` milliseconds after the request
+/// head was read, before any output.
 fn disconnect_before_output(record: &mut RequestRecord, millis: u64) {
     record.outcome = Outcome::Cancelled;
     record.end = Termination::ClientDisconnected;
@@ -33,7 +34,7 @@ fn disconnect_before_output(record: &mut RequestRecord, millis: u64) {
 }
 
 #[test]
-fn a_definition_is_parsed_from_its_text() {
+fn an_objective_definition_is_parsed_from_its_text() {
     let definition: ObjectiveDefinition = "ttft < 1s and itl_p95 < 50ms for 99 %".parse().unwrap();
     let conditions = [
         ObjectiveCondition::Within(LatencyMeasure::Ttft, Duration::from_secs(1)),
@@ -50,7 +51,7 @@ fn a_definition_is_parsed_from_its_text() {
 }
 
 #[test]
-fn an_invalid_definition_is_rejected_with_a_suggestion() {
+fn an_invalid_objective_definition_is_rejected_with_a_suggestion() {
     for (text, problem) in [
         ("ttft < 1s", "`ttft < 1s` has no target; write it as in `ttft < 1s for 99 %`"),
         (
@@ -81,7 +82,7 @@ fn an_invalid_definition_is_rejected_with_a_suggestion() {
 
 proptest! {
     #[test]
-    fn a_formatted_definition_parses_to_the_same_value(
+    fn a_formatted_objective_definition_parses_to_the_same_value(
         limits in prop::collection::btree_map(0..8_usize, 1_u64..10_000_000, 1..8),
         thousandths in 1_u32..100_000,
     ) {
@@ -96,13 +97,15 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_parsed_or_rejected(text in "([a-z0-9_]{0,4}|ttft|<| for | and |%|1s|99){0,12}") {
+    fn any_text_is_parsed_as_an_objective_or_rejected_without_a_panic(
+        text in "([a-z0-9_]{0,4}|ttft|<| for | and |%|1s|99){0,12}",
+    ) {
         let _ = text.parse::<ObjectiveDefinition>();
     }
 }
 
 #[test]
-fn a_successful_request_is_good_if_every_condition_holds() {
+fn a_successful_request_is_good_for_an_objective_if_every_condition_holds() {
     for (definition, expected) in [
         ("ttft < 100ms for 99 %", ObjectiveResult::Good),
         ("ttft < 99ms for 99 %", ObjectiveResult::Bad),
@@ -122,7 +125,7 @@ fn a_successful_request_is_good_if_every_condition_holds() {
 }
 
 #[test]
-fn inter_token_times_take_precedence_over_gaps_between_events() {
+fn itl_conditions_use_inter_token_times_rather_than_gaps_between_events() {
     let token_times = |record: &mut RequestRecord| {
         record.observed.inter_token_latency.record_duration_n(Duration::from_millis(5), 60);
     };
@@ -131,7 +134,7 @@ fn inter_token_times_take_precedence_over_gaps_between_events() {
 }
 
 #[test]
-fn a_condition_on_an_absent_time_is_ignored() {
+fn an_objective_ignores_a_condition_on_a_time_that_the_request_does_not_have() {
     let without_stream = |record: &mut RequestRecord| {
         record.timings.first_output = None;
         record.observed.inter_chunk_latency = OutputGapHistogram::default();
@@ -142,7 +145,7 @@ fn a_condition_on_an_absent_time_is_ignored() {
 }
 
 #[test]
-fn the_party_at_fault_decides_the_result_of_an_error() {
+fn a_failed_request_is_bad_for_an_objective_unless_its_client_is_at_fault() {
     let fail = |outcome, status| {
         evaluate("ttft < 1s for 99 %", |record| {
             (record.outcome, record.status) = (outcome, Some(status));
@@ -158,7 +161,7 @@ fn the_party_at_fault_decides_the_result_of_an_error() {
 }
 
 #[test]
-fn a_limit_of_the_client_does_not_count_and_a_lack_of_capacity_is_bad() {
+fn an_objective_excludes_requests_over_client_limits_and_counts_lack_of_capacity_as_bad() {
     let reject = |error: &GatewayError| {
         evaluate("success for 99 %", |record| {
             record.outcome = error.outcome();
@@ -183,7 +186,7 @@ fn a_limit_of_the_client_does_not_count_and_a_lack_of_capacity_is_bad() {
 }
 
 #[test]
-fn a_client_disconnect_is_bad_only_after_the_limit() {
+fn a_client_disconnect_is_bad_for_an_objective_only_after_its_latency_limit() {
     let definition = "ttft < 1s and e2e < 10s for 99 %";
     let stream = |millis| evaluate(definition, |record| disconnect_before_output(record, millis));
     assert_eq!([stream(900), stream(1_100)], [ObjectiveResult::Excluded, ObjectiveResult::Bad]);
@@ -198,14 +201,14 @@ fn a_client_disconnect_is_bad_only_after_the_limit() {
 }
 
 #[test]
-fn a_client_disconnect_during_output_is_evaluated_by_the_output_so_far() {
+fn an_objective_evaluates_a_client_disconnect_during_output_by_the_output_so_far() {
     let cancel = |record: &mut RequestRecord| record.outcome = Outcome::Cancelled;
     assert_eq!(evaluate("ttft < 1s and itl_p95 < 20ms for 99 %", cancel), ObjectiveResult::Good);
     assert_eq!(evaluate("ttft < 1s and itl_p95 < 15ms for 99 %", cancel), ObjectiveResult::Bad);
 }
 
 #[test]
-fn only_inference_of_its_model_and_tier_counts() {
+fn an_objective_counts_only_inference_requests_of_its_model_and_tier() {
     let result = |model: Option<&str>, tier: Option<&str>, record: &RequestRecord| {
         let [model, tier] = [model, tier].map(|name| name.map(str::to_owned));
         Objective { model, tier, ..objective("success for 99 %") }.judge(record)

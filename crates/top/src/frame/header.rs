@@ -158,7 +158,7 @@ fn harm_tone(level: HarmLevel) -> CellTone {
     }
 }
 
-/// A group of verdicts: their severity, backends, meaning, cause and name.
+/// Formats a group of verdicts of one rule: their severity, backends, meaning, cause and name.
 fn format_verdicts(group: &VerdictGroup<'_>) -> String {
     let Verdict { verdict: name, severity, meaning, cause, .. } = group.first;
     let subject = group.subject();

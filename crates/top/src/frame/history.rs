@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plot_keeps_the_peak_of_each_group_and_shows_gaps() {
+    fn a_plot_shows_the_maximum_of_each_group_of_intervals_and_a_space_for_no_value() {
         let values = [Some(0.0), Some(7.0), None, None, Some(3.5), Some(1.0)];
         assert_eq!(plot(&values, 3), "█ ▅");
         assert_eq!(plot(&values, 60), "▁█  ▅▂");

@@ -111,7 +111,7 @@ fn state_with_snapshot() -> TopState {
     state_with(document())
 }
 
-/// The frame as lines of text, without trailing spaces.
+/// Draws the state as a frame and returns its lines of text, without trailing spaces.
 fn render_screen(state: &TopState, width: u16, height: u16) -> Vec<String> {
     render_screen_with(state, width, height, FrameOptions { has_colour: true, has_keys: true })
 }
@@ -152,7 +152,7 @@ fn assert_shown(lines: &[String], present: &[&str], absent: &[&str]) {
 }
 
 #[test]
-fn every_width_shows_backends_streams_and_verdicts() {
+fn a_screen_of_any_width_shows_backends_streams_and_verdicts() {
     for width in [40, 80, 200] {
         let lines = render_screen(&state_with_snapshot(), width, 40);
         let words = ["ready", "gpu-0", "33ms", "req-old", "req-ende", "kv_thrashing"];
@@ -223,7 +223,7 @@ fn the_state_of_each_backend_is_shown() {
 }
 
 #[test]
-fn a_wide_screen_has_separate_figures_whole_verdicts_and_more_columns_than_a_narrow_one() {
+fn a_wide_screen_shows_whole_verdicts_and_more_numbers_and_columns_than_a_narrow_one() {
     let wide = render_screen(&state_with_snapshot(), 200, 40);
     let figures = "5% failed   0% 4xx   25% refused";
     let verdict = "critical  gpu-1: The KV cache is too small.  [kv_thrashing]";
@@ -252,7 +252,7 @@ fn a_screen_that_is_too_small_is_reported_and_no_size_panics() {
 }
 
 #[test]
-fn without_colour_nothing_is_coloured() {
+fn a_frame_without_colour_has_no_coloured_cell() {
     let state = state_with_snapshot();
     for has_colour in [true, false] {
         let buffer = render_cells(&state, 80, has_colour);
@@ -262,7 +262,7 @@ fn without_colour_nothing_is_coloured() {
 }
 
 #[test]
-fn an_empty_screen_shows_the_reason() {
+fn a_screen_without_a_snapshot_shows_the_reason() {
     let mut state = TopState::new();
     assert!(has_line_with(&render_screen(&state, 80, 24), "connecting to the gateway"));
     state.on_problem("the gateway does not answer: connection refused");
@@ -275,7 +275,7 @@ fn an_empty_screen_shows_the_reason() {
 }
 
 #[test]
-fn text_for_a_pipe_is_complete_and_has_no_key_hints() {
+fn a_frame_that_is_written_as_text_shows_all_rows_and_no_key_hints() {
     let state = state_with_snapshot();
     let options = FrameOptions { has_colour: false, has_keys: false };
     let height = TopFrame { state: &state, options }.height(80);
@@ -284,7 +284,7 @@ fn text_for_a_pipe_is_complete_and_has_no_key_hints() {
 }
 
 #[test]
-fn lists_are_sorted_and_filtered_by_keys() {
+fn key_presses_sort_and_filter_the_lists() {
     let mut state = state_with_snapshot();
     let order = |state: &TopState, first: &str, second: &str| {
         let lines = render_screen(state, 80, 40);
@@ -321,7 +321,7 @@ fn a_backend_is_drained_only_after_confirmation() {
 }
 
 #[test]
-fn a_row_that_is_selected_can_be_explained_and_read() {
+fn enter_shows_the_details_of_the_selected_row_as_a_text_that_can_be_scrolled() {
     let mut state = state_with_snapshot();
     assert_eq!(state.on_key(KeyCode::Enter), None);
     assert!(has_line_with(&render_screen(&state, 80, 24), "circuit breaker closed"));
@@ -338,7 +338,7 @@ fn a_row_that_is_selected_can_be_explained_and_read() {
 }
 
 #[test]
-fn the_selection_stays_on_a_row_when_rows_go_away() {
+fn the_selection_moves_to_the_last_row_when_the_selected_row_disappears() {
     let mut state = state_with_snapshot();
     state.on_key(KeyCode::End);
     state.on_document(GatewaySnapshot { backends: vec![backend("gpu-9", 0.1)], ..document() });
@@ -349,7 +349,7 @@ fn the_selection_stays_on_a_row_when_rows_go_away() {
 }
 
 #[test]
-fn a_paused_screen_keeps_the_last_snapshot() {
+fn a_paused_screen_ignores_new_snapshots() {
     let mut state = state_with_snapshot();
     state.on_key(KeyCode::Char('p'));
     state.on_document(GatewaySnapshot { backends: Vec::new(), ..document() });
@@ -357,7 +357,7 @@ fn a_paused_screen_keeps_the_last_snapshot() {
 }
 
 #[test]
-fn backends_that_need_attention_are_counted_coloured_and_first() {
+fn backends_that_need_attention_are_counted_coloured_and_listed_first() {
     let mut backends: Vec<BackendSummary> =
         (10..60).map(|number| backend(&format!("gpu-{number}"), 0.1)).collect();
     backends[30].condition = BackendCondition::Slow;

@@ -9,10 +9,10 @@ const fn is_held(id: u32) -> bool {
     id % 9 == 5
 }
 
-/// An engine whose next token follows from all tokens before it.
+/// A simulated engine, which computes each token from all tokens before it.
 #[derive(Clone, Copy)]
 pub(super) struct Engine {
-    /// Writes two tokens in one event now and then.
+    /// Whether the engine sometimes writes two tokens in one event.
     pub(super) merges: bool,
     pub(super) has_ids: bool,
     pub(super) name: &'static str,

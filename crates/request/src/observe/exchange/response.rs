@@ -76,7 +76,8 @@ impl Exchange {
         self.observe(frame, clock::now())
     }
 
-    /// Observes a chunk of the stream of the client. Returns the bytes to forward, which can be empty.
+    /// Observes a chunk that is to be sent to the client, after any splicing. Returns the bytes to
+    /// forward, which can be empty.
     pub(super) fn observe(&mut self, frame: Bytes, now: Instant) -> Bytes {
         let ExchangeState { record, response, receiver, abort, .. } = &mut *self.inner;
         let record: &mut RequestRecord = record;

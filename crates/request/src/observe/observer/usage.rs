@@ -1,5 +1,5 @@
-//! Usage that the gateway requested and the client did not: what the observer learns from it, and what
-//! the usage filter removes.
+//! Usage that the gateway requested and the client did not: what the observer reads from it, and
+//! what the usage filter removes.
 
 use super::super::inspection::InspectionMode;
 use super::super::usage_filters::{EventParts, UsageFilter};
@@ -11,7 +11,7 @@ use tokenweir_protocol::openai::Delta;
 
 impl ResponseObserver {
     /// Removes the usage that the gateway requested and the client did not. `fingerprint`: the
-    /// `system_fingerprint` member that the usage filter of an earlier stream of the server learned.
+    /// `system_fingerprint` member that the usage filter found in an earlier stream of the server.
     pub fn remove_injected_usage(&mut self, options: &RequestOptions, fingerprint: Option<Bytes>) {
         let (event, counts) = (options.usage_injected, options.continuous_usage_injected);
         if self.mode != InspectionMode::Stream {
@@ -91,7 +91,7 @@ impl ResponseObserver {
         Some(event.member.start + offset..event.member.end + offset)
     }
 
-    /// Learns where the server writes usage if the request does not ask for continuous usage.
+    /// Records where the server writes usage if the request does not ask for continuous usage.
     #[cold]
     pub(super) fn on_usage_member(&mut self, delta: &Delta) {
         let layout = match delta.usage {

@@ -5,15 +5,16 @@ use bytes::Bytes;
 use std::time::{Duration, Instant};
 use tokenweir_protocol::openai::Api;
 
-/// The backend of an exchange. Exchanges report events to their backend and read its values. The default
-/// methods are those of a backend without values that ignores the reports.
+/// The backend of an exchange. Exchanges report events to their backend and read its values. The
+/// default methods ignore the events and return no values.
 pub trait BackendMonitor: Send + Sync + 'static {
     /// The load and state that the backend last reported.
     fn condition(&self, _now: Instant) -> BackendCondition {
         BackendCondition::default()
     }
-    /// What the reports of the backend show about the wait of a request. The wait begins when the request
-    /// was sent. It ends with the first output, or with the end of a request without output.
+    /// Returns what the scraped load of the backend and its recent outputs show about the wait of a
+    /// request. The wait begins when the request was sent. It ends with the first output, or with
+    /// the end of a request without output.
     fn wait_reports(&self, _from: Instant, _until: Instant) -> WaitReports {
         WaitReports::default()
     }
@@ -27,7 +28,7 @@ pub trait BackendMonitor: Send + Sync + 'static {
     fn on_stall(&self, _is_stalled: bool) {}
     /// Records the first output of a response: the prefill of its prompt is done.
     fn on_first_output(&self, _now: Instant) {}
-    /// Mean tokens per output event of the streams of the backend, learned from exact counts. 1.0
+    /// Mean tokens per output event of the streams of the backend, computed from exact counts. 1.0
     /// until an exact count has arrived.
     fn tokens_per_event(&self) -> f64 {
         1.0

@@ -39,11 +39,11 @@ pub struct StallLimits {
 /// Settings of exchanges and their observers.
 #[derive(Debug, Clone, Default)]
 pub struct ObservationSettings {
-    /// When an open stream is stalled.
+    /// The limits above which an open stream is stalled.
     pub stalls: StallLimits,
     /// Keep-alive comments, and the handling of streams that end early.
     pub streams: StreamRules,
-    /// When a finished request was slow.
+    /// The limits above which a finished request was slow.
     pub slow: SlowLimits,
     /// Phrases that mark a response as a model refusal.
     pub phrases: Option<Arc<PhraseMatcher>>,
@@ -137,7 +137,8 @@ impl ExchangeRegistry {
         self.is_shutting_down.store(true, Ordering::Relaxed);
     }
 
-    /// From now on, each sweep closes every WebSocket: it has no end that the shutdown could wait for.
+    /// From now on, each sweep closes every WebSocket. Called at shutdown, because a WebSocket has
+    /// no end for which the shutdown could wait.
     pub fn close_tunnels(&self) {
         self.is_closing_tunnels.store(true, Ordering::Relaxed);
     }

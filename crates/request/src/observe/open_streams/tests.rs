@@ -114,7 +114,7 @@ impl StreamFixture {
 }
 
 #[test]
-fn a_silence_of_the_min_gap_is_reported_once_and_ends_with_the_next_output() {
+fn a_stream_without_output_for_min_gap_is_reported_as_stalled_once_until_its_next_output() {
     let fixture = fixture(None, None);
     let entry = fixture.stream();
     assert_eq!(entry.activity().on_output(fixture.at(10), None), None);
@@ -141,7 +141,7 @@ fn the_stall_threshold_is_a_multiple_of_the_p99_gap_and_at_least_min_gap() {
 }
 
 #[test]
-fn no_stall_is_reported_before_the_first_output_or_after_the_end() {
+fn no_stall_of_a_stream_is_reported_before_its_first_output_or_after_its_end() {
     let fixture = fixture(None, Some(ABORT_AFTER));
     let entry = fixture.stream();
     assert_eq!(fixture.sweep(60_000), [0, 0]);
@@ -166,7 +166,7 @@ fn a_stream_that_its_client_does_not_read_is_not_stalled() {
 }
 
 #[test]
-fn a_silence_beyond_abort_after_aborts_the_stream_and_wakes_it() {
+fn a_stream_without_output_for_abort_after_is_aborted_and_its_task_is_woken() {
     let fixture = fixture(None, Some(ABORT_AFTER));
     let (silent, active) = (fixture.stream(), fixture.stream());
     let woken = Arc::new(WakeCounter::default());
@@ -197,7 +197,7 @@ fn a_dropped_stream_is_no_longer_stalled() {
 }
 
 #[test]
-fn an_exchange_is_open_as_long_as_its_guard() {
+fn an_exchange_counts_as_open_until_its_guard_is_dropped() {
     let fixture = fixture(None, None);
     assert_eq!(fixture.registry.open(), 1);
     let more = [10, 20].map(|millis| fixture.registry.enter(fixture.at(millis)));
@@ -210,7 +210,7 @@ fn an_exchange_is_open_as_long_as_its_guard() {
 }
 
 #[test]
-fn a_stream_is_aborted_only_while_its_first_output_is_overdue() {
+fn a_stream_is_aborted_if_it_has_no_output_at_the_deadline_of_its_first_output() {
     let fixture = fixture(None, None);
     let terms = StreamPolicy { first_output_by: Some(fixture.at(500)), ..StreamPolicy::default() };
     let (overdue, on_time) = (fixture.open_stream_with(terms), fixture.open_stream_with(terms));
@@ -234,7 +234,7 @@ fn the_idle_timeout_of_a_stream_policy_overrides_abort_after() {
 }
 
 #[test]
-fn a_keep_alive_comment_is_due_once_per_interval_of_silence() {
+fn a_keep_alive_comment_is_due_once_per_interval_in_which_a_stream_has_no_bytes() {
     let fixture = fixture(None, None);
     let keep_alive = Some(Duration::from_secs(15));
     let rules = StreamRules { keep_alive, ..StreamRules::default() };
@@ -254,7 +254,7 @@ fn a_keep_alive_comment_is_due_once_per_interval_of_silence() {
 }
 
 #[test]
-fn a_snapshot_has_the_phase_and_the_silence_of_each_stream() {
+fn a_snapshot_has_the_phase_of_each_open_stream_and_the_time_since_its_last_output() {
     let fixture = fixture(None, None);
     let [_prefilling, decoding, write_blocked, stalled, ending] =
         [(); 5].map(|()| fixture.stream());

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 #[test]
-fn an_event_that_cannot_be_edited_passes_as_it_came_and_is_reported() {
+fn an_event_from_which_usage_cannot_be_removed_is_forwarded_unchanged_and_reported() {
     let usage = r#""usage":{"completion_tokens":1}"#;
     let finish = r#""choices":[{"index":0,"delta":{},"finish_reason":"stop"}]"#;
     let cases = [
@@ -36,7 +36,7 @@ fn an_event_that_cannot_be_edited_passes_as_it_came_and_is_reported() {
 
 /// Each case: an event, and the event that the client should receive.
 #[test]
-fn usage_is_removed_wherever_it_stands_in_its_event() {
+fn the_usage_member_is_removed_at_any_position_in_its_event() {
     // Neither a text that resembles the member nor a nested member is the usage of the event.
     let choices =
         r#""choices":[{"index":0,"delta":{"content":"\",\"usage\":{}}","usage":{"x":1}}}]"#;
@@ -98,9 +98,9 @@ fn recorded_chunk_streams() -> Vec<String> {
     streams
 }
 
-/// One object of members in a random order with random white space: the text with all members, and the text
-/// without the members for which `is_removed` holds. In the second text, `after_choices` follows the member
-/// `choices`.
+/// Writes a JSON object with its members in random order and with random white space. Returns the
+/// text with all members, and the text without the members for which `is_removed` holds. In the
+/// second text, `after_choices` follows the member `choices`.
 fn write_object(
     random: &mut fastrand::Rng,
     mut members: Vec<(&str, &str)>,
@@ -136,7 +136,7 @@ fn write_object(
 /// Filters every recorded stream after its members were put in a random order. In some streams each event has
 /// usage. The usage event has a fingerprint. The test writes the expected stream member by member.
 #[test]
-fn the_order_of_members_does_not_matter_in_any_recorded_event() {
+fn usage_is_removed_from_recorded_events_whatever_the_order_of_their_members() {
     let mut random = fastrand::Rng::with_seed(7);
     let mut count = 0;
     for body in recorded_chunk_streams() {

@@ -39,8 +39,8 @@ pub(super) fn options(usage_injected: bool, continuous_usage_injected: bool) -> 
     }
 }
 
-/// The stream that the client should receive of a stream with usage in every event. It is computed
-/// by another method, which parses each event as JSON.
+/// Returns `body`, a stream with usage in every event, as the client should receive it. Unlike the
+/// usage filter, this function parses each event as JSON.
 pub(super) fn expected_stream(body: &str) -> String {
     let fingerprint = body
         .split_once(r#","system_fingerprint":""#)
@@ -66,16 +66,17 @@ pub(super) fn expected_stream(body: &str) -> String {
     expected
 }
 
-/// The bytes that the client receives of a stream that arrives in these pieces, and the observations of the
-/// response.
+/// Filters a stream that arrives in these pieces. Returns the bytes for the client, and the
+/// observations of the response.
 pub(super) fn filter_stream<'a>(
     pieces: impl IntoIterator<Item = &'a [u8]>,
 ) -> (String, ObservedResponse) {
     filter_with(&options(true, true), None, pieces)
 }
 
-/// The bytes that the client receives of the response to a request with these options, and the
-/// observations. `fingerprint`: the `system_fingerprint` that an earlier stream had.
+/// Filters the response to a request with these options, which arrives in these pieces. Returns the
+/// bytes for the client, and the observations of the response. `fingerprint`: the
+/// `system_fingerprint` that an earlier stream had.
 pub(super) fn filter_with<'a>(
     options: &RequestOptions,
     fingerprint: Option<&'static str>,
@@ -85,8 +86,8 @@ pub(super) fn filter_with<'a>(
     (String::from_utf8(frames.concat()).unwrap(), observed)
 }
 
-/// The bytes that are forwarded for each piece of a response, those at the end of the stream, and the
-/// observations.
+/// Filters a response that arrives in these pieces. Returns the bytes that are forwarded for each
+/// piece and at the end of the stream, and the observations of the response.
 fn filter_frames<'a>(
     options: &RequestOptions,
     fingerprint: Option<&'static str>,
@@ -132,7 +133,7 @@ pub(super) const ONE_TOKEN_EVENT: &str =
     r#"{"choices":[{"index":0,"delta":{"content":"a"}}],"usage":{"completion_tokens":1}}"#;
 
 #[test]
-fn a_recorded_stream_with_usage_becomes_equal_to_a_recorded_stream_without() {
+fn a_filtered_stream_with_usage_equals_a_recorded_stream_without_usage() {
     for front_end in ["python", "rust"] {
         let read = |name: &str| read_recorded_body(&format!("{front_end}/{name}"));
         // Without `include_usage`, the option `continuous_usage_stats` only changes how the server batches
@@ -146,7 +147,7 @@ fn a_recorded_stream_with_usage_becomes_equal_to_a_recorded_stream_without() {
 }
 
 #[test]
-fn an_event_that_is_too_long_to_hold_passes_in_parts_and_is_reported() {
+fn an_event_that_is_too_long_for_the_usage_filter_is_forwarded_unchanged_and_reported() {
     let long_text = format!("\"{}\"", "x".repeat(MAX_HELD_BYTES + 2_000));
     let long = ONE_TOKEN_EVENT.replace("\"a\"", &long_text);
     let body = format!("data: {long}\n\ndata: {ONE_TOKEN_EVENT}\n\n");
@@ -157,14 +158,14 @@ fn an_event_that_is_too_long_to_hold_passes_in_parts_and_is_reported() {
 }
 
 #[test]
-fn the_bytes_of_an_event_that_does_not_end_are_not_lost() {
+fn the_usage_filter_forwards_an_incomplete_event_at_the_end_of_a_stream() {
     let body = format!("data: {ONE_TOKEN_EVENT}\n\ndata: {}", &ONE_TOKEN_EVENT[..70]);
     let complete = expected_stream(&format!("data: {ONE_TOKEN_EVENT}\n\n"));
     let expected = format!("{complete}data: {}", &ONE_TOKEN_EVENT[..70]);
     assert_eq!(filter_stream(body.as_bytes().chunks(9)).0, expected);
 }
 
-/// vLLM's stream with and without a request for the usage event.
+/// The events of a stream of one front end of vLLM, for requests with and without the usage event.
 #[derive(Clone, Copy)]
 struct FrontEnd {
     text: &'static str,
@@ -188,7 +189,8 @@ const RUST: FrontEnd = FrontEnd {
     usage_event: r#"{"id":"c","choices":[],"usage":{"prompt_tokens":9,"total_tokens":11,"completion_tokens":2}}"#,
 };
 
-/// The text of these events as a stream. With `tokens`, each event but the usage event has usage.
+/// Returns these events as the text of a stream. With `tokens`, each event except the usage event
+/// has usage with this number of output tokens.
 fn stream_of(events: &[&str], tokens: Option<u64>) -> String {
     let write = |event: &&str| {
         let Some(tokens) = tokens.filter(|_| !event.contains(r#""choices":[]"#)) else {
@@ -205,7 +207,7 @@ fn stream_of(events: &[&str], tokens: Option<u64>) -> String {
 }
 
 #[test]
-fn the_client_gets_the_stream_of_a_direct_connection_wherever_the_frames_end() {
+fn the_filtered_stream_equals_that_of_a_direct_connection_wherever_frames_end() {
     for front_end in [PYTHON, RUST] {
         let FrontEnd { text, finish, plain_finish, usage_event } = front_end;
         let plain = stream_of(&[text, text, plain_finish], None);
@@ -239,7 +241,7 @@ fn the_client_gets_the_stream_of_a_direct_connection_wherever_the_frames_end() {
 }
 
 #[test]
-fn complete_blocks_pass_at_once_and_a_part_waits_for_the_rest() {
+fn the_usage_filter_forwards_complete_events_at_once_and_holds_back_incomplete_events() {
     let at_end = options(true, false);
     let usage_event = format!("data: {}\n\n", RUST.usage_event);
     let pieces: [&[u8]; 5] =
@@ -255,7 +257,7 @@ fn complete_blocks_pass_at_once_and_a_part_waits_for_the_rest() {
 }
 
 #[test]
-fn an_event_waits_for_an_unknown_fingerprint_only_until_the_next_block() {
+fn a_finish_event_is_held_back_for_the_unknown_fingerprint_only_until_the_next_event() {
     let FrontEnd { text, finish, usage_event, .. } = PYTHON;
     let at_end = options(true, false);
     // A second choice continues after the end of the first one.
@@ -293,7 +295,7 @@ fn an_event_waits_for_an_unknown_fingerprint_only_until_the_next_block() {
 }
 
 #[test]
-fn usage_that_is_always_sent_is_learned_and_not_removed() {
+fn usage_that_a_backend_sends_with_every_event_is_recorded_and_not_removed() {
     let FrontEnd { text, finish, usage_event, .. } = PYTHON;
     let null = text.replace("}]}", "}],\"usage\":null}");
     let events = [text, finish, usage_event];

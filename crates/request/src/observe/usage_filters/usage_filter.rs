@@ -14,8 +14,8 @@ use super::usage_splitter;
 use bytes::{Bytes, BytesMut};
 use std::ops::Range;
 
-/// The filter of one stream. The caller reports the blocks of a frame with [`Self::on_block`], then
-/// passes the frame to [`Self::forward`].
+/// Removes the usage from one stream. The caller reports the blocks (lines up to a blank line) of a
+/// frame with [`Self::on_block`], then passes the frame to [`Self::forward`].
 #[derive(Debug, Default)]
 pub(in crate::observe) struct UsageFilter {
     /// Whether the usage event is removed. `false`: the client requested it.
@@ -101,8 +101,8 @@ pub(super) const MAX_HELD_BYTES: usize = 64 << 10;
 const FINGERPRINT_START: &[u8] = br#","system_fingerprint":"#;
 
 impl UsageFilter {
-    /// The filter of a stream. `removes_event`: whether the usage event is removed. `fingerprint`: the
-    /// `system_fingerprint` in an earlier stream of the same server.
+    /// A usage filter for a stream. `removes_event`: whether the usage event is removed.
+    /// `fingerprint`: the `system_fingerprint` in an earlier stream of the same server.
     pub(in crate::observe) fn new(removes_event: bool, fingerprint: Option<Bytes>) -> Self {
         Self { removes_event, fingerprint, ..Self::default() }
     }

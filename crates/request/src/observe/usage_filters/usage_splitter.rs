@@ -23,7 +23,7 @@ pub(in crate::observe) struct UsageSplitter {
     after_member: usize,
 }
 
-/// The parts of the data of an event.
+/// The data of an event, split into its usage and its other data.
 pub(in crate::observe) struct SplitEvent<'a> {
     /// The data without the `usage` member.
     pub(in crate::observe) other_data: &'a [u8],

@@ -11,9 +11,9 @@ use tokenweir_routing::Candidate;
 /// The parts of the time from sending a request to its first output, or to its end without output.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct FirstOutputWait {
-    /// From sending the request to the head of the response, if the engine sends the head before it computes
-    /// anything. In this time the network transfers the request, and the API server of the engine reads the
-    /// prompt.
+    /// Time from sending the request to the head of the response, if the engine sends the head
+    /// before it computes anything. In this time the network transfers the request, and the API
+    /// server of the engine reads the prompt.
     pub(super) front_end: Duration,
     /// Time in the engine's queue.
     pub(super) queue: Duration,
@@ -69,7 +69,8 @@ const MIN_ANSWERING_SHARE: f64 = 0.5;
 const MIN_ANSWERING: f64 = 4.0;
 
 impl Accuracy {
-    /// The accuracy of a time that the engine reported, or that has an estimate.
+    /// The accuracy of a time. `measured`: the time that the engine reported. `is_estimated`:
+    /// whether the gateway has an estimate of the time.
     fn of(measured: Option<Duration>, is_estimated: bool) -> Self {
         match (measured, is_estimated) {
             (Some(_), _) => Self::Measured,
@@ -80,7 +81,7 @@ impl Accuracy {
 }
 
 impl FirstOutputWait {
-    /// Determines the parts for a request that has ended.
+    /// Splits the wait of a request that has ended into its parts.
     pub(super) fn from_record(record: &RequestRecord) -> Self {
         let timings = &record.timings;
         let (Some(sent), Some(end)) = (timings.sent, timings.first_output.or(timings.ended)) else {
@@ -124,12 +125,12 @@ impl FirstOutputWait {
         }
     }
 
-    /// The time that the length of the prompt explains.
+    /// The part of the wait that the length of the prompt explains.
     pub(super) fn long_prompt(self) -> Duration {
         if self.is_short_prompt { Duration::ZERO } else { self.prefill + self.tolerated }
     }
 
-    /// The time that neither the queue nor the length of the prompt explains.
+    /// The part of the wait that neither the queue nor the length of the prompt explains.
     pub(super) fn unresponsive(self) -> Duration {
         (self.front_end + self.unexplained + self.prefill).saturating_sub(self.long_prompt())
     }
@@ -179,7 +180,7 @@ impl RequestRecord {
     }
 }
 
-/// Times predicted from the learned prefill speed of the backend.
+/// Prefill times of a prompt, predicted from the estimated prefill speed of the backend.
 #[derive(Default)]
 struct PredictedPrefill {
     /// Prefill time of the prompt.
@@ -197,7 +198,8 @@ struct PredictedPrefill {
 }
 
 impl PredictedPrefill {
-    /// `tokens`: the number of tokens of the prompt to compute.
+    /// Predicts the prefill times of a request. `tokens`: the number of tokens of its prompt to
+    /// compute.
     fn from_record(record: &RequestRecord, tokens: Option<f64>) -> Self {
         let reports = &record.wait_reports;
         let mean = reports.mean_prefill;
@@ -257,7 +259,8 @@ fn computed_tokens(record: &RequestRecord) -> Option<f64> {
     counted.or_else(predicted)
 }
 
-/// What is known of the queue of the engine during the wait of a request.
+/// Whether requests waited in the queue of the engine during the wait of a request, as far as the
+/// gateway can tell.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum QueueEvidence {
     /// The request waited until another request ended.
@@ -265,14 +268,15 @@ enum QueueEvidence {
     /// Other requests waited, but this one found a free slot: it could wait only for the prefill of the
     /// prompts before it.
     OthersQueued,
-    /// No report shows a queue.
+    /// Nothing shows that a request waited in the queue.
     None,
 }
 
 impl QueueEvidence {
-    /// What the reports of the backend show about the queue of its engine. The slots of the engine or its KV
-    /// cache limit the number of running requests. A request that found fewer requests than this limit did
-    /// not wait for the end of another request. Reports are ignored if the backend has gone down since.
+    /// Determines what the load reports of the backend show about the queue of its engine. The
+    /// slots of the engine or its KV cache limit the number of running requests. A request that
+    /// found fewer requests than this limit did not wait for the end of another request. The load
+    /// reports are ignored if the backend has gone down since.
     ///
     /// `due`: when the first output would have come if the engine had begun at once.
     fn from_record(record: &RequestRecord, due: Option<Instant>) -> Self {
@@ -360,13 +364,14 @@ mod tests {
         (SlowCause::from_record(record, &SlowLimits::default()), record.phase())
     }
 
-    /// The reports of a backend whose engine ran `running` requests while others waited.
+    /// Returns the scraped load of a backend whose engine ran `running` requests while others
+    /// waited.
     fn queue_reports(running: f64) -> WaitReports {
         WaitReports { running_while_queued: Some(running), ..WaitReports::default() }
     }
 
     #[test]
-    fn a_burst_that_waits_for_slots_is_queued_although_nothing_waited_when_it_was_routed() {
+    fn a_burst_that_waits_for_slots_counts_as_queued_although_no_request_waited_at_routing() {
         // The fixture found four requests at the backend.
         let mut record = record_without_output(30.0, 3_300);
         record.wait_reports = queue_reports(4.0);
@@ -378,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_found_a_free_slot_did_not_wait_in_the_queue_of_later_requests() {
+    fn a_request_that_found_a_free_slot_does_not_count_as_queued_if_later_requests_waited() {
         for (running_while_queued, slots, is_queued) in [
             (None, None, false),
             (Some(5.0), None, false),
@@ -396,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_beyond_the_most_requests_answered_at_once_was_queued() {
+    fn a_request_that_found_more_requests_than_the_engine_ever_answers_at_once_was_queued() {
         // No report shows a queue. The fixture found two requests in flight.
         for (in_flight, max_answering, is_queued) in
             [(16, 16, true), (15, 16, false), (30, 16, true), (40, 16, false), (3, 3, false)]
@@ -415,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_without_output_was_queued_while_its_engine_answered_others() {
+    fn a_stream_without_output_counts_as_queued_if_its_engine_answered_other_requests() {
         // The prefill takes 20 + 3 ms. Three times that after the request, its output was due.
         for (is_stream, others_at, is_queued) in
             [(true, 290, true), (true, 40, false), (false, 290, false)]
@@ -430,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn the_head_of_a_response_ends_the_front_end_only_if_the_prefill_can_be_after_it() {
+    fn the_response_head_ends_the_front_end_time_only_if_the_prefill_fits_after_it() {
         for (head, prefill, expected) in [(60, 30, 50), (60, 80, 50), (60, 81, 0), (99, 30, 0)] {
             let mut record = streamed();
             let accepted = record.timings.accepted;
@@ -445,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_prompt_on_a_frozen_engine_is_not_blamed() {
+    fn the_wait_of_a_short_prompt_at_an_engine_in_standstill_counts_as_unresponsive() {
         let mut record = record_without_output(30.0, 10_000);
         assert_eq!(cause_and_phase(&record), (Some(SlowCause::Unresponsive), "unresponsive"));
         // The engine resumes after ten seconds.
@@ -455,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_on_a_frozen_host_timed_out_because_the_backend_went_down() {
+    fn a_request_that_timed_out_at_a_backend_that_went_down_counts_as_unresponsive() {
         let mut record = record_without_output(30.0, 60_000);
         record.timings.headers = None;
         record.outcome = Outcome::Timeout;
@@ -465,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_is_long_if_its_size_explains_the_wait() {
+    fn a_prompt_counts_as_long_if_its_size_explains_the_wait_for_the_first_output() {
         let record = record_without_output(20_000.0, 3_000);
         assert_eq!(cause_and_phase(&record), (Some(SlowCause::LongPrompt), "prefill"));
         let shorter = record_without_output(2_000.0, 3_000);
@@ -473,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_prompt_is_not_long_although_the_engine_reports_a_long_prefill() {
+    fn a_short_prompt_does_not_count_as_long_even_if_the_engine_reports_a_long_prefill() {
         for (tokens, expected) in [(30, SlowCause::Unresponsive), (3_000, SlowCause::LongPrompt)] {
             let mut record = streamed();
             let accepted = record.timings.accepted;
@@ -492,12 +497,12 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_leaves_early_was_in_prefill() {
+    fn a_request_whose_client_disconnects_early_ended_in_the_prefill_phase() {
         assert_eq!(record_without_output(30.0, 300).phase(), "prefill");
     }
 
     #[test]
-    fn a_request_without_a_decision_has_an_unexplained_wait() {
+    fn a_slow_request_without_a_routing_decision_counts_as_unresponsive() {
         let mut record = record_without_output(30.0, 3_000);
         record.decision = None;
         assert_eq!(cause_and_phase(&record).0, Some(SlowCause::Unresponsive));

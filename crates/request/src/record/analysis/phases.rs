@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn engine_times_are_exact_and_the_rest_of_the_wait_is_unexplained() {
+    fn times_that_the_engine_reports_are_exact_and_the_rest_of_the_wait_is_unexplained() {
         let mut record = streamed();
         record.wait_reports.mean_prefill = Some(ms(1));
         record.observed.engine_times =
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn without_engine_times_the_wait_after_the_head_is_queue_only_if_the_request_was_queued() {
+    fn without_engine_times_the_wait_is_queue_time_only_if_the_request_was_queued() {
         // The fixture found four requests at the backend, of which three waited.
         for (slots, queue, unexplained) in [(4.0, 30, 0), (5.0, 0, 30)] {
             let mut record = streamed();
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_of_the_wait_is_unexplained() {
+    fn the_wait_for_the_first_output_is_unexplained_if_nothing_is_known_about_it() {
         let mut record = streamed();
         record.decision = None;
         assert_eq!(shown(&record), "gateway 8, front_end 50, unexplained ~40, decode 300");
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_that_is_no_stream_has_the_phases_of_its_engine() {
+    fn a_response_that_is_no_stream_has_the_phase_times_that_its_engine_reports() {
         let mut record = streamed();
         record.timings.first_output = None;
         record.timings.last_output = None;

@@ -36,7 +36,7 @@ fn is_slow(record: &RequestRecord, limits: &SlowLimits) -> bool {
         || !observed.stalls.is_empty()
 }
 
-/// The time of the request that each cause took.
+/// Returns how much of the time of the request each cause took.
 fn time_by_cause(record: &RequestRecord, limits: &SlowLimits) -> [(SlowCause, Duration); 13] {
     let timings = &record.timings;
     let phases = RequestPhases::from_record(record);
@@ -102,7 +102,7 @@ mod tests {
     use std::sync::Arc;
     use tokenweir_protocol::openai::EngineTimes;
 
-    /// The cause of the fixture request after `change`.
+    /// Returns the slow cause of the fixture request after `change`.
     fn slow_cause_after(
         change: impl FnOnce(&mut RequestRecord, &dyn Fn(u64) -> Instant),
     ) -> Option<SlowCause> {
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_within_its_limits_has_no_cause() {
+    fn a_request_within_the_slow_limits_has_no_slow_cause() {
         assert_eq!(slow_cause_after(|_, _| ()), None);
         assert_eq!(slow_cause_after(|record, _| delay_output(record, 1_900)), None, "in time");
     }
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn engine_times_decide_between_queue_and_prefill() {
+    fn reported_engine_times_decide_whether_the_slow_cause_is_the_queue_or_the_prompt() {
         for (queue, prefill, expected) in
             [(2_000, 900, SlowCause::EngineQueue), (900, 2_000, SlowCause::LongPrompt)]
         {
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_first_token_was_queued_where_there_was_a_queue() {
+    fn a_late_first_token_has_the_cause_engine_queue_only_if_requests_waited_there() {
         for (waiting, expected) in [(3, SlowCause::EngineQueue), (0, SlowCause::Unresponsive)] {
             let slow = slow_cause_after(|record, _| {
                 delay_output(record, 3_000);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_decode_and_slow_prefill_are_throttling_while_a_gpu_lowers_its_clock() {
+    fn slow_decode_has_the_cause_gpu_throttled_while_a_gpu_lowers_its_clock() {
         for is_throttled in [false, true] {
             let slow = slow_cause_after(|record, at| {
                 let decision = Arc::make_mut(record.decision.as_mut().unwrap());
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_reasons_for_long_is_slow_until_its_answer_or_its_end() {
+    fn a_stream_with_long_reasoning_is_slow_with_or_without_an_answer_after_it() {
         let after = |answer: Option<u64>, end: u64| {
             slow_cause_after(|record, at| {
                 record.timings.first_reasoning = record.timings.first_output;
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn time_before_the_last_attempt_is_queue_gateway_or_retry() {
+    fn time_before_the_last_attempt_has_the_cause_gateway_queue_gateway_or_retry() {
         let queued = slow_cause_after(|record, at| {
             delay_output(record, 3_000);
             record.timings.queued = Some(at(2));
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silence_is_a_preemption_where_the_engine_has_preempted() {
+    fn a_stall_has_the_cause_preempted_if_the_engine_preempted_requests_meanwhile() {
         assert_eq!(slow_cause_after(|record, _| add_stall(record)), Some(SlowCause::Stalled));
         for (after, expected) in [(4, SlowCause::Stalled), (5, SlowCause::Preempted)] {
             let slow = slow_cause_after(|record, _| {
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_tokens_are_a_slow_decode_unless_they_were_one_silence() {
+    fn a_high_tpot_has_the_cause_slow_decode_unless_one_stall_explains_it() {
         let slow_down_decode = |record: &mut RequestRecord, at: &dyn Fn(u64) -> Instant| {
             record.timings.last_output = Some(at(100 + 15 * 300));
             record.timings.ended = Some(at(5_000));
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_slow_to_send_or_to_take() {
+    fn a_slow_upload_and_a_slow_reader_have_the_cause_slow_client() {
         let upload = slow_cause_after(|record, at| {
             delay_output(record, 3_000);
             record.timings.received = Some(at(3_000));
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_that_is_no_stream_has_its_own_limit() {
+    fn a_response_that_is_no_stream_has_its_own_limit_of_the_duration() {
         let non_stream = |seconds: u64| {
             slow_cause_after(|record, at| {
                 record.options.stream = false;

@@ -9,14 +9,15 @@ named_enum! {
     /// The result of a request with an `Idempotency-Key`.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
     pub enum ResumeOutcome {
-        /// The client could have returned, and did not do so before the end of the request.
+        /// The gateway kept the response for a return of the client, but the client did not return
+        /// before the end of the request.
         #[default]
         Kept = "kept",
-        /// The client returned before the end of the request.
+        /// The client returned to the response before the end of the request.
         Resumed = "resumed",
         /// The request got the response of an earlier request.
         Attached = "attached",
-        /// The client left and did not return in time, so the request was aborted.
+        /// The client disconnected and did not return in time, so the request was aborted.
         Abandoned = "abandoned",
         /// The client lacks the permission `resume`.
         NotAllowed = "not_allowed",
@@ -33,7 +34,8 @@ named_enum! {
     }
 }
 
-/// What happened to a run so far. When the run has ended, the record of its request reads this note.
+/// The result so far of a request with an `Idempotency-Key`. Its record reads this result when the
+/// response has ended.
 #[derive(Debug, Default)]
 pub struct ResumeNote {
     outcome: AtomicU8,
@@ -51,7 +53,7 @@ impl From<ExceededLimit> for ResumeOutcome {
 }
 
 impl ResumeNote {
-    /// A note with this outcome.
+    /// A result with this outcome, of a request that has not failed.
     pub fn new(outcome: ResumeOutcome) -> Self {
         let note = Self::default();
         note.set(outcome);

@@ -64,7 +64,7 @@ pub struct ObservedResponse {
     /// How the gateway handled the usage event that it requested. `None`: the gateway requested no
     /// usage event.
     pub usage_event: Option<UsageEventOutcome>,
-    /// Where the server writes usage, learned from this stream. `None`: not learned.
+    /// Where the server writes usage, as this stream shows. `None`: this stream does not show it.
     pub usage_layout: Option<UsageLayout>,
     /// The `system_fingerprint` of the usage event, with its quotes. Empty: the event had none.
     /// `None`: not known.

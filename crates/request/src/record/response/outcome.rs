@@ -124,7 +124,7 @@ named_enum! {
         /// Estimated from the number of output events and the tokens that an event of this backend
         /// usually has. An end token without text counts as one token.
         Estimated = "estimated",
-        /// There was nothing to count.
+        /// The engine reported no final count, and the response had no output events to count.
         #[default]
         Missing = "missing",
     }
@@ -175,7 +175,7 @@ named_enum! {
 // === impl Outcome ===
 
 impl Outcome {
-    /// Whether the backend failed the request.
+    /// Whether the request failed because of its backend.
     pub const fn is_backend_failure(self) -> bool {
         matches!(
             self,

@@ -37,7 +37,8 @@ pub struct Stall {
     pub condition: BackendCondition,
 }
 
-/// What the reports of a backend show about the wait of one request for its first output.
+/// What the scraped load of a backend and its recent outputs show about the wait of one request for
+/// its first output.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct WaitReports {
     /// Mean time from the scheduling of a request to its first token, of the requests that the
@@ -47,9 +48,9 @@ pub struct WaitReports {
     pub mean_prompt_tokens: f64,
     /// Number of sequence slots: the sequences that the engine can run at once. `None`: not known.
     pub slots: Option<f64>,
-    /// Number of requests that ran in the engine while others waited there, from the reports during the
-    /// wait of this request. While `slots` is unknown, reports after the wait count too. `None`: no
-    /// report showed a queue.
+    /// Number of requests that ran in the engine while others waited there, from the scrapes during
+    /// the wait of this request. While `slots` is unknown, scrapes after the wait count, too.
+    /// `None`: no scrape showed a queue.
     pub running_while_queued: Option<f64>,
     /// Greatest number of requests of this gateway that the engine answered at once while others waited.
     /// 0: not known.
