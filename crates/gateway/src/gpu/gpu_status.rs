@@ -50,15 +50,16 @@ pub struct GpuExporterStatus {
     pub is_ambiguous: bool,
     /// Whether the page has more GPUs than the gateway reads.
     pub is_truncated: bool,
-    /// The groups of values that no GPU of the page has, each with the DCGM fields that the exporter
-    /// must export and the effect of their lack on the gateway.
+    /// The groups of GPU values that the exporter does not report for any GPU. Each group names the
+    /// DCGM fields that the exporter must export, and the effect of their lack on the gateway.
     pub missing: Vec<&'static GpuSignal>,
 }
 
 // === impl GpuAssignment ===
 
 impl GpuAssignment {
-    /// The condition of the GPUs of each backend. `None`: no fresh page has a GPU of the backend.
+    /// Returns the condition of the GPUs of each backend, in the order of `backends`. `None`: no
+    /// GPU of the backend has values that are at most 30 s old.
     pub fn conditions(&self) -> impl Iterator<Item = Option<GpuCondition>> {
         self.backends.iter().map(|gpus| {
             let mut fresh = gpus.iter().filter(|gpu| gpu.scrape_age <= MAX_AGE).peekable();

@@ -62,7 +62,7 @@ pub struct AccessLogCounts {
 }
 
 impl AccessLogCounts {
-    /// The name of each result, with its count.
+    /// Returns the number of lines for each result: first the name of the result, then the number.
     pub const fn by_result(&self) -> [(&'static str, u64); 3] {
         [("written", self.written), ("rate_limited", self.rate_limited), ("dropped", self.dropped)]
     }

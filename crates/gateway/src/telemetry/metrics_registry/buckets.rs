@@ -92,8 +92,9 @@ impl BucketOverrides {
         self.0.get(metric).cloned().unwrap_or_else(defaults)
     }
 
-    /// The buckets of the histograms that the observer of a response fills while the response passes.
-    /// `has_exponential`: the observer also fills exponential buckets.
+    /// Returns the buckets of the histograms that the observer of a response fills while the
+    /// response passes through the gateway. `has_exponential`: the observer also fills exponential
+    /// buckets.
     pub fn scales(&self, has_exponential: bool) -> ResponseBuckets {
         ResponseBuckets {
             inter_chunk_latency: self.bounds_for(INTER_CHUNK_LATENCY_METRIC),

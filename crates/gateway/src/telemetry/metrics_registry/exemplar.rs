@@ -19,8 +19,8 @@ pub(super) struct Exemplar {
 // === impl Exemplar ===
 
 impl Exemplar {
-    /// The exemplar of a finished request. Its value is 0 until a histogram sets the value. `None`: the
-    /// trace of the request is not sampled, so a trace viewer would not find the trace.
+    /// Creates the exemplar of a finished request. Its value is 0 until a histogram sets the value.
+    /// `None`: the trace of the request is not sampled, so a trace viewer would not find the trace.
     pub(super) fn from_record(record: &RequestRecord) -> Option<Self> {
         let trace = record.trace.as_ref().filter(|_| record.sample_reason.is_some())?;
         let started = record.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

@@ -140,12 +140,14 @@ impl MetricFamily {
         lock(&self.table).series.retain(|series| should_retain(&series.labels.values[index]));
     }
 
-    /// Returns a writer that adds values to the series. The writer takes the lock once for all its values.
+    /// Returns a writer that adds values to the series. The writer locks the series once for all
+    /// its values.
     pub(super) fn writer(&self) -> SeriesWriter<'_> {
         SeriesWriter { family: self, table: None }
     }
 
-    /// A copy of the labels and the accumulated value of each series, in the order of creation.
+    /// Returns a copy of the labels and the accumulated value of each series, in the order of
+    /// creation.
     pub(super) fn points(&self) -> Vec<(Arc<SeriesLabels>, SeriesPoint)> {
         let copy = |series: &Series| (series.labels.clone(), series.point.clone());
         let mut points: Vec<_> = lock(&self.table).series.iter().map(copy).collect();
@@ -153,8 +155,8 @@ impl MetricFamily {
         points
     }
 
-    /// Calls `emit` with every value of the metric: with the accumulated values, or with the values that are
-    /// read from `status`.
+    /// Calls `emit` with every value of the metric: the accumulated values of its series, or the
+    /// values that are read from `status`.
     pub(super) fn values(&self, status: &StatusSnapshot, emit: &mut dyn FnMut(FamilyValue<'_>)) {
         let has_current = self.row.read_current(status, &mut |labels, value| {
             emit(FamilyValue::Current(labels, value));
@@ -166,8 +168,8 @@ impl MetricFamily {
         }
     }
 
-    /// Names and values of the exported labels, sorted by name. `labels` has the label values in the
-    /// order of the row's labels.
+    /// Returns the names and values of the exported labels, sorted by name. `labels` has the label
+    /// values in the order of the row's labels.
     pub(super) fn sorted_labels<'l>(
         &self,
         labels: &[&'l str],
@@ -270,8 +272,9 @@ impl SeriesWriter<'_> {
     }
 }
 
-/// The hash of label values. The hash of each value is the seed of the hash of the next value. The values
-/// need not be copied into one text, and `["ab", "c"]` and `["a", "bc"]` have different hashes.
+/// Computes the hash of label values. The hash of each value is the seed of the hash of the next
+/// value. The values need not be copied into one text, and `["ab", "c"]` and `["a", "bc"]` have
+/// different hashes.
 fn hash_labels<'l>(labels: impl Iterator<Item = &'l str>) -> u64 {
     labels.fold(0, |hash, label| xxh3_64_with_seed(label.as_bytes(), hash))
 }

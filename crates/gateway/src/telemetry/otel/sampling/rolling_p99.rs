@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_or_equal_values_never_exceed_p99() {
+    fn durations_do_not_exceed_the_rolling_p99_while_they_are_few_or_all_equal() {
         let now = clock::now();
         let mut few = RollingP99::default();
         assert!(
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn values_above_p99_are_detected_and_at_most_one_percent() {
+    fn the_rolling_p99_detects_long_durations_and_at_most_about_one_percent_of_all() {
         let now = clock::now();
         let mut random = fastrand::Rng::with_seed(3);
         let mut rolling = RollingP99::default();
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn p99_adapts_within_minutes() {
+    fn the_rolling_p99_adapts_to_longer_durations_within_minutes() {
         let mut now = clock::now();
         let mut rolling = RollingP99::default();
         (0..1_000).for_each(|_| assert!(!rolling.record_exceeds_p99(millis(10), now)));

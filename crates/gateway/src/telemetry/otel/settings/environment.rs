@@ -76,7 +76,7 @@ impl OtelEnvironment<'_> {
         names.iter().find_map(|name| Some((*name, self.get(name)?)))
     }
 
-    /// The OTLP transport. The default is gRPC.
+    /// Returns the OTLP transport from the environment variables. The default is gRPC.
     pub(super) fn protocol(&self) -> Result<OtlpProtocol, OtelSettingsError> {
         let Some((name, value)) = self.first(&PROTOCOL_VARIABLES) else {
             return Ok(OtlpProtocol::default());
@@ -86,8 +86,8 @@ impl OtelEnvironment<'_> {
             .map_err(|_| invalid_value(name, value.clone(), "grpc, http/protobuf"))
     }
 
-    /// The endpoint URL: `configured`, or else the value of an environment variable.
-    /// `None`: neither is set.
+    /// Returns the URL of the collector: `configured`, or else the value of an environment
+    /// variable. `None`: neither is set.
     pub(super) fn endpoint(
         &self,
         configured: Option<String>,
@@ -122,15 +122,16 @@ impl OtelEnvironment<'_> {
         }
     }
 
-    /// The TLS files. A file whose variables are not set is `None`.
+    /// Returns the paths of the TLS files from the environment variables. The path of a file whose
+    /// variables are not set is `None`.
     pub(super) fn security(&self) -> TlsClientSettings {
         let file = |names: [&'static str; 2]| self.first(&names).map(|(_, path)| path.into());
         let [ca, client_cert, client_key] = TLS_FILE_VARIABLES.map(file);
         TlsClientSettings { ca, client_cert, client_key, server_name: None }
     }
 
-    /// The timeout of one export: the shorter of the timeout of the OTLP exporter and the timeout of the
-    /// batch processor. `None`: neither timeout is set.
+    /// Returns the timeout of one export: the shorter of the timeout of the OTLP exporter and the
+    /// timeout of the batch processor. `None`: neither timeout is set.
     pub(super) fn timeout(&self) -> Result<Option<Duration>, OtelSettingsError> {
         let exporter_timeout = match self.millis("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT")? {
             None => self.millis("OTEL_EXPORTER_OTLP_TIMEOUT")?,
@@ -150,15 +151,15 @@ impl OtelEnvironment<'_> {
         name.unwrap_or_else(|| DEFAULT_SERVICE_NAME.to_owned())
     }
 
-    /// The value of a variable in milliseconds, limited to the longest configurable duration.
-    /// `None`: the variable is not set.
+    /// Returns the value of the environment variable `name`, in milliseconds, limited to the
+    /// longest configurable duration. `None`: the variable is not set.
     pub(super) fn millis(&self, name: &'static str) -> Result<Option<Duration>, OtelSettingsError> {
         let millis = self.positive(name)?.map(|millis| Duration::from_millis(millis as u64));
         Ok(millis.map(|duration| duration.min(units::duration::MAX_DURATION)))
     }
 
-    /// The value of a variable as a number above 0. `None`: the variable is not set. 0 is an error,
-    /// because the SDK would drop all spans or run a busy loop.
+    /// Returns the value of the environment variable `name` as a number above 0. `None`: the
+    /// variable is not set. 0 is an error, because the SDK would drop all spans or run a busy loop.
     pub(super) fn positive(&self, name: &'static str) -> Result<Option<usize>, OtelSettingsError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         match value.parse() {
@@ -186,7 +187,7 @@ pub(super) fn invalid_value(
 // === impl OtlpProtocol ===
 
 impl OtlpProtocol {
-    /// The HTTP version of requests to the collector.
+    /// Returns the HTTP version of requests to the collector.
     pub(in crate::telemetry::otel) fn alpn(self) -> Alpn {
         match self {
             Self::Grpc => Alpn::Http2,
