@@ -345,7 +345,7 @@ mod tests {
 
     /// This test runs in real time, because the thread of the exporter uses real time.
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn a_failing_collector_delays_the_end_of_the_span_export_at_most_by_the_shutdown_timeout() {
+    async fn a_failing_collector_delays_the_end_of_the_span_export_only_by_the_timeout() {
         for (failure, url) in [
             ("hangs", spawn_collector(std::mem::forget)),
             ("refuses", refusing_endpoint()),

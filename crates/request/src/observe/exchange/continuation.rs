@@ -61,7 +61,7 @@ impl Exchange {
     }
 
     /// Completes the stream if only its usage or its end is missing. Returns whether it is complete.
-    pub fn the_spans_of_a_complete_stream_match_the_golden_file(&mut self) -> bool {
+    pub fn complete_stream(&mut self) -> bool {
         let ExchangeState { record, splicer, .. } = &mut *self.inner;
         let reports_usage = record.options.usage_requested || record.options.usage_injected;
         splicer.as_mut().is_some_and(|splicer| splicer.complete(reports_usage))
