@@ -136,9 +136,9 @@ fn match_phone(candidate: &PatternMatch<'_>) -> Option<usize> {
     longest_valid_prefix(candidate, 9..=15, |_| true)
 }
 
-/// The length in bytes of the longest prefix of the match that ends with a digit, is not followed by a
-/// digit and satisfies `is_valid`. The number of its digits must be in the range `counts`. `None`: there is
-/// no such prefix.
+/// Returns the length in bytes of the longest prefix of the match that ends with a digit, is not
+/// followed by a digit and satisfies `is_valid`. The number of its digits must be in the range
+/// `counts`. `None`: there is no such prefix.
 fn longest_valid_prefix(
     candidate: &PatternMatch<'_>,
     counts: RangeInclusive<usize>,
@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_pattern_of_the_table_compiles() {
+    fn every_redaction_pattern_compiles() {
         assert_eq!(PATTERNS.len(), PATTERN_TABLE.len());
     }
 }

@@ -52,8 +52,9 @@ fn find_matches(text: &str, kinds: &[RedactionKind]) -> Vec<(RedactionKind, Rang
     patterns.flat_map(|pattern| find_pattern_matches(text, pattern)).collect()
 }
 
-/// All accepted matches of one pattern. After a rejected match the search continues at the second
-/// character of that match, because another match may start inside it.
+/// Finds all matches of one pattern that the pattern accepts as private data. After a rejected
+/// match the search continues at the second character of that match, because another match may
+/// start inside it.
 fn find_pattern_matches(
     text: &str,
     pattern: &RedactionPattern,

@@ -75,8 +75,8 @@ impl QualityTrends {
         self.update_model(model, |model| model.scores.add(score, now));
     }
 
-    /// A snapshot of all models at `now`. Removes the trends of models that had no response for
-    /// [`EVICTION_BASELINE_WINDOWS`] baseline windows.
+    /// Returns the quality of all models at `now`. Removes the trends of models that had no
+    /// response for [`EVICTION_BASELINE_WINDOWS`] baseline windows.
     pub(super) fn snapshot(&self, now: Instant) -> Vec<ModelQuality> {
         let mut models = lock(&self.models);
         let max_age = self.baseline_window.saturating_mul(EVICTION_BASELINE_WINDOWS);

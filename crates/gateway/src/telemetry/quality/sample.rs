@@ -22,13 +22,14 @@ pub struct QualitySampleCounts {
 }
 
 impl QualitySampleCounts {
-    /// The name of each result, with its count.
+    /// Returns the number of samples for each result: first the name of the result, then the
+    /// number.
     pub const fn by_result(&self) -> [(&'static str, u64); 3] {
         [("done", self.done), ("dropped", self.dropped), ("judge_failed", self.judge_failed)]
     }
 }
 
-/// The counters behind [`QualitySampleCounts`].
+/// The counters from which [`QualitySampleCounts`] is read.
 #[derive(Debug, Default)]
 pub(super) struct QualitySampleCounters {
     pub(super) done: AtomicU64,
