@@ -77,8 +77,8 @@ fn build_document(admin: &Admin, now: Instant) -> GatewaySnapshot {
     }
 }
 
-/// Builds the entries of the backends. The share of a backend is its part of the requests of all
-/// backends that ended in the last minute or are in flight.
+/// Builds the entries of the backends in the document of `/streams`. The share of a backend is its
+/// part of the requests of all backends that ended in the last minute or are in flight.
 fn backend_documents(
     backends: &[BackendStatusSnapshot],
     exporters: &[GpuExporterStatus],
@@ -186,7 +186,7 @@ fn tenant_label(client: Option<&Arc<ClientIdentity>>) -> Option<String> {
     client.map(|client| client.tenant_label().to_owned())
 }
 
-/// Seconds, rounded down to a microsecond.
+/// Converts a duration to seconds, rounded down to a microsecond.
 fn rounded_seconds(time: Duration) -> f64 {
     time.as_micros() as f64 / 1e6
 }

@@ -35,12 +35,12 @@ use tokio::sync::{Mutex, Semaphore};
 
 /// A gateway with bound listeners, after the first checks of its backends.
 pub(crate) struct Application {
-    /// The facts that the start banner shows.
+    /// The addresses and settings that the start banner shows.
     pub(crate) summary: StartSummary,
     server: Server,
     /// The background workers of the telemetry sinks.
     workers: TelemetryWorkers,
-    /// Applies reloads and discovered backends.
+    /// Applies configuration reloads and discovered backends to the running gateway.
     reloader: Reloader,
     /// The tasks that reload the keys file, diagnose the backends and exchange data with other gateways.
     /// A task ends when its `SupervisedTask` is dropped.

@@ -10,7 +10,7 @@ pub(super) struct StallLog {
     /// Number of stalls of all backends since the start, as of the last call of [`StallLog::record`].
     stall_count: u64,
     period: EventPeriod,
-    /// Number of stalls since the period began.
+    /// Number of stalls since the current period of stalls began.
     stalls: u64,
 }
 
@@ -59,7 +59,7 @@ mod tests {
     use tokenweir_protocol::clock;
 
     #[test]
-    fn a_period_of_stalls_is_logged_at_its_begin_and_ten_seconds_after_its_last_stall() {
+    fn a_period_of_stream_stalls_is_logged_at_its_begin_and_ten_seconds_after_its_last_stall() {
         let (mut log, start) = (StallLog::default(), clock::now());
         let mut at = |seconds, stalled, stall_count| {
             log.record(

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn each_verdict_with_harm_is_logged_once_at_its_begin_and_once_at_its_end() {
+    fn each_verdict_above_severity_info_is_logged_once_at_its_begin_and_once_at_its_end() {
         use VerdictSeverity::{Critical, Info, Warning};
         let (mut log, now) = (VerdictLog::default(), tokenweir_protocol::clock::now());
         let both = [("shedding", Critical), ("backend_down", Warning)];

@@ -151,14 +151,14 @@ impl DiscoverySources {
         self.configured.iter().any(|source| source.is_new && !source.has_results())
     }
 
-    /// Why a source cannot be read now. `None`: all sources can be read.
+    /// Returns why a source cannot be read now. `None`: all sources can be read.
     pub(crate) fn problem(&self) -> Option<String> {
         self.configured.iter().find_map(|source| source.task.discovered.problem())
     }
 
-    /// All backends: the `backends` of `config`, the discovered backends and, while a new source
-    /// has no result, the replaced backends. If several backends have the same URL or the same
-    /// name, only the first of them is included.
+    /// Returns all backends: the `backends` of `config`, the discovered backends and, while a new
+    /// source has no result, the replaced backends. If several backends have the same URL or the
+    /// same name, only the first of them is included.
     pub(crate) fn backends(&self, config: &Config) -> Vec<BackendConfig> {
         let mut backends = config.backends.clone();
         for source in &self.configured {

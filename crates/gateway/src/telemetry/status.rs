@@ -30,8 +30,8 @@ pub struct StatusSnapshot {
     pub state: GatewayState,
     /// Why the state is not `Ready`.
     pub state_reasons: Vec<String>,
-    /// The shares of requests that failed, were refused or were slow in the last minute. `state`
-    /// follows from them.
+    /// The shares of requests that failed, were refused, had a 4xx status or were slow in the last
+    /// minute. `state` depends on them.
     pub harm: Harm,
     /// The clients that cause the most work, the largest share first.
     pub clients: Vec<ClientSummary>,
