@@ -66,7 +66,7 @@ impl ActiveConfiguration {
         lock(&self.reloads).failed();
     }
 
-    /// The result of the last reload, and the counts of reloads.
+    /// Returns the result of the last reload, and the counts of reloads.
     pub fn reloads(&self) -> ConfigReloadStatus {
         *lock(&self.reloads)
     }

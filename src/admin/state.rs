@@ -49,7 +49,7 @@ pub struct Admin {
     pub proxy: ProxyState,
     /// The most recent routing decisions.
     pub decisions: Arc<DecisionLog>,
-    /// The requests that ended recently.
+    /// Statistics and lists of the requests that ended recently.
     pub recent_requests: Arc<RecentRequests>,
     /// The groups of prompts with the same beginning that fill the prefix caches of the backends.
     pub cache_map: Arc<CacheMap>,
@@ -165,7 +165,7 @@ impl Admin {
     }
 }
 
-/// The age of the oldest open request in seconds, or 0 if no request is open.
+/// Returns the age of the oldest open request in seconds, or 0 if no request is open.
 fn oldest_request_age(oldest: Option<Instant>, now: Instant) -> f64 {
     oldest.map_or(0.0, |started| now.saturating_duration_since(started).as_secs_f64())
 }

@@ -21,7 +21,7 @@ use tokenweir_protocol::clock;
 use tokenweir_request::observe::{OpenStream, OpenStreamsSnapshot};
 use tokenweir_request::record::ClientIdentity;
 
-/// Maximum number of streams that the document lists.
+/// Maximum number of streams that the document of `/streams` lists.
 const MAX_LISTED_STREAMS: usize = 200;
 
 /// Responds with the document of `/streams`.
@@ -116,7 +116,7 @@ fn backend_documents(
     backends.iter().map(document).collect()
 }
 
-/// The summary of all GPUs of one backend. `None`: the gateway knows no GPU of the backend.
+/// Summarizes all GPUs of one backend. `None`: the gateway knows no GPU of the backend.
 fn gpu_summary(gpus: &[BackendGpu], exporters: &[GpuExporterStatus]) -> Option<GpuSummary> {
     if gpus.is_empty() {
         return None;

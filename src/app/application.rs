@@ -201,8 +201,9 @@ impl Application {
     }
 }
 
-/// Returns a function that writes the memory of the KV event index, and the counts of requests that the
-/// gateway learned from, into a status.
+/// Returns a function that writes two values into a status: the memory of the KV event index, and
+/// the numbers of requests whose KV cache blocks the gateway could, and could not, assign to their
+/// prompts.
 fn cache_status(knowledge: Arc<CacheKnowledge>) -> StatusSource {
     Arc::new(move |status, _| {
         status.kv_index_bytes = knowledge.index_bytes();

@@ -27,7 +27,8 @@ pub struct ConfigCheck {
     loaded: Option<LoadedConfig>,
 }
 
-/// Checks a file. `env` returns the value of an environment variable.
+/// Checks a configuration file or another file of the gateway. `env` returns the value of an
+/// environment variable.
 pub fn check(
     file: &Path,
     checked: CheckedFile,

@@ -35,11 +35,11 @@ pub(super) struct Reloader {
     pub(super) sources: DiscoverySources,
     pub(super) secret_files: SecretFiles,
     pub(super) health_checks: HealthCheckSupervisor,
-    /// The file descriptor budget.
+    /// The division of the file descriptor limit among the parts of the gateway.
     pub(super) descriptors: DescriptorBudget,
     /// The state of the running gateway that a reload changes.
     pub(super) state: Arc<ServerState>,
-    /// The state behind the admin listener.
+    /// The parts of the gateway that the admin listener reads or changes.
     pub(super) admin: Arc<Admin>,
     /// Changes the level of the process log.
     pub(super) set_log_level: Box<dyn Fn(LogLevel) + Send + Sync>,
@@ -266,8 +266,8 @@ impl Reloader {
         read.map_err(|error| ErrorChain(&*error).to_string())
     }
 
-    /// Replaces the backends of the pool. The streams of removed backends go on at other
-    /// backends if they can be continued.
+    /// Replaces the backends of the pool. The streams of removed backends continue on other
+    /// backends if possible.
     async fn update_pool(&mut self, backends: Vec<Backend>, config: &Config) {
         let ProxyState { overload_guard, pool, open_streams, .. } = &self.admin.proxy;
         overload_guard.set_health_checkers(backends.len() + config.gpu.exporters.len());

@@ -165,7 +165,7 @@ impl TelemetryWorkers {
         self.spans.as_ref().and_then(SpanSink::outbound).into_iter()
     }
 
-    /// Flushes the remaining records, and exports the remaining spans.
+    /// Passes the remaining records to the sinks, and exports the remaining spans.
     pub(super) async fn shutdown(self) {
         drop(self.dispatcher);
         if let Some(spans) = self.spans {

@@ -7,7 +7,8 @@ use tokenweir_protocol::event_period::EventPeriod;
 /// the number of stalls after the last one. The metrics and the access log have each stall.
 #[derive(Debug, Default)]
 pub(super) struct StallLog {
-    /// Number of stalls of all backends since the start, as of the last call of [`StallLog::record`].
+    /// Number of stalls of all backends since the start of the gateway, as of the last call of
+    /// [`StallLog::record`].
     stall_count: u64,
     period: EventPeriod,
     /// Number of stalls since the current period of stalls began.
@@ -15,9 +16,9 @@ pub(super) struct StallLog {
 }
 
 impl StallLog {
-    /// Takes the number of stalled streams of each backend at `now`, and the number of stalls of
-    /// all backends since the start. Returns whether a period begins, and the number of stalls of a
-    /// period that has ended. `None`: no period has ended.
+    /// Updates the log with the number of stalled streams of each backend at `now`, and with the
+    /// number of stalls of all backends since the start. Returns whether a period of stalls begins,
+    /// and the number of stalls of a period that has ended. `None`: no period has ended.
     pub(super) fn record(
         &mut self,
         stalled: &[(&str, u32)],

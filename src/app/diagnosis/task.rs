@@ -51,7 +51,7 @@ const RULES_ABOUT_WORK: [&str; 5] =
     ["shedding", "gateway_queue", "prefill_starvation", "kv_thrashing", "kv_backlog"];
 
 impl DiagnosisTask {
-    /// Starts the task.
+    /// Starts the diagnosis task.
     pub(crate) fn start(self) -> SupervisedTask {
         supervise::spawn(BackgroundTask::Diagnosis, move || self.clone().run())
     }

@@ -12,8 +12,8 @@ pub(super) struct VerdictLog {
     active: BTreeMap<(String, String), Instant>,
 }
 
-/// Maximum number of lines for verdicts that begin, and for verdicts that end, at one evaluation.
-/// One further line counts the rest.
+/// Maximum number of log lines for verdicts that begin, and for verdicts that end, at one
+/// evaluation. One further line counts the rest.
 const MAX_LINES: usize = 10;
 
 impl VerdictLog {

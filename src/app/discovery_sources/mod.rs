@@ -29,12 +29,12 @@ pub(crate) struct DiscoverySources {
     /// Backends that reloads have replaced. They stay in the pool while a new source has no result:
     /// see [`DiscoverySources::is_awaiting_results`].
     replaced: Vec<ReplacedBackends>,
-    /// Notified when a source has a new result.
+    /// Notified when a discovery source has a new result.
     changes: watch::Receiver<()>,
     change_sender: watch::Sender<()>,
 }
 
-/// A running source with its settings.
+/// A running discovery source with its settings.
 struct ConfiguredSource {
     settings: DiscoveryConfig,
     task: Arc<DiscoveryTask>,
@@ -42,7 +42,7 @@ struct ConfiguredSource {
     is_new: bool,
 }
 
-/// Backends that a reload replaced.
+/// Backends that a reload of the configuration has replaced.
 #[derive(Clone)]
 enum ReplacedBackends {
     /// The settings and the last result of a removed source.

@@ -19,7 +19,7 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// Layer of the `tracing` subscriber that leaves out the lines above the limit.
+/// Layer of the `tracing` subscriber that leaves out the log lines of a kind above its limit.
 #[derive(Debug, Default)]
 pub(super) struct LineLimit {
     budgets: Mutex<HashMap<LineKind, LineBudget>>,
@@ -48,8 +48,8 @@ pub(super) struct LimitedWriter<W> {
 const BURST: u32 = 20;
 /// Time after which one more log line of the same kind can be written.
 const REFILL_INTERVAL: Duration = Duration::from_secs(10);
-/// Maximum number of kinds with a budget of their own. All further kinds from the same place in the
-/// source code share one budget.
+/// Maximum number of kinds of log lines with a budget of their own. All further kinds from the same
+/// place in the source code share one budget.
 const MAX_KINDS: usize = 4_096;
 
 thread_local! {
@@ -58,8 +58,8 @@ thread_local! {
 }
 
 impl LineLimit {
-    /// Takes a line from the budget of its kind, and returns the number of lines that were left out
-    /// since the last written one. `None`: this line must be left out.
+    /// Takes one line from the budget of its kind. Returns the number of lines of the kind that
+    /// were left out since the last written one. `None`: this line must be left out.
     fn take(&self, kind: LineKind, now: Instant) -> Option<u64> {
         let mut budgets = lock(&self.budgets);
         let is_known = budgets.len() < MAX_KINDS || budgets.contains_key(&kind);
@@ -70,7 +70,7 @@ impl LineLimit {
 }
 
 impl LineBudget {
-    /// Takes a line from this budget, and returns the number of lines that were left out since the
+    /// Takes one line from this budget. Returns the number of lines that were left out since the
     /// last written one. `None`: the budget is empty, and the line must be left out.
     fn take(&mut self, now: Instant) -> Option<u64> {
         let elapsed = now.saturating_duration_since(self.refilled_at);

@@ -11,7 +11,7 @@ use tokenweir_net::client::HttpClient;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_protocol::mutex::lock;
 
-/// Runs the scrapes of all DCGM exporters.
+/// Runs the scrapes of all DCGM exporters, and assigns their GPUs to backends.
 #[derive(Debug, Default)]
 pub struct GpuMonitor {
     /// Each exporter with the task that scrapes it. The task ends when its `SupervisedTask` is dropped.

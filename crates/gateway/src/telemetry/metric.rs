@@ -16,15 +16,15 @@ use tokenweir_request::slo::Objective;
 
 /// One metric of the catalogue.
 pub struct MetricDescriptor {
-    /// The name in the Prometheus exposition format.
+    /// The name of the metric in the Prometheus exposition format.
     pub name: &'static str,
-    /// The help text on the metrics page.
+    /// The help text of the metric on the metrics page.
     pub help: &'static str,
     /// Counter, gauge or histogram.
     pub kind: MetricKind,
     /// The labels, in the order in which a [`MetricEmitter`] receives the label values.
     pub labels: &'static [MetricLabel],
-    /// How the values are read.
+    /// From where, and with which function, the values of the metric are read.
     pub read: MetricSource,
 }
 
@@ -48,15 +48,16 @@ pub enum MetricSource {
     /// One value is read from the record of each finished request. [`MetricLabel::of_request`]
     /// reads the label values. `None`: the request has no value.
     RecordValue(fn(&RequestRecord) -> Option<f64>),
-    /// Each finished request is counted under the value of the only label that is read from its
-    /// record. `None`: the request is not counted.
+    /// Each finished request is counted under one value of the only label of the metric. The
+    /// function reads this value from the record of the request. `None`: the request is not
+    /// counted.
     RecordEvent(fn(&RequestRecord) -> Option<&'static str>),
     /// Values are read from the record of each finished request, once for each objective of `slos`.
     RecordPerObjective(fn(&Objective, &RequestRecord, MetricEmitter<'_>)),
     /// A histogram with many values is read from the record of each finished request.
     /// [`MetricLabel::of_request`] reads the label values.
     RecordHistogram(fn(&RequestRecord) -> HistogramSnapshot<'_>),
-    /// The part of the program that has the values passes them to
+    /// No function reads the values. The part of the program that has them passes them to
     /// [`Prometheus::record`](super::metrics_registry::Prometheus::record).
     Recorded,
     /// Values of each registered backend are read when the metrics page is read. The first label is the
@@ -85,13 +86,13 @@ pub enum MetricSource {
 /// more labels, [`MetricDescriptor::read_labels`] would panic for every request.
 const MAX_REQUEST_LABELS: usize = 6;
 
-/// The name of the metric of the delays of a timer of the runtime.
+/// Name of the metric that measures with which delay a timer of the runtime fires.
 pub(super) const SCHEDULING_DELAY_METRIC: &str = "tokenweir_scheduling_delay_seconds";
-/// The name of the metric of the shares of requests that must meet the objectives of `slos`.
+/// Name of the metric with the share of requests that must meet each objective of `slos`.
 pub(super) const OBJECTIVE_RATIO_METRIC: &str = "tokenweir_slo_objective_ratio";
-/// The name of the metric of the durations of scrapes.
+/// Name of the metric that measures how long a scrape of the metrics page of a backend takes.
 pub(super) const SCRAPE_DURATION_METRIC: &str = "tokenweir_scrape_duration_seconds";
-/// The name of the metric of failed scrapes.
+/// Name of the metric that counts failed scrapes of the metrics pages of backends.
 pub(super) const SCRAPE_ERRORS_METRIC: &str = "tokenweir_scrape_errors_total";
 
 /// Converts a duration to seconds, as the value of a metric. `None`: the metric has no value.
@@ -196,7 +197,8 @@ impl MetricDescriptor {
         Self::new(name, help, &[MetricLabel::BACKEND], MetricSource::BackendOrLeaving(read))
     }
 
-    /// Calls `emit` with the label values of a request, unless one of them is missing.
+    /// Calls `emit` with the label values of a request. Does not call `emit` if one of the values
+    /// is missing.
     pub(super) fn read_labels(&self, record: &RequestRecord, emit: impl FnOnce(&[&str])) {
         let mut values = [""; MAX_REQUEST_LABELS];
         let values = &mut values[..self.labels.len()];

@@ -76,7 +76,7 @@ impl Telemetry {
         })
     }
 
-    /// The format of the metrics page for an `Accept` header.
+    /// Returns the format of the metrics page for an `Accept` header.
     pub fn page_format(&self, accept: &str) -> ExpositionFormat {
         let offers_protobuf = self.prometheus.as_ref().is_some_and(|it| it.offers_protobuf);
         ExpositionFormat::accepted(accept, offers_protobuf)

@@ -10,7 +10,8 @@ use std::time::Duration;
 use tokenweir_net::supervise::{self, BackgroundTask};
 use tokenweir_request::batch_queue::BatchQueue;
 
-/// Queues lines for the writer thread. Clones share one queue and one thread.
+/// Queues log lines for the thread that writes them to the output. Clones share one queue and one
+/// thread.
 #[derive(Clone)]
 pub struct NonBlockingWriter(Arc<NonBlockingWriterState>);
 
@@ -24,7 +25,7 @@ struct NonBlockingWriterState {
     dropped_lines: AtomicU64,
     /// Whether lines were dropped since the last line was written.
     is_dropping: AtomicBool,
-    /// Name of the output in log messages.
+    /// Name of the output, such as the access log, in log messages.
     name: &'static str,
 }
 
@@ -79,13 +80,13 @@ impl NonBlockingWriter {
         }
     }
 
-    /// Number of lines that were written and flushed.
+    /// Returns the number of lines that were written and flushed.
     pub fn written(&self) -> u64 {
         self.0.written_lines.load(Ordering::Relaxed)
     }
 
-    /// Number of lines that were dropped because the queue was full or closed, or because the
-    /// writer failed or panicked.
+    /// Returns the number of lines that were dropped because the queue was full or closed, or
+    /// because the writer failed or panicked.
     pub fn dropped(&self) -> u64 {
         self.0.dropped_lines.load(Ordering::Relaxed)
     }

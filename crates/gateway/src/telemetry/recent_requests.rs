@@ -34,14 +34,14 @@ use tokenweir_request::slo::Objective;
 pub struct RecentRequests {
     /// Instant at which the window with index 0 begins.
     epoch: Instant,
-    /// The objectives by which requests are judged.
+    /// The latency objectives. For each of them, the requests that missed it are counted.
     objectives: Vec<Objective>,
     state: Mutex<RecentRequestsState>,
 }
 
 #[derive(Debug, Default)]
 struct RecentRequestsState {
-    /// Windows of the last minute that contain requests, oldest first.
+    /// The time windows of 5 s in the last minute that contain requests, oldest first.
     windows: VecDeque<RequestStatsWindow>,
     history: HistoryRing,
     totals: RequestTotals,
@@ -52,7 +52,8 @@ struct RecentRequestsState {
     refusal_log: RefusalLog,
 }
 
-/// Number of complete windows in a minute. The current window, which is not complete, is not counted.
+/// Number of complete windows of 5 s in a minute. The current window, which is not complete, is not
+/// counted.
 const WINDOWS_PER_MINUTE: u64 = 12;
 /// Maximum length of the list of the last requests and of the list of the last slow requests.
 const MAX_LISTED_REQUESTS: usize = 25;
@@ -134,7 +135,7 @@ impl RecentRequests {
         requests
     }
 
-    /// Calls `visit` with each window whose index is at least `first_index`.
+    /// Calls `visit` with each time window whose index is at least `first_index`.
     fn for_each_window(&self, first_index: u64, visit: impl FnMut(&RequestStatsWindow)) {
         let state = lock(&self.state);
         state.windows.iter().filter(|window| window.index >= first_index).for_each(visit);

@@ -36,7 +36,7 @@ pub(super) struct SenderState {
 /// The state of the requests to one webhook.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct WebhookStatus {
-    /// Host and port of the URL. The path can be a secret.
+    /// Host and port of the URL of the webhook. The path is left out, because it can be a secret.
     pub webhook: String,
     /// Number of messages that the webhook accepted.
     pub ok: u64,
@@ -49,9 +49,10 @@ pub struct WebhookStatus {
 
 /// Maximum number of messages that wait for one webhook. A further message displaces the oldest one.
 const MAX_WAITING: usize = 100;
-/// Timeout of one request.
+/// Timeout of one request to a webhook.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum length of a response body that is read, so that the connection can be reused.
+/// Maximum length of a response body of a webhook, in bytes. The body is read only so that the
+/// connection can be reused.
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
 
 impl WebhookSender {

@@ -21,7 +21,7 @@ pub struct MetricLabel {
 /// Reads the value of a label from the record of a request.
 type LabelReader = fn(&RequestRecord) -> Option<&str>;
 
-/// The values of a label.
+/// Where the values of a label come from.
 #[derive(Debug, Clone, Copy)]
 enum LabelValues {
     /// The label has exactly the values that the function returns. Each of these values has series
@@ -54,8 +54,8 @@ pub struct KnownLabelValues {
     pub slos: Vec<String>,
 }
 
-/// Reads the values of a label from the state of the gateway, each with its count. The values are the
-/// same in every state.
+/// Reads the values of a label from the state of the gateway, each with its count. The function
+/// returns the same label values in every state.
 type LabelCounts = fn(&StatusSnapshot) -> Vec<(&'static str, u64)>;
 
 // === impl MetricLabel ===
@@ -137,7 +137,7 @@ impl MetricLabel {
         }
     }
 
-    /// A description of all values, in Markdown.
+    /// Returns a description of all values of the label, in Markdown.
     pub fn description(&self) -> String {
         if let LabelValues::Variable { description, .. } = self.values {
             return description();

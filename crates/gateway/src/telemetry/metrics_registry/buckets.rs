@@ -86,7 +86,7 @@ impl BucketOverrides {
         Ok(Self(merged.into_iter().map(to_bounds).collect()))
     }
 
-    /// The bucket bounds of a metric. Empty if the metric is not a histogram.
+    /// Returns the bucket bounds of a metric. Empty if the metric is not a histogram.
     pub fn bounds_for(&self, metric: &str) -> BucketBounds {
         let defaults = || BucketBounds::from_static(default_bounds(metric));
         self.0.get(metric).cloned().unwrap_or_else(defaults)
@@ -125,12 +125,12 @@ pub fn metrics(measure: LatencyMeasure) -> &'static [&'static str] {
     }
 }
 
-/// The names of all histograms in the catalogue.
+/// Returns the names of all histograms in the catalogue.
 pub fn histograms() -> impl Iterator<Item = &'static str> {
     catalog::rows().filter(|row| !row.kind.default_bounds().is_empty()).map(|row| row.name)
 }
 
-/// The default bounds of a histogram. Empty: there is no histogram with this name.
+/// Returns the default bucket bounds of a histogram. Empty: there is no histogram with this name.
 fn default_bounds(metric: &str) -> &'static [f64] {
     find_histogram(metric).map_or(&[], |row| row.kind.default_bounds())
 }

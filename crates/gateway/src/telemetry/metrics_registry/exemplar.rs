@@ -10,7 +10,7 @@ pub(super) struct Exemplar {
     pub(super) trace_id: u128,
     /// ID of the inference span of the request.
     pub(super) span_id: u64,
-    /// The value, in the unit of the metric.
+    /// The value of the request, in the unit of the metric.
     pub(super) value: f64,
     /// When the request ended, as the time since the Unix epoch.
     pub(super) ended_at: Duration,

@@ -27,7 +27,7 @@ named_enum! {
     }
 }
 
-/// Which series one metric has at one level.
+/// Which series one metric has at one metrics level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricDetail {
     /// The metric has no series.

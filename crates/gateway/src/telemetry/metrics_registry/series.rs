@@ -22,7 +22,7 @@ pub(super) struct MetricFamily {
     pub(super) bucket_labels: Vec<String>,
     /// Indexes into the row's labels, sorted by label name, without `folded_label`.
     label_order: Box<[usize]>,
-    /// Index of the label that the series do not have: series that differ only in this label are
+    /// Index of the label that is left out: values that differ only in this label are added up in
     /// one series. `None`: the series have all labels of the row.
     folded_label: Option<usize>,
     /// Whether the values of the histogram are also counted in exponential buckets.
@@ -105,7 +105,7 @@ struct HistogramDetails {
 // === impl MetricFamily ===
 
 impl MetricFamily {
-    /// Creates a metric without series. The series have no label named `folded_label`.
+    /// Creates a metric without series. Its series will not have the label named `folded_label`.
     pub(super) fn new(
         row: &'static MetricDescriptor,
         bounds: BucketBounds,
@@ -327,13 +327,13 @@ impl SeriesPoint {
         Self { counts: vec![0; buckets].into(), ..Self::default() }
     }
 
-    /// The latest exemplar of each bucket, with the index of the bucket. Buckets without an exemplar
-    /// have no entry.
+    /// Returns the latest exemplar of each bucket, with the index of the bucket. Buckets without an
+    /// exemplar have no entry.
     pub(super) fn exemplars(&self) -> &[(usize, Exemplar)] {
         self.details.as_ref().map_or(&[], |details| &details.exemplars)
     }
 
-    /// The recorded values in exponential buckets; empty if the metric has no such buckets.
+    /// Returns the recorded values in exponential buckets. Empty if the metric has no such buckets.
     pub(super) fn exponential(&self) -> ExponentialHistogram {
         self.details.as_ref().map(|details| details.exponential.clone()).unwrap_or_default()
     }

@@ -45,7 +45,7 @@ fn labels_of_a_series_are_rendered_in_alphabetical_order() {
 }
 
 #[test]
-fn label_values_with_equal_concatenation_are_different_series() {
+fn label_values_whose_concatenations_are_equal_belong_to_different_series() {
     let family = family("tokenweir_request_terminations_total");
     for labels in [["ab", "c"], ["a", "bc"], ["", "abc"]] {
         family.writer().record(&labels, 1.0, None);

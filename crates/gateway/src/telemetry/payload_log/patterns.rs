@@ -105,7 +105,7 @@ const PATTERN_TABLE: PatternTable = &[
     ),
 ];
 
-/// The compiled patterns.
+/// The compiled redaction patterns.
 pub(super) static PATTERNS: LazyLock<Vec<RedactionPattern>> = LazyLock::new(|| {
     let pattern = |(kind, regex, matched_length): &(RedactionKind, &str, _)| {
         // A test verifies that every pattern compiles.
@@ -115,7 +115,7 @@ pub(super) static PATTERNS: LazyLock<Vec<RedactionPattern>> = LazyLock::new(|| {
     PATTERN_TABLE.iter().filter_map(pattern).collect()
 });
 
-/// Accepts every match: its whole text is private data.
+/// Accepts every match as private data, with its whole text.
 #[expect(clippy::unnecessary_wraps, reason = "all functions of the table have one type")]
 fn match_everything(candidate: &PatternMatch<'_>) -> Option<usize> {
     Some(candidate.text.len())

@@ -27,7 +27,7 @@ pub struct PayloadQueueGuard {
     _worker: BatchWorkerGuard,
 }
 
-/// Capacity of the queue, in requests.
+/// Capacity of the queue of prompts and responses, in requests.
 const MAX_QUEUED_REQUESTS: usize = 256;
 /// How long the first queued request waits for further requests before they are handled together.
 const BATCH_LINGER: Duration = Duration::from_millis(50);

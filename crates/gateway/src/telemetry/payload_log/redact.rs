@@ -103,8 +103,8 @@ impl UnescapedText {
     }
 }
 
-/// Decodes the JSON escape at the start of `text`, even if its backslash is itself escaped once or several
-/// times. Returns the decoded character and the length of the escape in bytes.
+/// Decodes the JSON escape at the start of `text`. Its backslash may itself be escaped once or
+/// several times. Returns the decoded character and the length of the escape in bytes.
 fn decode_escape(text: &str) -> (char, usize) {
     let backslashes = text.bytes().take_while(|byte| *byte == b'\\').count();
     let escape_code = &text[backslashes..];

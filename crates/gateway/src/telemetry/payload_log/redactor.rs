@@ -59,8 +59,8 @@ impl PayloadJob {
 }
 
 impl PayloadLogSettings {
-    /// Redacts and truncates the texts of one request. Quality monitoring uses these settings even if the
-    /// payload log is disabled.
+    /// Redacts and truncates the prompt and the response of one request. Quality monitoring uses
+    /// these settings even if the payload log is disabled.
     pub(in crate::telemetry) fn redact_texts<'a>(
         &self,
         job: &'a PayloadJob,
@@ -79,7 +79,7 @@ impl PayloadLogSettings {
 }
 
 impl RedactedPayload<'_> {
-    /// The name of the model.
+    /// Returns the name of the model of the request.
     pub(in crate::telemetry) fn model(&self) -> &str {
         &self.header.model
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU64;
 use tokenweir_protocol::openai::{FinishReason, TextExcerpt};
 use tokenweir_request::record::RequestRecord;
 
-/// Number of samples by result.
+/// Number of quality samples by result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct QualitySampleCounts {
     /// Samples that were scored, or written to the file if no judge is configured.
@@ -37,7 +37,7 @@ pub(super) struct QualitySampleCounters {
     pub(super) file_counters: Arc<RotatingFileCounters>,
 }
 
-/// A sample in the queue of the worker thread.
+/// A quality sample in the queue of the worker thread.
 pub(super) struct QualityJob {
     pub(super) texts: PayloadJob,
     pub(super) metadata: ResponseMetadata,
@@ -53,7 +53,7 @@ pub(super) struct ResponseMetadata {
     pub(super) refused: bool,
 }
 
-/// A redacted sample. The judge and the file receive its fields as JSON, in this order.
+/// A redacted quality sample. The judge and the file receive its fields as JSON, in this order.
 #[derive(Debug, Serialize)]
 pub(super) struct QualitySample<'a> {
     #[serde(flatten)]

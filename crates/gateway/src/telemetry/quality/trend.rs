@@ -19,7 +19,8 @@ struct DecayingMean {
     updated_at: Option<Instant>,
 }
 
-/// The means of one quantity over the recent and the baseline window.
+/// The exponentially decaying means of one quantity over the recent window and over the baseline
+/// window.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MeanTrend {
     recent: DecayingMean,
@@ -102,7 +103,7 @@ mod tests {
     const HOUR: Duration = Duration::from_hours(1);
     const DAY: Duration = Duration::from_hours(24);
 
-    /// Records one value per minute. Returns the instant of the last value.
+    /// Adds one value per minute to the trend. Returns the instant of the last value.
     fn record_one_per_minute(
         trend: &mut MeanTrend,
         from: Instant,
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_drift_is_unknown_for_responses_without_tokens_and_valid_after_a_long_pause() {
+    fn the_drift_of_response_lengths_is_unknown_without_tokens_and_valid_after_a_long_pause() {
         let mut trend = MeanTrend::new(HOUR, DAY);
         let now = record_one_per_minute(&mut trend, clock::now(), [0.0; 100]);
         assert_eq!(trend.drift(now), None);
@@ -179,7 +180,7 @@ mod tests {
         }
 
         #[test]
-        fn constant_values_have_a_drift_of_one_at_any_time(
+        fn a_quantity_with_constant_values_has_a_drift_of_one_at_any_time(
             value in 1_u32..1_000_000,
             pauses in proptest::collection::vec(0_u64..200_000_000, 20..200),
         ) {

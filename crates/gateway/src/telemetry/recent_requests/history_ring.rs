@@ -33,8 +33,8 @@ const WINDOWS_PER_INTERVAL: u64 = 2;
 const INTERVALS: u64 = 360;
 
 impl HistoryRing {
-    /// Adds a point for each interval of `windows` that ended before the interval of the window with the
-    /// index `current`. The caller then appends the window `current` to `windows`.
+    /// Adds a point for each interval that has ended, from the `windows` in it. `current` is the
+    /// index of the window that begins now. The caller then appends this window to `windows`.
     pub(super) fn close_intervals(&mut self, windows: &VecDeque<RequestStatsWindow>, current: u64) {
         let interval = interval_of(current);
         let open = self.open_points(windows).into_iter();

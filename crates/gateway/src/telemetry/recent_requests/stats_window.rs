@@ -12,7 +12,7 @@ use tokenweir_request::slo::{Objective, ObjectiveResult};
 /// A histogram of latencies. The error of its quantiles is at most 6.25 %.
 pub(super) type WindowHistogram = DurationHistogram<3>;
 
-/// Counts and latencies of the requests that ended in one window.
+/// Counts and latencies of the requests that ended in one time window of 5 s.
 #[derive(Debug, Default)]
 pub(super) struct RequestStatsWindow {
     /// Number of windows between the start of the gateway and this window.
@@ -41,7 +41,7 @@ struct BackendCounts {
     /// Numbers of requests, attempts and errors at the backend. The mean of the times to first
     /// token is not set.
     minute: BackendMinute,
-    /// Sum of the times to first token that `minute.streams` counts.
+    /// Sum of the times to first token of the streams that `minute.streams` counts.
     ttft: Duration,
 }
 
@@ -103,7 +103,8 @@ impl RequestStatsWindow {
         }
     }
 
-    /// Counts the request as slow if it was slow. Counts it for each objective that applies to it.
+    /// Counts the request as slow if it was slow, and counts it for each objective that applies to
+    /// it.
     fn judge(&mut self, record: &RequestRecord, objectives: &[Objective]) {
         // A client that reads slowly delays no one but itself.
         if let Some(cause) = record.slow.filter(|cause| *cause != SlowCause::SlowClient) {

@@ -37,8 +37,8 @@ pub struct TraceCapture {
     file_counters: Arc<RotatingFileCounters>,
 }
 
-/// Guard of the writer thread. Dropping the guard waits until the remaining lines are written, but
-/// at most 1 s.
+/// Guard of the thread that writes the trace capture. Dropping the guard waits until the remaining
+/// lines are written, but at most 1 s.
 pub type TraceCaptureGuard = BatchWorkerGuard;
 
 /// Typical number of bytes per token of English text. The prompt tokens are estimated with it if the engine

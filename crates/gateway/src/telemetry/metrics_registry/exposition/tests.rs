@@ -56,7 +56,7 @@ z_seconds_count{tier=\"\"} 4
 }
 
 #[test]
-fn the_openmetrics_page_has_counter_names_without_total_exemplars_and_an_eof_line() {
+fn the_openmetrics_page_has_exemplars_an_eof_line_and_type_lines_without_the_suffix_total() {
     let page = page(ExpositionFormat::OpenMetrics);
     assert!(page.starts_with("# HELP x Counted \\\"a\\\\b\\\".\n# TYPE x counter\nx_total 3\n"));
     let trace = format!("trace_id=\"{:0>32}\",span_id=\"{:0>16}\"", "abc", "12");
@@ -108,7 +108,7 @@ fn the_metrics_page_has_the_accepted_format_with_the_largest_q_and_is_text_by_de
 }
 
 #[test]
-fn the_metrics_page_is_protobuf_only_if_offered_and_named_completely_in_the_accept_header() {
+fn the_metrics_page_is_protobuf_only_if_offered_and_accepted_with_message_and_encoding() {
     let protobuf = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily";
     let text = "text/plain;version=0.0.4;q=0.5";
     for (accept, is_offered, expected) in [

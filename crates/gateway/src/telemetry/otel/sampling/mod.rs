@@ -28,7 +28,7 @@ pub(super) struct TailSampler {
     latencies_by_model: Mutex<HashMap<ModelLabel, ModelLatencies>>,
 }
 
-/// Rolling p99 latencies of one model.
+/// The rolling p99 latencies of one model.
 #[derive(Debug, Default)]
 struct ModelLatencies {
     /// Times to first token of streams.
@@ -39,8 +39,8 @@ struct ModelLatencies {
     response_duration: RollingP99,
 }
 
-/// Maximum number of entries in the table of latencies. Models without an entry of their own share the last
-/// entry.
+/// Maximum number of models whose latencies are tracked separately. All further models share the
+/// last entry of the table.
 const MAX_TRACKED_MODELS: usize = 64;
 
 // === impl TailSampler ===
@@ -228,7 +228,8 @@ mod tests {
         assert_eq!(sample_with(1.0, Some(0))(&sampled), None, "over the rate limit");
     }
 
-    /// The record of a stream whose first token and end are this many milliseconds after `begin`.
+    /// Returns the record of a stream whose first token and end are this many milliseconds after
+    /// `begin`.
     fn record_with_timings(first: u64, end: u64, begin: Instant) -> RequestRecord {
         let record = typical_record();
         let timings = Timings {

@@ -9,13 +9,14 @@ use tokenweir_protocol::histogram::DurationHistogram;
 /// Histograms of recent durations, and their p99.
 #[derive(Debug, Default)]
 pub(super) struct RollingP99 {
-    /// The durations of the current window.
+    /// The durations of the current window of 2 minutes.
     current: WindowHistogram,
-    /// The durations of the current window and of the previous window.
+    /// The durations of the current window and of the previous window, from which the p99 is
+    /// computed.
     recent: WindowHistogram,
     /// Start of the current window. `None`: no value was recorded yet.
     window_start: Option<Instant>,
-    /// Values recorded since the p99 was last computed.
+    /// Number of durations that were recorded since the p99 was last computed.
     values_since_update: u32,
     /// Index of the histogram bucket that contains the p99. `None`: fewer than [`MIN_VALUES_FOR_P99`]
     /// recent values.
@@ -25,11 +26,11 @@ pub(super) struct RollingP99 {
 /// A histogram whose buckets are 6 to 12.5 % wide.
 type WindowHistogram = DurationHistogram<3>;
 
-/// Duration of a window. Values older than two windows are discarded.
+/// Length of a window. Durations older than two windows are discarded.
 const WINDOW_DURATION: Duration = Duration::from_mins(2);
-/// Minimum number of recent values from which a p99 is computed.
+/// Minimum number of recent durations from which a p99 is computed.
 const MIN_VALUES_FOR_P99: u32 = 200;
-/// Number of values that are recorded between two computations of the p99.
+/// Number of durations that are recorded between two computations of the p99.
 const VALUES_PER_UPDATE: u32 = 32;
 
 // === impl RollingP99 ===

@@ -27,7 +27,7 @@ pub enum OtlpProtocol {
     HttpProtobuf,
 }
 
-/// An environment variable or a configuration key has an invalid value.
+/// The error for an invalid value of an environment variable or a configuration key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{name}: `{value}` is invalid; allowed: {allowed}")]
 pub struct OtelSettingsError {
@@ -65,13 +65,14 @@ pub(super) const DEFAULT_SERVICE_NAME: &str = PROGRAM_NAME;
 // === impl OtelEnvironment ===
 
 impl OtelEnvironment<'_> {
-    /// The value of the environment variable `name`. `None`: the variable is not set or its value
-    /// is empty.
+    /// Returns the value of the environment variable `name`. `None`: the variable is not set or its
+    /// value is empty.
     pub(super) fn get(&self, name: &str) -> Option<String> {
         self.0(name).filter(|value| !value.is_empty())
     }
 
-    /// The name and the value of the first of these variables that is set. `None`: none is set.
+    /// Returns the name and the value of the first of these variables that is set. `None`: none is
+    /// set.
     pub(super) fn first(&self, names: &[&'static str]) -> Option<(&'static str, String)> {
         names.iter().find_map(|name| Some((*name, self.get(name)?)))
     }
@@ -112,7 +113,7 @@ impl OtelEnvironment<'_> {
         }
     }
 
-    /// Whether requests are compressed with gzip. The default is no compression.
+    /// Whether requests to the collector are compressed with gzip. The default is no compression.
     pub(super) fn is_gzip(&self) -> Result<bool, OtelSettingsError> {
         match self.first(&COMPRESSION_VARIABLES) {
             None => Ok(false),
@@ -140,8 +141,8 @@ impl OtelEnvironment<'_> {
         Ok(exporter_timeout.into_iter().chain(self.millis("OTEL_BSP_EXPORT_TIMEOUT")?).min())
     }
 
-    /// The resource attribute `service.name`, from `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`
-    /// or the default.
+    /// Returns the resource attribute `service.name`, from `OTEL_SERVICE_NAME`,
+    /// `OTEL_RESOURCE_ATTRIBUTES` or the default.
     pub(super) fn service_name(&self) -> String {
         let attributes = self.get(RESOURCE_ATTRIBUTES_VARIABLE).unwrap_or_default();
         let mut pairs = attributes.split(',').filter_map(|pair| pair.split_once('='));

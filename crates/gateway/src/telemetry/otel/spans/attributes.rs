@@ -4,11 +4,11 @@
 use opentelemetry::{Array, KeyValue, Value};
 use std::time::Duration;
 
-/// Maximum length of a text value, in bytes. The SDK has such a limit too, but applies it only in
-/// its own tracer, which the gateway does not use.
+/// Maximum length of the text in a span attribute, in bytes. The SDK has such a limit too, but
+/// applies it only in its own tracer, which the gateway does not use.
 const MAX_TEXT_BYTES: usize = 1_024;
 
-/// A list of attributes, in the order in which they were added.
+/// A list of span attributes, in the order in which they were added.
 #[derive(Debug, Default)]
 pub(super) struct SpanAttributes(Vec<KeyValue>);
 

@@ -122,7 +122,8 @@ fn add_request(
         .put_some("server.port", address.map(|(_, port)| i64::from(*port)))
 }
 
-/// Adds the sampling parameters of the request.
+/// Adds the sampling parameters of the request, such as the temperature, to the attributes of the
+/// inference span.
 fn add_parameters(
     attributes: SpanAttributes,
     record: &RequestRecord,
@@ -232,7 +233,7 @@ fn add_latency(attributes: SpanAttributes, record: &RequestRecord) -> SpanAttrib
         )
 }
 
-/// Adds the durations of the known phases of the request.
+/// Adds the durations of the known phases of the request to the attributes of the inference span.
 fn add_phases(mut attributes: SpanAttributes, record: &RequestRecord) -> SpanAttributes {
     let phases = RequestPhases::from_record(record);
     for span in phases.iter() {
@@ -307,8 +308,9 @@ fn chunk_timings_event(record: &RequestRecord) -> Option<Event> {
     Some(new_event(record, "tokenweir.chunk_timings", ended, attributes))
 }
 
-/// Returns one event for each continuation of the stream by the attempt with this span. The event has the
-/// cause, the number of output tokens before the continuation, and the seconds without output.
+/// Returns one span event for each time that the attempt with this span continued the stream of an
+/// earlier attempt. The event has the cause, the number of output tokens before the continuation,
+/// and the seconds without output.
 pub(super) fn continuation_events(record: &RequestRecord, span_id: u64) -> Vec<Event> {
     let of_attempt = record.continuations.begun.iter().filter(|begun| begun.span_id == span_id);
     let event = |continuation: &Continuation| {

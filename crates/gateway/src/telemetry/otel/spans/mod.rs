@@ -220,8 +220,9 @@ impl<'a> SpanTreeBuilder<'a> {
         })
     }
 
-    /// The attribute `error.type` of an attempt: the failure of the attempt, or the error type of
-    /// the request if this is the last attempt and the response is incomplete. `None`: no error.
+    /// Returns the attribute `error.type` of an attempt: the failure of the attempt, or the error
+    /// type of the request if this is the last attempt and the response is incomplete. `None`: no
+    /// error.
     fn attempt_error_type(&self, attempt: &Attempt) -> Option<Value> {
         let record = self.record;
         let is_last = record.attempts.last().is_some_and(|last| last.span_id == attempt.span_id);
@@ -280,8 +281,8 @@ fn is_server_error(record: &RequestRecord) -> bool {
     record.outcome != Outcome::Cancelled && (is_5xx || record.outcome.is_backend_failure())
 }
 
-/// The attribute `error.type` of the server span: the error type of the request, or else the HTTP status of
-/// the response.
+/// Returns the attribute `error.type` of the server span: the error type of the request, or else
+/// the HTTP status of the response.
 fn server_error_type(record: &RequestRecord) -> Value {
     match (error_type(record), record.status) {
         (Some(error), _) => text(error),
@@ -290,7 +291,7 @@ fn server_error_type(record: &RequestRecord) -> Value {
     }
 }
 
-/// The HTTP method as it appears in the name of a span: `HTTP` for an unknown method.
+/// Returns the HTTP method as it appears in the name of a span: `HTTP` for an unknown method.
 fn method_name(method: &'static str) -> &'static str {
     if method == "_OTHER" { "HTTP" } else { method }
 }
