@@ -27,8 +27,8 @@ pub struct ConfigCheck {
     loaded: Option<LoadedConfig>,
 }
 
-/// Checks a configuration file or another file of the gateway. `env` returns the value of an
-/// environment variable.
+/// Checks a file of the kind `checked`: a configuration, a keys file or a list of backends. `env`
+/// returns the value of an environment variable.
 pub fn check(
     file: &Path,
     checked: CheckedFile,
