@@ -28,7 +28,7 @@ fn unescape_label_value(text: &str) -> String {
 
 proptest! {
     #[test]
-    fn no_label_value_breaks_the_line_of_its_series(value in "[a\"\\\\\n\r\t\0{},=\u{7f}\u{85}\u{2028}é]{0,12}") {
+    fn escaped_label_values_stay_on_one_line(value in "[a\"\\\\\n\r\t\0{},=\u{7f}\u{85}\u{2028}é]{0,12}") {
         let family = family("tokenweir_queue_wait_seconds");
         let text = family.render_labels(&[&value]);
         prop_assert!(!text.contains('\n'));
