@@ -48,8 +48,8 @@ struct DoctorInputs {
     loaded: Option<LoadedConfig>,
     /// The backends to check.
     backends: Vec<BackendConfig>,
-    /// Facts about the running gateway of `--admin`, or why it did not respond. `None`: the flag is
-    /// not set.
+    /// Facts about the running gateway of `--admin`, or why they could not be read. `None`: the
+    /// flag is not set.
     gateway: Option<Result<GatewayFacts, GatherError>>,
     /// The configuration of the running gateway. `None`: there is no such gateway, it did not respond, or
     /// its configuration cannot be parsed.

@@ -39,8 +39,8 @@ struct ModelLatencies {
     response_duration: RollingP99,
 }
 
-/// Maximum number of models whose latencies are tracked separately. All further models share the
-/// last entry of the table.
+/// Maximum number of entries in the table of latencies by model. All models without an entry of
+/// their own share the last entry.
 const MAX_TRACKED_MODELS: usize = 64;
 
 // === impl TailSampler ===
