@@ -25,7 +25,7 @@ pub struct AdminAuthorizer {
     pub token_digest: Option<KeyDigest>,
     /// Whether `/metrics` and the scaler of KEDA need no token.
     pub has_unauthenticated_metrics: bool,
-    /// Whether the listener can be reached from other machines and has no token. Then it only
+    /// Whether the admin listener can be reached from other machines and has no token. It then only
     /// answers requests that change nothing.
     pub is_read_only: bool,
     /// Host names that are trusted without a token, in addition to `localhost` and IP addresses.
@@ -48,7 +48,7 @@ impl AdminAuthorizer {
         })
     }
 
-    /// Whether a request has the required token, or its path needs no token.
+    /// Whether a request to the admin listener has the required token, or its path needs no token.
     fn is_authorized(&self, path: &str, headers: &HeaderMap) -> bool {
         let is_public = match path {
             // The page is public. Its script asks for the token and sends it with each request.
@@ -64,13 +64,14 @@ impl AdminAuthorizer {
         is_public || self.token_digest.as_ref().is_none_or(has_token)
     }
 
-    /// Why a request is rejected although its token is correct or not required. `None`: the request
-    /// is accepted.
+    /// Returns why a request is rejected although its token is correct or not required. `None`: the
+    /// request is accepted.
     ///
-    /// A web page can make its own host name resolve to the gateway (DNS rebinding). The browser then
-    /// sends the page's requests to the gateway as requests to the page's own origin, and lets the page
-    /// read the responses. The `Host` header of such requests is the page's host. Without a token, the
-    /// gateway therefore accepts only requests for hosts that no foreign page can have.
+    /// A web page can make its own host name resolve to the gateway (DNS rebinding). The browser
+    /// then sends the page's requests to the gateway as requests to the page's own origin, and lets
+    /// the page read the responses. The `Host` header of such requests is the page's host. Without
+    /// a token, the gateway therefore accepts only requests for hosts that no foreign page can
+    /// have.
     fn rejection_reason(
         &self,
         method: &Method,
@@ -130,7 +131,8 @@ fn is_metrics_path(path: &str) -> bool {
     path == "/metrics" || path.starts_with(SCALER_PATH)
 }
 
-/// The host and the port of a request. `None`: the request names no host.
+/// Returns the host and the port to which a request is addressed. `None`: the request names no
+/// host.
 fn request_host(uri: &Uri, headers: &HeaderMap) -> Option<String> {
     let host = headers.get(HOST).and_then(|value| value.to_str().ok()).map(str::to_owned);
     // HTTP/2 has the authority in the URI.
@@ -191,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_loopback_a_listener_without_a_token_changes_nothing() {
+    fn an_admin_listener_without_a_token_beyond_loopback_rejects_requests_that_change_something() {
         let settings = |address: &str, text: &str| {
             let access: AccessConfig = serde_json::from_str(text).unwrap();
             let env = |_: &str| Some("token".to_owned());
@@ -218,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn untrusted_host_is_rejected_without_a_token() {
+    fn an_admin_listener_without_a_token_rejects_requests_for_an_untrusted_host_name() {
         for path in
             ["/status", "/config", "/streams", "/decisions/a", "/diagnose", "/", "/page/a.js"]
         {
@@ -235,14 +237,14 @@ mod tests {
     }
 
     #[test]
-    fn probes_and_metrics_are_answered_for_any_host_name() {
+    fn the_admin_listener_answers_probes_and_metrics_requests_for_any_host_name() {
         for path in ["/livez", "/readyz", "/metrics"] {
             assert!(is_get_accepted(path, "tokenweir-admin.default.svc:9090", false), "{path}");
         }
     }
 
     #[test]
-    fn post_from_programs_and_from_the_same_origin_is_accepted() {
+    fn the_admin_listener_accepts_post_from_programs_and_from_pages_of_its_own_origin() {
         assert!(is_post_accepted(None, "gateway:9090", false));
         for host in ["localhost:9090", "127.0.0.1:9090", "[::1]:9090", "10.0.0.7"] {
             assert!(is_post_accepted(Some(&format!("http://{host}")), host, false), "{host}");
@@ -252,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn in_http2_the_authority_is_the_host() {
+    fn the_admin_listener_takes_the_host_of_an_http2_request_from_its_authority() {
         let origin = |origin: &'static str| {
             HeaderMap::from_iter([(ORIGIN, HeaderValue::from_static(origin))])
         };
@@ -265,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn post_from_a_foreign_origin_or_to_a_rebound_host_name_is_rejected() {
+    fn the_admin_listener_rejects_post_from_a_foreign_origin_or_for_a_rebound_host_name() {
         for origin in ["http://evil.example", "http://127.0.0.1:8080", "null", "", "http://"] {
             assert!(!is_post_accepted(Some(origin), "127.0.0.1:9090", true), "{origin}");
         }

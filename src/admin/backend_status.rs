@@ -19,7 +19,7 @@ use tokenweir_gateway::telemetry::status::{
 };
 use tokenweir_routing::resilience::Availability;
 
-/// The status of each backend of the pool, and of each removed backend that still has open
+/// Returns the status of each backend of the pool, and of each removed backend that still has open
 /// requests. If a backend of the pool has the name of a removed backend, the open requests of the
 /// removed backend are added to its status.
 pub(super) fn backend_statuses(
@@ -50,7 +50,7 @@ pub(super) fn backend_statuses(
     statuses
 }
 
-/// The status of one backend at `now`, without regard to panic mode.
+/// Returns the status of one backend at `now`, without regard to panic mode.
 pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot {
     let state = backend.health.state();
     let availability = backend.availability(now);
@@ -118,7 +118,7 @@ pub(super) fn add_gpus(status: &mut StatusSnapshot, gpus: &GpuMonitor, now: Inst
     status.gpu_exporters = exporters;
 }
 
-/// The drain of a backend as the admin listener shows it.
+/// Returns the drain of a backend in the form of the admin listener.
 pub(crate) fn drain_summary(drain: &Drain, now: Instant) -> DrainSummary {
     DrainSummary {
         by: drain.initiator.to_string(),
@@ -131,7 +131,8 @@ pub(crate) fn drain_summary(drain: &Drain, now: Instant) -> DrainSummary {
     }
 }
 
-/// The values that the gateway has learned about a backend or estimates at `now`.
+/// Returns the values that the gateway estimates for a backend at `now`, from its responses and
+/// scrapes.
 fn learned_estimates(backend: &Backend, now: Instant) -> BackendEstimates {
     let estimator = &backend.load.estimator;
     let learned = estimator.learned();
@@ -150,14 +151,15 @@ fn learned_estimates(backend: &Backend, now: Instant) -> BackendEstimates {
     }
 }
 
-/// The context length, in tokens, of each base model. Adapters, and models without a known context
-/// length, are left out.
+/// Returns the context length of each base model, in tokens. Adapters, and models without a known
+/// context length, are left out.
 fn longest_contexts(models: &[ServedModel]) -> BTreeMap<String, u32> {
     let base_models = models.iter().filter(|model| model.parent.is_none());
     base_models.filter_map(|model| Some((model.id.to_string(), model.max_len?))).collect()
 }
 
-/// Why health checks exclude a backend from routing. `None`: the backend is up, awake and not paused.
+/// Returns why health checks exclude a backend from routing. `None`: the backend is up, awake and
+/// not paused.
 fn unavailability_reason(state: &BackendState) -> Option<String> {
     match state.health {
         Health::Up => {
@@ -168,7 +170,8 @@ fn unavailability_reason(state: &BackendState) -> Option<String> {
     }
 }
 
-/// The names of the engine metrics that the last scraped page of a backend has, and of those that it lacks.
+/// Returns the names of the engine metrics that the last scraped page of a backend has, and of
+/// those that it lacks.
 fn metric_availability(state: &BackendState) -> BackendMetricAvailability {
     let mut signals = BackendMetricAvailability::default();
     for (signal, is_available) in state.metrics().each() {

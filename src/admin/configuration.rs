@@ -66,7 +66,7 @@ impl ActiveConfiguration {
         lock(&self.reloads).failed();
     }
 
-    /// The result of the last reload, and the counts of reloads.
+    /// Returns the result of the last reload, and the counts of reloads.
     pub fn reloads(&self) -> ConfigReloadStatus {
         *lock(&self.reloads)
     }
@@ -77,7 +77,7 @@ impl ActiveConfiguration {
         self.reload_problem.load_full().or_else(|| self.discovery_problem.load_full())
     }
 
-    /// Sets why a discovery file cannot be used. `None`: all discovery files can be used.
+    /// Stores why a discovery file cannot be used. `None`: all discovery files can be used.
     pub fn set_discovery_problem(&self, problem: Option<String>) {
         self.discovery_problem.store(problem.map(Arc::new));
     }

@@ -116,8 +116,8 @@ fn check_request(
 const QUERY_HELP: &str = "the parameters are backend=NAME, as in /status, and for a drain also \
                           reason=TEXT, for=DURATION, such as 10m, and migrate=true";
 
-/// The reason of a drain without surrounding white space. `None`: the reason is empty. The reason
-/// appears in logs and on terminals, so it must not contain control characters.
+/// Returns the reason of a drain without surrounding white space. `None`: the reason is empty. The
+/// reason appears in logs and on terminals, so it must not contain control characters.
 fn checked_reason(reason: &str) -> Result<Option<String>, &'static str> {
     let reason = reason.trim();
     if reason.chars().count() > MAX_REASON_CHARS {

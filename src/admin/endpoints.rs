@@ -24,8 +24,8 @@ use tokenweir_gateway::telemetry::cpu_time::{self, TelemetryPart};
 use tokenweir_gateway::telemetry::status::StatusSnapshot;
 use tokenweir_protocol::clock;
 
-/// The document of `/status`: the fields of the status snapshot, and facts of other parts of the
-/// gateway.
+/// The document of `/status`: the fields of the status snapshot, and the version, the policy, the
+/// API keys and the models of the gateway.
 #[derive(Serialize)]
 struct StatusPage<'a> {
     version: &'static str,
@@ -69,7 +69,8 @@ pub(super) async fn get_metrics(State(admin): State<Arc<Admin>>, headers: Header
     (types, coding, page).into_response()
 }
 
-/// Joins all values of a list header with commas. Values that are not visible ASCII are left out.
+/// Joins all values of a request header that is a list, such as `Accept`, with commas. Values that
+/// are not visible ASCII are left out.
 fn joined(headers: &HeaderMap, name: &HeaderName) -> String {
     let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
     values.collect::<Vec<_>>().join(",")
@@ -125,8 +126,8 @@ pub(super) async fn get_status(State(admin): State<Arc<Admin>>) -> Response {
     without_caching(Json(page).into_response())
 }
 
-/// The number of API keys, the open requests of each tenant, and the problem of the last reload of
-/// the keys file. `None`: no API keys are configured.
+/// Returns the number of API keys, the open requests of each tenant, and the problem of the last
+/// reload of the keys file. `None`: no API keys are configured.
 fn access_summary(access: &AccessControl) -> Option<Value> {
     let keys = access.keys()?;
     let open: BTreeMap<_, _> = keys.open().map(|(name, open)| (name.to_string(), open)).collect();
@@ -182,8 +183,8 @@ pub(super) async fn get_decision(
     })
 }
 
-/// The response for a request id without a stored routing decision. `log_size` is the capacity of the
-/// decision log.
+/// Builds the response for a request id without a stored routing decision. `log_size` is the
+/// capacity of the decision log.
 fn decision_not_found(log_size: usize) -> Response {
     let problem = format!(
         "no decision is stored for this request id: the request has not ended, no backend was \
@@ -197,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_is_compressed_for_clients_that_accept_gzip() {
+    fn the_metrics_page_is_compressed_for_clients_that_accept_gzip() {
         for accepted in ["gzip", "deflate, GZIP;q=0.5", "br;q=1.0, gzip ; q=1"] {
             assert!(accepts_gzip(accepted), "{accepted}");
         }

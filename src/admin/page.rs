@@ -9,8 +9,8 @@ use axum::http::header::{
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 
-/// Content security policy of the page. It allows no inline code, no files from other origins and no
-/// display in a frame.
+/// Content security policy of the live page. It allows no inline code, no files from other origins
+/// and no display in a frame.
 const PAGE_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
                       connect-src 'self'; img-src 'self' data:; base-uri 'none'; \
                       form-action 'none'; frame-ancestors 'none'";
@@ -21,10 +21,10 @@ pub(super) const ENDPOINT_LIST: &str = "endpoints: GET /metrics /livez /readyz /
                              /config /decisions /runbooks, a page for browsers at /, and POST /-/reload \
                              /-/drain /-/undrain\n";
 
-/// Path prefix of the page's files.
+/// Path prefix of the files of the live page.
 pub(super) const ASSET_PATH_PREFIX: &str = "/page/";
 
-/// Responds with the page if the client accepts `text/html`, else with the list of endpoints.
+/// Responds with the live page if the client accepts `text/html`, else with the list of endpoints.
 pub(super) async fn get_index(headers: HeaderMap) -> Response {
     let accepted = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     if accepted.into_iter().any(|accepted| accepted.contains("text/html")) {
@@ -34,7 +34,7 @@ pub(super) async fn get_index(headers: HeaderMap) -> Response {
     }
 }
 
-/// Responds with a file of the page. `name`: its path below [`ASSET_PATH_PREFIX`].
+/// Responds with a file of the live page. `name`: its path below [`ASSET_PATH_PREFIX`].
 pub(super) async fn get_asset(Path(name): Path<String>) -> Response {
     let script = match &*name {
         "page.js" => include_str!("page/page.js"),

@@ -7,7 +7,7 @@ use axum::routing::{get, post};
 use axum::{Router, middleware};
 use std::sync::Arc;
 
-/// The routes of the admin listener.
+/// Builds the router with all routes of the admin listener.
 pub fn router(admin: Arc<Admin>) -> Router {
     let authorizer = Arc::new(admin.authorizer.clone());
     Router::new()

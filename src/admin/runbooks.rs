@@ -7,8 +7,8 @@ use axum::response::Response;
 use std::fmt::Write;
 use std::sync::LazyLock;
 
-/// The page of the diagnosis, which `tokenweir generate runbooks` prints. It has a section for each
-/// alert and each verdict.
+/// The documentation page with the runbooks, which `tokenweir generate runbooks` prints. It has a
+/// section for each alert and each verdict.
 const PAGE: &str = include_str!("../../docs/operate/diagnose.md");
 
 /// The path of the page of runbooks on the admin listener.
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_alert_and_each_verdict_has_an_anchor() {
+    fn the_runbooks_page_has_an_anchor_for_each_alert_and_each_verdict() {
         let page = render(PAGE);
         assert_eq!(page.matches("<h3 id=").count(), PAGE.matches("\n### ").count());
         assert!(page.contains("<h3 id=\"tokenweirdown\">TokenweirDown</h3>"));

@@ -1,4 +1,4 @@
-//! The state behind the admin listener.
+//! The parts of the gateway that the admin listener reads or changes.
 
 use super::authorizer::AdminAuthorizer;
 use super::backend_status::{add_gpus, backend_statuses};
@@ -27,8 +27,8 @@ use tokenweir_request::observe::OpenStreamsSnapshot;
 use tokenweir_request::record::ModelLabel;
 use tokio::sync::Semaphore;
 
-/// Number of complete windows of 5 s whose ended requests are compared with the panics. Together with
-/// the current window, they cover the last 10 to 15 s.
+/// Number of complete windows of 5 s, in addition to the current window, whose ended requests are
+/// compared with the panics. Together they cover the last 10 to 15 s.
 const REQUEST_WINDOWS: u64 = 2;
 
 /// Time for which a panic can make the gateway unready.
@@ -41,7 +41,7 @@ const MIN_PANICS: usize = 5;
 /// admin listener, so that its other clients, such as probes, always find a free connection.
 pub const MAX_SCALER_STREAMS: usize = 48;
 
-/// The state behind the admin listener.
+/// The parts of the gateway that the admin listener reads or changes.
 pub struct Admin {
     /// Authorizes requests to the admin listener.
     pub authorizer: AdminAuthorizer,
@@ -49,11 +49,12 @@ pub struct Admin {
     pub proxy: ProxyState,
     /// The most recent routing decisions.
     pub decisions: Arc<DecisionLog>,
-    /// The requests that ended recently.
+    /// Statistics and lists of the requests that ended recently.
     pub recent_requests: Arc<RecentRequests>,
-    /// The groups of prompts in the caches of the backends.
+    /// The groups of prompts with the same beginning that fill the prefix caches of the backends.
     pub cache_map: Arc<CacheMap>,
-    /// Functions that write the counts of sinks, listeners and certificates into the status.
+    /// Functions that write the counts of sinks, listeners and certificates into the status
+    /// snapshot.
     pub status_sources: Vec<StatusSource>,
     /// The GPUs of the backends.
     pub gpus: Arc<GpuMonitor>,
@@ -82,8 +83,8 @@ impl Admin {
         self.metrics_read_at.get().map(|at| now.saturating_duration_since(at).as_secs_f64())
     }
 
-    /// The state of the gateway at `now`. Buffered records are counted first, so that every request
-    /// that ended before the call is included, here and in the metrics.
+    /// Returns the state of the gateway at `now`. Buffered records are counted first, so that every
+    /// request that ended before the call is included, here and in the metrics.
     pub fn status_snapshot(&self, now: Instant) -> StatusSnapshot {
         let ProxyState { pool, access, admission, body_memory, open_streams, telemetry, .. } =
             &self.proxy;
@@ -135,7 +136,8 @@ impl Admin {
         status
     }
 
-    /// Number of requests for a model: those that wait in this gateway, and those in the backends.
+    /// Returns the number of requests for a model: those that wait in this gateway, and those in
+    /// the backends.
     pub(super) fn model_requests(&self, model: &str) -> u64 {
         let ProxyState { pool, admission, .. } = &self.proxy;
         let waiting = admission.waiting_models().into_iter();
@@ -144,8 +146,9 @@ impl Admin {
         waiting as u64 + pool.model_requests(model)
     }
 
-    /// Why requests cannot be served. If no backend is available, the text lists the states of all
-    /// backends. Otherwise it lists the panics that end most requests. `None`: requests can be served.
+    /// Returns why the gateway cannot serve requests. If no backend is available, the text lists
+    /// the states of all backends. Otherwise it lists the panics that end most requests. `None`:
+    /// requests can be served.
     pub(super) fn unready_reason(&self, readiness: &Readiness, now: Instant) -> Option<String> {
         if !readiness.is_ready {
             return Some(readiness.summary());
@@ -156,18 +159,19 @@ impl Admin {
             .then(|| format!("panics end most requests: {}", recent_panics(&panics)))
     }
 
-    /// The number of panics of each background task in the last [`PANIC_WINDOW`].
+    /// Returns the number of panics of each background task in the last [`PANIC_WINDOW`].
     pub(super) fn panics_in_window(now: Instant) -> Vec<(BackgroundTask, usize)> {
         now.checked_sub(PANIC_WINDOW).map(supervise::panics_since).unwrap_or_default()
     }
 }
 
-/// The age of the oldest open request in seconds, or 0 if no request is open.
+/// Returns the age of the oldest open request in seconds, or 0 if no request is open.
 fn oldest_request_age(oldest: Option<Instant>, now: Instant) -> f64 {
     oldest.map_or(0.0, |started| now.saturating_duration_since(started).as_secs_f64())
 }
 
-/// The recent panics, as text such as `3 in routing, 1 in diagnosis`. Empty: there are no recent panics.
+/// Formats the recent panics as text such as `3 in routing, 1 in diagnosis`. Empty: there are no
+/// recent panics.
 pub(super) fn recent_panics(panics: &[(BackgroundTask, usize)]) -> String {
     let texts = panics.iter().map(|(task, count)| format!("{count} in {}", task.as_str()));
     texts.collect::<Vec<_>>().join(", ")
@@ -190,8 +194,9 @@ fn queue_status(admission: &AdmissionController) -> Vec<QueueSummary> {
     waiting.map(|(class, waiting)| QueueSummary { class: class.to_string(), waiting }).collect()
 }
 
-/// The number of waiting requests for each value of the `model` label. A model whose time series exist
-/// before its first request is listed with 0 if no request waits, so that a scaler can read its value.
+/// Returns the number of waiting requests for each value of the `model` label. A model whose time
+/// series exist before its first request is listed with 0 if no request waits, so that a scaler can
+/// read its value.
 fn model_queues(
     pool: &BackendPool,
     admission: &AdmissionController,

@@ -21,7 +21,7 @@ use tokenweir_protocol::clock;
 use tokenweir_request::observe::{OpenStream, OpenStreamsSnapshot};
 use tokenweir_request::record::ClientIdentity;
 
-/// Maximum number of streams that the document lists.
+/// Maximum number of streams that the document of `/streams` lists.
 const MAX_LISTED_STREAMS: usize = 200;
 
 /// Responds with the document of `/streams`.
@@ -77,8 +77,8 @@ fn build_document(admin: &Admin, now: Instant) -> GatewaySnapshot {
     }
 }
 
-/// Builds the entries of the backends. The share of a backend is its part of the requests of all
-/// backends that ended in the last minute or are in flight.
+/// Builds the entries of the backends in the document of `/streams`. The share of a backend is its
+/// part of the requests of all backends that ended in the last minute or are in flight.
 fn backend_documents(
     backends: &[BackendStatusSnapshot],
     exporters: &[GpuExporterStatus],
@@ -116,7 +116,7 @@ fn backend_documents(
     backends.iter().map(document).collect()
 }
 
-/// The summary of all GPUs of one backend. `None`: the gateway knows no GPU of the backend.
+/// Summarizes all GPUs of one backend. `None`: the gateway knows no GPU of the backend.
 fn gpu_summary(gpus: &[BackendGpu], exporters: &[GpuExporterStatus]) -> Option<GpuSummary> {
     if gpus.is_empty() {
         return None;
@@ -186,7 +186,7 @@ fn tenant_label(client: Option<&Arc<ClientIdentity>>) -> Option<String> {
     client.map(|client| client.tenant_label().to_owned())
 }
 
-/// Seconds, rounded down to a microsecond.
+/// Converts a duration to seconds, rounded down to a microsecond.
 fn rounded_seconds(time: Duration) -> f64 {
     time.as_micros() as f64 / 1e6
 }

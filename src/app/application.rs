@@ -35,12 +35,12 @@ use tokio::sync::{Mutex, Semaphore};
 
 /// A gateway with bound listeners, after the first checks of its backends.
 pub(crate) struct Application {
-    /// The facts that the start banner shows.
+    /// The addresses and settings that the start banner shows.
     pub(crate) summary: StartSummary,
     server: Server,
     /// The background workers of the telemetry sinks.
     workers: TelemetryWorkers,
-    /// Applies reloads and discovered backends.
+    /// Applies configuration reloads and discovered backends to the running gateway.
     reloader: Reloader,
     /// The tasks that reload the keys file, diagnose the backends and exchange data with other gateways.
     /// A task ends when its `SupervisedTask` is dropped.
@@ -201,8 +201,9 @@ impl Application {
     }
 }
 
-/// Returns a function that writes the memory of the KV event index, and the counts of requests that the
-/// gateway learned from, into a status.
+/// Returns a function that writes two values into a status: the memory of the KV event index, and
+/// the numbers of requests whose KV cache blocks the gateway could, and could not, assign to their
+/// prompts.
 fn cache_status(knowledge: Arc<CacheKnowledge>) -> StatusSource {
     Arc::new(move |status, _| {
         status.kv_index_bytes = knowledge.index_bytes();

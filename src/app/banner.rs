@@ -18,7 +18,7 @@ use tokenweir_protocol::clock;
 /// Maximum number of models shown per backend.
 const MAX_LISTED_MODELS: usize = 20;
 
-/// The facts that the banner shows besides the state of the backends.
+/// The addresses and settings that the start banner shows in addition to the state of the backends.
 pub(crate) struct StartSummary {
     /// The address of the client listener.
     pub(crate) listen: SocketAddr,
@@ -42,7 +42,7 @@ pub(crate) struct StartSummary {
 }
 
 impl StartSummary {
-    /// The URLs of the API for clients and of the admin listener.
+    /// Returns the URLs of the client listener and of the admin listener.
     fn urls(&self) -> [String; 2] {
         let [client, admin] = self.is_https.map(|is_https| if is_https { "https" } else { "http" });
         [format!("{client}://{}/v1", self.listen), format!("{admin}://{}", self.admin)]
@@ -69,16 +69,16 @@ impl StartSummary {
     }
 }
 
-/// The file of the payload log and the share of requests that it logs, as text. `None`: the payload log
-/// is disabled.
+/// Returns the file of the payload log and the share of requests that it logs, as text. `None`: the
+/// payload log is disabled.
 fn payload_target(config: &Config) -> Option<String> {
     let payloads = &config.log.payloads;
     let file = payloads.file.as_ref()?;
     Some(format!("{} % of requests to {}", payloads.sample * 1e2, file.display()))
 }
 
-/// The file and the judge of quality monitoring and the share of sampled requests, as text. `None`: no
-/// request is sampled.
+/// Returns the file and the judge of quality monitoring and the share of sampled requests, as text.
+/// `None`: no request is sampled.
 fn quality_target(config: &Config) -> Option<String> {
     let quality = &config.quality;
     let file = quality.file.as_ref().map(|file| file.display().to_string());
@@ -96,7 +96,7 @@ pub(crate) fn show(summary: &StartSummary, logs: &LogWriters) {
     }
 }
 
-/// Logs the facts of the banner as fields: one line for the gateway, and one for each backend.
+/// Logs the content of the banner as fields: one line for the gateway, and one for each backend.
 fn log_fields(summary: &StartSummary) {
     let [client_url, admin_url] = summary.urls();
     let max_connections = summary.max_connections;
@@ -184,7 +184,7 @@ fn render(summary: &StartSummary) -> String {
     text
 }
 
-/// The first [`MAX_LISTED_MODELS`] models of a list, and the number of further models.
+/// Lists the first [`MAX_LISTED_MODELS`] models and the number of further models as text.
 fn list_models(models: &[String]) -> String {
     let shown: Vec<&str> = models.iter().take(MAX_LISTED_MODELS).map(String::as_str).collect();
     let shown = shown.join(", ");
@@ -192,7 +192,8 @@ fn list_models(models: &[String]) -> String {
     if omitted == 0 { shown } else { format!("{shown} and {omitted} more") }
 }
 
-/// The line of one backend: its name, URL and health, and then its models or the reason of a failure.
+/// Renders the banner line of one backend: its name, URL and health, and then its models or the
+/// reason of a failure.
 fn describe_backend(status: &BackendStatusSnapshot) -> String {
     let BackendStatusSnapshot { backend, facts, .. } = status;
     // A backend without a configured name has its address as its name.

@@ -11,7 +11,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use tokenweir_gateway::server::bind_socket;
 
-/// The result of a check.
+/// The result of `tokenweir check` for one file.
 #[derive(Debug, Default)]
 pub struct ConfigCheck {
     file: PathBuf,
@@ -27,7 +27,8 @@ pub struct ConfigCheck {
     loaded: Option<LoadedConfig>,
 }
 
-/// Checks a file. `env` returns the value of an environment variable.
+/// Checks a file of the kind `checked`: a configuration, a keys file or a list of backends. `env`
+/// returns the value of an environment variable.
 pub fn check(
     file: &Path,
     checked: CheckedFile,
@@ -51,7 +52,7 @@ pub fn check(
     check
 }
 
-/// The reasons why the gateway does not start with a valid configuration on this machine.
+/// Finds the reasons why the gateway does not start with a valid configuration on this machine.
 fn obstacles(loaded: &LoadedConfig, env: impl Fn(&str) -> Option<String>) -> Vec<ConfigError> {
     let secrets = loaded.config.secrets().into_iter().filter_map(|(path, secret)| {
         let error = secret.resolve(&env).err()?;
@@ -62,8 +63,8 @@ fn obstacles(loaded: &LoadedConfig, env: impl Fn(&str) -> Option<String>) -> Vec
     found
 }
 
-/// The reasons why the gateway does not start with a valid configuration on this machine, except
-/// secrets that cannot be read.
+/// Finds the reasons why the gateway does not start with a valid configuration on this machine,
+/// except secrets that cannot be read.
 pub(crate) fn file_obstacles(
     loaded: &LoadedConfig,
     env: impl Fn(&str) -> Option<String>,
@@ -105,7 +106,7 @@ pub(crate) fn file_obstacles(
     found
 }
 
-/// The configuration key and the problem of each output file that the gateway cannot write.
+/// Returns the configuration key and the problem of each output file that the gateway cannot write.
 fn unwritable_files(config: &Config) -> Vec<(&'static str, String)> {
     let quality_file = config.quality.file.as_ref().filter(|_| config.quality.share() > 0.0);
     let files = [
@@ -121,7 +122,7 @@ fn unwritable_files(config: &Config) -> Vec<(&'static str, String)> {
     files.into_iter().filter_map(problem).collect()
 }
 
-/// Problems of a valid configuration that do not keep the gateway from starting.
+/// Finds problems of a valid configuration that do not keep the gateway from starting.
 fn notes(loaded: &LoadedConfig, env: impl Fn(&str) -> Option<String>) -> Vec<String> {
     let config = &loaded.config;
     let mut notes = Vec::new();
@@ -132,7 +133,7 @@ fn notes(loaded: &LoadedConfig, env: impl Fn(&str) -> Option<String>) -> Vec<Str
     notes
 }
 
-/// Why listeners cannot bind their addresses on this machine, as texts for operators.
+/// Returns why listeners cannot bind their addresses on this machine, as texts for operators.
 fn ports_in_use(config: &Config) -> Vec<String> {
     let listeners = [("listen", config.listen), ("admin", config.admin)];
     let is_shared = config.listen_reuse_port;
@@ -204,13 +205,14 @@ impl ConfigCheck {
         self.mistakes.is_empty()
     }
 
-    /// The configuration with all defaults as YAML. `None`: the file is no valid configuration.
+    /// Returns the configuration with all defaults as YAML. `None`: the file is no valid
+    /// configuration.
     pub fn effective_yaml(&self) -> Option<String> {
         self.loaded.as_ref().map(LoadedConfig::to_yaml)
     }
 
-    /// The result as a JSON object with the keys `ok`, `file`, `errors`, `notes` and `config`. An
-    /// error has the keys `file`, `line`, `column`, `problem` and `help`.
+    /// Returns the result as a JSON object with the keys `ok`, `file`, `errors`, `notes` and
+    /// `config`. An error has the keys `file`, `line`, `column`, `problem` and `help`.
     pub fn to_json(&self, has_config: bool) -> Value {
         let errors: Vec<Value> = self.errors().into_iter().map(error_json).collect();
         let config = self.loaded.as_ref().filter(|_| has_config);
@@ -224,8 +226,8 @@ impl ConfigCheck {
         })
     }
 
-    /// All errors: first those in the checked file, in the order of its lines, and then those in other
-    /// files.
+    /// Returns all errors: first those in the checked file, in the order of its lines, and then
+    /// those in other files.
     fn errors(&self) -> Vec<&ConfigError> {
         let line_and_column = |error: &&ConfigError| match error.location() {
             Some(ConfigLocation::File(file, Some(position))) if *file == self.file => {

@@ -6,7 +6,7 @@ use std::error::Error;
 /// shown with its causes.
 pub(crate) type ApplicationError = Box<dyn Error + Send + Sync>;
 
-/// The error of a part that does not name its settings.
+/// The error of a part of the gateway, with a text that names the settings of the part.
 #[derive(Debug, thiserror::Error)]
 #[error("{problem}")]
 struct PartError {
@@ -14,7 +14,8 @@ struct PartError {
     source: ApplicationError,
 }
 
-/// Returns a function that adds a problem, which names the settings of a part, to the error of the part.
+/// Returns a function that adds a text about the settings of a part of the gateway to an error of
+/// this part.
 pub(super) fn in_part<E: Into<ApplicationError>>(
     problem: impl Into<String>,
 ) -> impl FnOnce(E) -> ApplicationError {

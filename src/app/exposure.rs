@@ -10,9 +10,9 @@ const GUESSED_SECRETS: [&str; 3] =
 /// Minimum length of a secret in [`GUESSED_SECRETS`], in characters. A shorter secret causes a warning.
 const MIN_SECRET_CHARS: usize = 16;
 
-/// The warnings about a configuration. The gateway logs them at the start, and `tokenweir check` prints
-/// them. `env` returns the value of an environment variable. A secret that cannot be read causes no
-/// warning.
+/// Returns the warnings about a configuration. The gateway logs them at the start, and `tokenweir
+/// check` prints them. `env` returns the value of an environment variable. A secret that cannot be
+/// read causes no warning.
 pub(super) fn warnings(loaded: &LoadedConfig, env: impl Fn(&str) -> Option<String>) -> Vec<String> {
     let config = &loaded.config;
     let mut warnings = Vec::new();
@@ -57,14 +57,14 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_that_can_be_guessed_is_warned_of() {
+    fn a_configured_secret_that_can_be_guessed_causes_a_warning() {
         let found = warnings_of("access: { admin_token: { env: SHORT } }\n");
         assert!(found[0].starts_with("access.admin_token has less than 16"), "{found:?}");
         assert_eq!(warnings_of("access: { admin_token: { env: ABSENT } }\n"), Vec::<String>::new());
     }
 
     #[test]
-    fn an_open_listener_is_warned_of_unless_it_needs_a_key_or_a_token() {
+    fn a_listener_for_other_machines_causes_a_warning_unless_it_needs_a_key_or_a_token() {
         assert_eq!(warnings_of(""), Vec::<String>::new());
         let open = "listen: 0.0.0.0:8080\nadmin: '[::]:9090'\n";
         let found = warnings_of(open);

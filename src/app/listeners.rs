@@ -50,8 +50,8 @@ impl BoundListeners {
         Ok(Self { clients, admin, descriptors, overload_guard, limits, connection_limiter, tls })
     }
 
-    /// The address of the admin listener. If the configured address has port 0, the returned
-    /// address has the port that the kernel chose.
+    /// Returns the address of the admin listener. If the configured address has port 0, the
+    /// returned address has the port that the kernel chose.
     pub(super) fn admin_address(&self, configured: SocketAddr) -> SocketAddr {
         self.admin.local_addr().unwrap_or(configured)
     }
@@ -61,8 +61,8 @@ impl BoundListeners {
         [&self.tls.client_acceptor, &self.tls.admin_acceptor].map(Option::is_some)
     }
 
-    /// Functions that write the counts of client connections and of TLS certificates into the
-    /// status of the gateway.
+    /// Returns functions that write the counts of client connections and of TLS certificates into
+    /// the status of the gateway.
     pub(super) fn status_sources(&self) -> Vec<StatusSource> {
         let (limiter, credentials) =
             (self.connection_limiter.clone(), self.tls.credentials.clone());

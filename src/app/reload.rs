@@ -35,17 +35,18 @@ pub(super) struct Reloader {
     pub(super) sources: DiscoverySources,
     pub(super) secret_files: SecretFiles,
     pub(super) health_checks: HealthCheckSupervisor,
-    /// The file descriptor budget.
+    /// The division of the file descriptor limit among the parts of the gateway.
     pub(super) descriptors: DescriptorBudget,
-    /// The state of the running gateway, which a reload changes.
+    /// The state of the running gateway that a reload changes.
     pub(super) state: Arc<ServerState>,
-    /// The state behind the admin listener.
+    /// The parts of the gateway that the admin listener reads or changes.
     pub(super) admin: Arc<Admin>,
     /// Changes the level of the process log.
     pub(super) set_log_level: Box<dyn Fn(LogLevel) + Send + Sync>,
 }
 
-/// The triggers of a reload: a change of the file, SIGHUP and requests to the admin listener.
+/// Waits for the triggers of a configuration reload: a change of the file, SIGHUP and requests to
+/// the admin listener.
 pub(super) struct ReloadTriggers {
     /// Watches the configuration file. Watches nothing if the gateway was started without a file.
     file_watcher: FileWatcher,
@@ -53,8 +54,8 @@ pub(super) struct ReloadTriggers {
     requests: ReloadRequests,
 }
 
-/// How long an update waits for the first health checks of new backends, and for the first results
-/// of new discovery sources, before it removes the old backends.
+/// How long an update of the pool waits for the first health checks of new backends, and for the
+/// first results of new discovery sources, before it removes the old backends.
 const NEW_BACKEND_TIMEOUT: Duration = Duration::from_secs(1);
 /// The response to a reload request if the gateway was started without a configuration file.
 const NO_FILE: &str = "the gateway was started without a configuration file: restart it with --config to enable reloads";
@@ -87,7 +88,7 @@ impl ReloadTriggers {
 // === impl Reloader ===
 
 impl Reloader {
-    /// Applies changes until the future is dropped.
+    /// Applies reloads, changed secrets and discovered backends until the future is dropped.
     pub(super) async fn run(&mut self) {
         loop {
             let is_watched = self.loaded.config.reload.watch;
@@ -198,8 +199,9 @@ impl Reloader {
         Ok(reloaded)
     }
 
-    /// Applies a configuration. All steps that can fail come first, so that an error changes nothing.
-    /// Returns the secret files whose content has changed, as texts for operators.
+    /// Applies a configuration to the running gateway. All steps that can fail come first, so that
+    /// an error changes nothing. Returns the secret files whose content has changed, as texts for
+    /// operators.
     async fn apply(&mut self, config: &Config) -> Result<Vec<String>, String> {
         let previous = &self.loaded.config;
         let mut sources = self.sources.reconfigured(previous, config);
@@ -264,8 +266,8 @@ impl Reloader {
         read.map_err(|error| ErrorChain(&*error).to_string())
     }
 
-    /// Replaces the backends of the pool. The streams of removed backends go on at other
-    /// backends if they can be continued.
+    /// Replaces the backends of the pool. The streams of removed backends continue on other
+    /// backends if possible.
     async fn update_pool(&mut self, backends: Vec<Backend>, config: &Config) {
         let ProxyState { overload_guard, pool, open_streams, .. } = &self.admin.proxy;
         overload_guard.set_health_checkers(backends.len() + config.gpu.exporters.len());

@@ -46,7 +46,8 @@ impl SecretFiles {
         self.watcher.retry_later();
     }
 
-    /// The files whose content differs from that in `previous`, as texts for operators.
+    /// Returns the secret files whose content differs from that in `previous`, as texts for
+    /// operators.
     pub(super) fn changes_since(&self, previous: &Self) -> impl Iterator<Item = String> {
         let is_changed = |file: &PathBuf, content: &Option<KeyDigest>| {
             previous.contents.get(file).is_some_and(|before| before != content)

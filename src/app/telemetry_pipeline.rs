@@ -36,16 +36,16 @@ pub(super) struct TelemetryPipeline {
     pub(super) recent_requests: Arc<RecentRequests>,
     /// Which backend stores which response of the Responses API, and for which tenant.
     pub(super) stored_responses: Arc<StoredResponses>,
-    /// The groups of prompts in the caches of the backends.
+    /// The groups of prompts with the same beginning that fill the prefix caches of the backends.
     pub(super) cache_map: Arc<CacheMap>,
-    /// The request counters of the diagnosis.
+    /// Counters of first outputs and ended requests for each backend, which the diagnosis reads.
     pub(super) request_counters: Arc<BackendRequestCounters>,
     /// Functions that write the counts of the sinks into the status.
     pub(super) status_sources: Vec<StatusSource>,
     pub(super) workers: TelemetryWorkers,
 }
 
-/// The background workers of the pipeline.
+/// The background workers of the telemetry sinks.
 pub(super) struct TelemetryWorkers {
     /// The guard of the dispatcher of record batches. The remaining records are flushed when the
     /// guard is dropped.
@@ -58,7 +58,7 @@ pub(super) struct TelemetryWorkers {
     _guards: Vec<Box<dyn Any + Send>>,
 }
 
-/// The sinks that have been started, each with its counts and its worker.
+/// The telemetry sinks that have been started, each with its counts and its worker.
 #[derive(Default)]
 struct SinkSet {
     /// Sinks that get each record when its request ends.
@@ -165,7 +165,7 @@ impl TelemetryWorkers {
         self.spans.as_ref().and_then(SpanSink::outbound).into_iter()
     }
 
-    /// Flushes the remaining records, and exports the remaining spans.
+    /// Passes the remaining records to the sinks, and exports the remaining spans.
     pub(super) async fn shutdown(self) {
         drop(self.dispatcher);
         if let Some(spans) = self.spans {

@@ -34,13 +34,14 @@ impl AdminClient {
         Ok(Self(ServerClient::new(admin.clone(), key, outbound, timeout)))
     }
 
-    /// The body of a successful response to `GET`. The error text states the problem and how to fix
-    /// it.
+    /// Sends a `GET` request and returns the body of a successful response. The error text states
+    /// the problem and how to fix it.
     pub(crate) async fn get(&self, path: &str) -> Result<Bytes, String> {
         read_body(path, self.0.get(path).await)
     }
 
-    /// Like [`Self::get`], for `POST`.
+    /// Sends a `POST` request and returns the body of a successful response. The error text states
+    /// the problem and how to fix it.
     pub(crate) async fn post(&self, path: &str) -> Result<Bytes, String> {
         let json = (CONTENT_TYPE, HeaderValue::from_static("application/json"));
         read_body(path, self.0.request(Method::POST, path, Some(json)).await)
@@ -74,7 +75,7 @@ impl AdminClient {
     }
 }
 
-/// The query of a drain. A duration is given in milliseconds.
+/// Builds the query of a drain request. A duration is given in milliseconds.
 fn drain_query(backend: &str, reason: Option<&str>, duration: Option<Duration>) -> String {
     let mut query = format!("backend={}", percent_encode(backend));
     if let Some(reason) = reason {
@@ -86,7 +87,7 @@ fn drain_query(backend: &str, reason: Option<&str>, duration: Option<Duration>) 
     query
 }
 
-/// The body of a successful response. The error text states the problem and how to fix it.
+/// Returns the body of a successful response. The error text states the problem and how to fix it.
 fn read_body(path: &str, result: GatherResult) -> Result<Bytes, String> {
     let response = result.map_err(|error| match error {
         GatherError::Connect(_) | GatherError::Timeout(_) | GatherError::Closed(_) => {
@@ -120,7 +121,7 @@ fn read_body(path: &str, result: GatherResult) -> Result<Bytes, String> {
     })
 }
 
-/// Encodes a name as one path segment or query value.
+/// Percent-encodes a name as one path segment or query value.
 pub(crate) fn percent_encode(name: &str) -> String {
     utf8_percent_encode(name, NON_ALPHANUMERIC).to_string()
 }
@@ -130,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_query_of_a_drain_has_only_what_was_given() {
+    fn the_query_of_a_drain_request_has_only_the_given_parameters() {
         assert_eq!(drain_query("gpu 0", None, None), "backend=gpu%200");
         let duration = Some(Duration::from_mins(30));
         let query = drain_query("a", Some("new kernel & reboot"), duration);
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_encoded_as_one_path_segment() {
+    fn a_name_with_special_characters_is_encoded_as_one_path_segment_of_a_url() {
         assert_eq!(percent_encode("a/b?c&d#e f%"), "a%2Fb%3Fc%26d%23e%20f%25");
     }
 }

@@ -43,7 +43,7 @@ const HELP: &str = "\
 Exit code: 0 the gateway can start with the file, 1 the file is valid and this machine lacks something \
 that it names, 2 invalid arguments, 64 the file has mistakes.";
 
-/// Runs the command.
+/// Runs `tokenweir check`.
 pub(crate) fn run(args: &CheckArgs) -> ExitCode {
     let checked = match args.kind {
         CheckedFile::Config if args.syntax_only => CheckedFile::ConfigSyntax,

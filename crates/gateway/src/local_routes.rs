@@ -48,7 +48,8 @@ pub fn respond(
     }
 }
 
-/// Derives the state and the entry of a model from the current states of its backends.
+/// Derives the state of a model and its entry in `/v1/models` from the current states of its
+/// backends.
 struct ModelStates<'a> {
     routes: &'a RouteTable,
     /// The state of each backend, by its position in the pool.
@@ -61,7 +62,8 @@ impl ModelStates<'_> {
         positions.filter_map(|position| Some((*position, *self.availabilities.get(*position)?)))
     }
 
-    /// The state of the backend of the model that is closest to serving requests.
+    /// Returns the state of the backend that is closest to serving requests, among the backends of
+    /// the model.
     fn state(&self, model: &ServedModel) -> Availability {
         self.positions(model).map(|(_, state)| state).min().unwrap_or(Availability::Down)
     }
@@ -71,7 +73,8 @@ impl ModelStates<'_> {
         is_serving(self.state(model))
     }
 
-    /// The entry of the model, with the greatest context length that can be served now.
+    /// Returns the entry of the model in `/v1/models`, with the greatest context length that can be
+    /// served now.
     fn entry<'a>(&self, model: &'a ServedModel) -> Cow<'a, ModelEntry> {
         let serving = self.positions(model).filter(|(_, state)| is_serving(*state));
         let lengths = &self.routes.lookup(Some(&model.id)).lengths;
@@ -116,9 +119,9 @@ fn describe_model(
     }
 }
 
-/// The response to `/v1/models`, without models that no backend serves now. The entries of models
-/// are forwarded as the backends sent them, except the context length, so that fields that the gateway
-/// does not know are preserved.
+/// Returns the response to `/v1/models`, without models that no backend serves now. The entries of
+/// models are forwarded as the backends sent them, except the context length, so that fields that
+/// the gateway does not know are preserved.
 fn list_models(pool: &BackendPool, allowed: &ModelAllowlist) -> Response<Full<Bytes>> {
     let routes = pool.routes();
     let states = ModelStates { routes: &routes, availabilities: pool.availabilities() };

@@ -54,8 +54,8 @@ impl ScaledObjectRef {
         model.map(String::as_str).ok_or_else(|| Status::invalid_argument(problem))
     }
 
-    /// The number of requests that one backend should serve. Fails if the trigger does not state a
-    /// number above 0.
+    /// Returns the number of requests that one backend should serve, from the metadata of the KEDA
+    /// trigger. Fails if the trigger does not state a number above 0.
     pub(super) fn target(&self) -> Result<f64, Status> {
         let target = self.scaler_metadata.get("requests").and_then(|text| text.parse().ok());
         let problem = "the metadata of the trigger lacks `requests`, a number above 0 per backend";

@@ -25,7 +25,7 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum size of a message from KEDA. A message contains only the few metadata entries of a trigger.
 const MAX_MESSAGE_BYTES: usize = 64 << 10;
 
-/// Serves one call of KEDA.
+/// Serves one gRPC call of KEDA to the external scaler.
 pub(super) async fn call(
     State(admin): State<Arc<Admin>>,
     Path(method): Path<String>,

@@ -7,17 +7,18 @@ use tokenweir_protocol::event_period::EventPeriod;
 /// the number of stalls after the last one. The metrics and the access log have each stall.
 #[derive(Debug, Default)]
 pub(super) struct StallLog {
-    /// Number of stalls of all backends since the start, as of the last call of [`StallLog::record`].
+    /// Number of stalls of all backends since the start of the gateway, as of the last call of
+    /// [`StallLog::record`].
     stall_count: u64,
     period: EventPeriod,
-    /// Number of stalls since the period began.
+    /// Number of stalls since the current period of stalls began.
     stalls: u64,
 }
 
 impl StallLog {
-    /// Takes the number of stalled streams of each backend at `now`, and the number of stalls of
-    /// all backends since the start. Returns whether a period begins, and the number of stalls of a
-    /// period that has ended. `None`: no period has ended.
+    /// Updates the log with the number of stalled streams of each backend at `now`, and with the
+    /// number of stalls of all backends since the start. Returns whether a period of stalls begins,
+    /// and the number of stalls of a period that has ended. `None`: no period has ended.
     pub(super) fn record(
         &mut self,
         stalled: &[(&str, u32)],
@@ -59,7 +60,7 @@ mod tests {
     use tokenweir_protocol::clock;
 
     #[test]
-    fn a_period_of_stalls_is_logged_at_its_begin_and_ten_seconds_after_its_last_stall() {
+    fn a_period_of_stream_stalls_is_logged_at_its_begin_and_ten_seconds_after_its_last_stall() {
         let (mut log, start) = (StallLog::default(), clock::now());
         let mut at = |seconds, stalled, stall_count| {
             log.record(

@@ -29,7 +29,7 @@ use tokenweir_request::record::SlowCause;
 use tokenweir_routing::admission::WaitingModel;
 use tokio::time::MissedTickBehavior;
 
-/// The diagnosis task.
+/// The background task that diagnoses the backends.
 #[derive(Clone)]
 pub(crate) struct DiagnosisTask {
     /// The sources of the samples, and the latest diagnosis, which the task replaces at each sample.
@@ -51,7 +51,7 @@ const RULES_ABOUT_WORK: [&str; 5] =
     ["shedding", "gateway_queue", "prefill_starvation", "kv_thrashing", "kv_backlog"];
 
 impl DiagnosisTask {
-    /// Starts the task.
+    /// Starts the diagnosis task.
     pub(crate) fn start(self) -> SupervisedTask {
         supervise::spawn(BackgroundTask::Diagnosis, move || self.clone().run())
     }
@@ -125,7 +125,7 @@ impl DiagnosisTask {
         diagnosis
     }
 
-    /// The models that no backend can serve now and for which requests wait.
+    /// Returns the models that no backend can serve now and for which requests wait.
     fn awaited_models(&self, now: Instant) -> Vec<AwaitedModel> {
         let waiting = self.admin.proxy.admission.waiting_models().into_iter();
         let awaited =
@@ -146,7 +146,7 @@ impl DiagnosisTask {
         log.record(&stalled.collect::<Vec<_>>(), stall_count, now);
     }
 
-    /// The conditions of the gateway itself, such as expiring certificates and lost spans.
+    /// Reads the conditions of the gateway itself, such as expiring certificates and lost spans.
     fn observe_gateway(&self, now: Instant) -> GatewayConditions {
         let mut status = StatusSnapshot::default();
         self.admin.status_sources.iter().for_each(|fill| fill(&mut status, now));
@@ -175,7 +175,7 @@ impl DiagnosisTask {
     }
 }
 
-/// The counts of the requests that ended in the last 25 to 30 s.
+/// Returns the counts of the requests that ended in the last 25 to 30 s.
 fn recent_counts(recent_requests: &RecentRequests, now: Instant) -> RecentCounts {
     let counts = recent_requests.last_windows(FLEET_WINDOWS, now);
     let slow = |cause: SlowCause| counts.slow.get(cause.as_str()).copied().unwrap_or_default();
@@ -219,7 +219,8 @@ fn gpu_backend(backend: &Backend) -> GpuBackend<'_> {
     }
 }
 
-/// Samples one backend for the diagnosis.
+/// Builds the sample of one backend for the diagnosis: its state, its last scrape and its request
+/// counts.
 fn sample_backend(
     backend: &Backend,
     counts: BackendRequestCounts,
@@ -258,7 +259,8 @@ fn sample_backend(
     }
 }
 
-/// A hash of the model names of a backend. The order of the models does not change the hash.
+/// Computes a hash of the model names of a backend. The order of the models does not change the
+/// hash.
 fn model_set(models: &[ServedModel]) -> u64 {
     let hash = |model: &ServedModel| {
         let mut hasher = DefaultHasher::new();
@@ -288,7 +290,7 @@ mod tests {
     use tokenweir_gateway::backend::pool::BackendPool;
 
     #[test]
-    fn a_backend_without_samples_is_listed_and_not_judged() {
+    fn the_diagnosis_lists_a_backend_without_samples_and_does_not_judge_it() {
         let address = BackendAddress::parse("http://127.0.0.1:9").unwrap();
         let backend = Backend::new(BackendId::new("gpu-0"), address, None);
         let pool = BackendPool::with_settings(vec![backend], &PoolSettings::default());
@@ -311,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn only_verdicts_about_too_much_work_name_the_client() {
+    fn only_verdicts_about_too_much_work_name_the_client_that_causes_most_of_it() {
         let verdict = |name: &'static str, cause: Option<&'static str>| Verdict {
             verdict: name.into(),
             cause: cause.map(Into::into),

@@ -12,8 +12,8 @@ pub(super) struct VerdictLog {
     active: BTreeMap<(String, String), Instant>,
 }
 
-/// Maximum number of lines for verdicts that begin, and for verdicts that end, at one evaluation.
-/// One further line counts the rest.
+/// Maximum number of log lines for verdicts that begin, and for verdicts that end, at one
+/// evaluation. One further line counts the rest.
 const MAX_LINES: usize = 10;
 
 impl VerdictLog {
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn each_verdict_with_harm_is_logged_once_at_its_begin_and_once_at_its_end() {
+    fn each_verdict_above_severity_info_is_logged_once_at_its_begin_and_once_at_its_end() {
         use VerdictSeverity::{Critical, Info, Warning};
         let (mut log, now) = (VerdictLog::default(), tokenweir_protocol::clock::now());
         let both = [("shedding", Critical), ("backend_down", Warning)];

@@ -19,7 +19,8 @@ pub(super) struct DiscoveredBackends {
 // === impl DiscoveredBackends ===
 
 impl DiscoveredBackends {
-    /// `backends` is the result of an earlier task of the source. `None`: there is no result yet.
+    /// Creates the result of a source. `backends` is the result of an earlier task of the source.
+    /// `None`: there is no result yet.
     pub(super) fn new(
         backends: Option<Vec<BackendConfig>>,
         change_sender: watch::Sender<()>,

@@ -29,12 +29,12 @@ pub(crate) struct DiscoverySources {
     /// Backends that reloads have replaced. They stay in the pool while a new source has no result:
     /// see [`DiscoverySources::is_awaiting_results`].
     replaced: Vec<ReplacedBackends>,
-    /// Notified when a source has a new result.
+    /// Notified when a discovery source has a new result.
     changes: watch::Receiver<()>,
     change_sender: watch::Sender<()>,
 }
 
-/// A running source with its settings.
+/// A running discovery source with its settings.
 struct ConfiguredSource {
     settings: DiscoveryConfig,
     task: Arc<DiscoveryTask>,
@@ -42,7 +42,7 @@ struct ConfiguredSource {
     is_new: bool,
 }
 
-/// Backends that a reload replaced.
+/// Backends that a reload of the configuration has replaced.
 #[derive(Clone)]
 enum ReplacedBackends {
     /// The settings and the last result of a removed source.
@@ -151,14 +151,14 @@ impl DiscoverySources {
         self.configured.iter().any(|source| source.is_new && !source.has_results())
     }
 
-    /// Why a source cannot be read now. `None`: all sources can be read.
+    /// Returns why a source cannot be read now. `None`: all sources can be read.
     pub(crate) fn problem(&self) -> Option<String> {
         self.configured.iter().find_map(|source| source.task.discovered.problem())
     }
 
-    /// All backends: the `backends` of `config`, the discovered backends and, while a new source
-    /// has no result, the replaced backends. If several backends have the same URL or the same
-    /// name, only the first of them is included.
+    /// Returns all backends: the `backends` of `config`, the discovered backends and, while a new
+    /// source has no result, the replaced backends. If several backends have the same URL or the
+    /// same name, only the first of them is included.
     pub(crate) fn backends(&self, config: &Config) -> Vec<BackendConfig> {
         let mut backends = config.backends.clone();
         for source in &self.configured {

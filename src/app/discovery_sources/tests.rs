@@ -20,7 +20,7 @@ fn backend_urls(sources: &DiscoverySources, config: &Config) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_used_has_a_problem_until_it_can() {
+async fn a_discovery_file_that_cannot_be_used_is_reported_and_its_previous_backends_stay() {
     let folder = TempFolder::new("sources-problem");
     folder.write("list", "[{ url: 'http://a:1' }]");
     let config = config_in(&folder, "", "{ file: FOLDER/list }");
@@ -44,7 +44,7 @@ async fn a_file_that_cannot_be_used_has_a_problem_until_it_can() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn changed_settings_of_a_source_apply_at_once_to_its_discovered_backends() {
+async fn changed_settings_of_a_discovery_source_apply_at_once_to_its_discovered_backends() {
     let folder = TempFolder::new("sources-settings");
     folder.write("list", "[{ url: 'http://a:1' }, { url: 'http://b:1', usage: inject }]");
     let old = config_in(&folder, "", "{ file: FOLDER/list }");
@@ -68,7 +68,7 @@ async fn changed_settings_of_a_source_apply_at_once_to_its_discovered_backends()
 }
 
 #[tokio::test(start_paused = true)]
-async fn backends_of_a_replaced_source_stay_until_the_new_source_has_results() {
+async fn backends_of_a_replaced_discovery_source_stay_until_the_new_source_has_results() {
     let folder = TempFolder::new("sources-replaced");
     folder.write("one", "[{ url: 'http://a:1' }]");
     let one = config_in(&folder, "", "{ file: FOLDER/one, usage: passive }");
@@ -106,7 +106,7 @@ async fn backends_of_a_replaced_source_stay_until_the_new_source_has_results() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_backends_of_a_removed_source_are_removed_at_once() {
+async fn the_backends_of_a_discovery_source_are_removed_at_once_after_a_reload_without_it() {
     let folder = TempFolder::new("sources-removed");
     folder.write("one", "[{ url: 'http://a:1' }]");
     folder.write("two", "[{ url: 'http://b:1' }]");
@@ -130,7 +130,7 @@ async fn the_backends_of_a_removed_source_are_removed_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_replaced_backend_list_stays_until_the_source_has_results() {
+async fn configured_backends_that_discovery_replaces_stay_until_the_source_has_results() {
     let folder = TempFolder::new("sources-listed");
     let list = config_in(&folder, "{ url: 'http://a:1' }", "");
     let source = config_in(&folder, "", "{ file: FOLDER/list }");

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-/// The value of an environment variable, if it is set and valid UTF-8.
+/// Returns the value of an environment variable, if it is set and valid UTF-8.
 pub fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }

@@ -19,17 +19,17 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// Layer of the `tracing` subscriber that leaves out the lines above the limit.
+/// Layer of the `tracing` subscriber that leaves out the log lines of a kind above its limit.
 #[derive(Debug, Default)]
 pub(super) struct LineLimit {
     budgets: Mutex<HashMap<LineKind, LineBudget>>,
 }
 
-/// The place in the source code that writes a line, and the backend that the line names. Empty: it names
-/// no backend.
+/// The kind of a log line: the place in the source code that writes the line, and the backend that
+/// the line names. Empty: it names no backend.
 type LineKind = (Identifier, String);
 
-/// The number of lines of one kind that may still be written.
+/// The number of log lines of one kind that may still be written.
 #[derive(Debug)]
 struct LineBudget {
     lines: u32,
@@ -38,28 +38,28 @@ struct LineBudget {
     omitted: u64,
 }
 
-/// Writes a line, with the number of lines of its kind that were left out before it.
+/// Writes a log line, with the number of lines of its kind that were left out before it.
 pub(super) struct LimitedWriter<W> {
     pub(super) inner: W,
     pub(super) is_json: bool,
 }
 
-/// Number of lines of one kind that can be written at once.
+/// Number of log lines of one kind that can be written at once.
 const BURST: u32 = 20;
-/// Time after which one more line of the same kind can be written.
+/// Time after which one more log line of the same kind can be written.
 const REFILL_INTERVAL: Duration = Duration::from_secs(10);
-/// Maximum number of kinds with a budget of their own. All further kinds from the same place in the
-/// source code share one budget.
+/// Maximum number of kinds of log lines with a budget of their own. All further kinds from the same
+/// place in the source code share one budget.
 const MAX_KINDS: usize = 4_096;
 
 thread_local! {
-    /// Number of lines that were left out before the line that this thread writes now.
+    /// Number of log lines that were left out before the line that this thread writes now.
     static OMITTED: Cell<u64> = const { Cell::new(0) };
 }
 
 impl LineLimit {
-    /// Takes a line from the budget of its kind, and returns the number of lines that were left out
-    /// since the last written one. `None`: this line must be left out.
+    /// Takes one line from the budget of its kind. Returns the number of lines of the kind that
+    /// were left out since the last written one. `None`: this line must be left out.
     fn take(&self, kind: LineKind, now: Instant) -> Option<u64> {
         let mut budgets = lock(&self.budgets);
         let is_known = budgets.len() < MAX_KINDS || budgets.contains_key(&kind);
@@ -70,7 +70,7 @@ impl LineLimit {
 }
 
 impl LineBudget {
-    /// Takes a line from this budget, and returns the number of lines that were left out since the
+    /// Takes one line from this budget. Returns the number of lines that were left out since the
     /// last written one. `None`: the budget is empty, and the line must be left out.
     fn take(&mut self, now: Instant) -> Option<u64> {
         let elapsed = now.saturating_duration_since(self.refilled_at);
@@ -103,7 +103,7 @@ impl<S: Subscriber> Layer<S> for LineLimit {
     }
 }
 
-/// The field `backend` of a log event. Empty: the event has no such field.
+/// The value of the field `backend` of a log event. Empty: the event has no such field.
 #[derive(Default)]
 struct BackendName(String);
 
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_about_one_backend_leaves_lines_about_others_and_of_other_places() {
+    fn a_flood_of_log_lines_about_one_backend_suppresses_only_lines_of_the_same_kind() {
         let lines = Lines::default();
         let format = tracing_subscriber::fmt::layer().json().with_writer(lines.clone());
         let subscriber = Registry::default().with(LineLimit::default()).with(format);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_line_after_a_flood_states_how_many_were_left_out() {
+    fn the_first_log_line_after_a_flood_states_how_many_lines_were_left_out() {
         let start = clock::now();
         let mut budget = LineBudget { lines: BURST, refilled_at: start, omitted: 0 };
         let written = (0..100).filter(|_| budget.take(start).is_some()).count();

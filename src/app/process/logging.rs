@@ -80,8 +80,8 @@ pub(crate) fn start(log: &LogConfig) -> LogWriters {
     }
 }
 
-/// The filter for a log level. The events of the `kube` crate are disabled, because it logs every failed
-/// call of the Kubernetes API. The discovery source logs the first failure.
+/// Builds the filter for a log level. The events of the `kube` crate are disabled, because it logs
+/// every failed call of the Kubernetes API. The discovery source logs the first failure.
 fn level_filter(level: LogLevel) -> EnvFilter {
     EnvFilter::new(format!("warn,kube=off,tokenweir={}", level.as_str()))
 }
@@ -118,7 +118,8 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
 }
 
 impl LogWriters {
-    /// A function that changes the level of the process log. It has no effect if `RUST_LOG` is set.
+    /// Returns a function that changes the level of the process log. The function has no effect if
+    /// `RUST_LOG` is set.
     pub(crate) fn level_setter(&self) -> impl Fn(LogLevel) + Send + Sync + use<> {
         let handle = self.level_filter.clone();
         move |level| {
@@ -130,8 +131,8 @@ impl LogWriters {
         }
     }
 
-    /// The sink that writes a line to the access log for each request. `has_keys`: clients need API
-    /// keys. `None`: the access log is disabled.
+    /// Creates the sink that writes a line to the access log for each request. `has_keys`: clients
+    /// need API keys. `None`: the access log is disabled.
     pub(crate) fn access_log(&self, has_keys: bool) -> Option<AccessLog> {
         let AccessLogWriter { is_json, per_second, writer } = self.access_writer.as_ref()?;
         let writer = writer.clone();
@@ -139,8 +140,8 @@ impl LogWriters {
         Some(AccessLog::new(*is_json, Box::new(write), *per_second, has_keys))
     }
 
-    /// A function that returns the numbers of access log lines that were written and dropped. `None`:
-    /// the access log is disabled.
+    /// Returns a function that returns the numbers of access log lines that were written and
+    /// dropped. `None`: the access log is disabled.
     pub(crate) fn line_counter(&self) -> Option<impl Fn() -> [u64; 2] + Send + Sync + use<>> {
         let writer = self.access_writer.as_ref()?.writer.clone();
         Some(move || [writer.written(), writer.dropped()])

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-/// The memory that the process may use, in bytes. `None`: neither limit is known.
+/// Returns the memory that the process may use, in bytes. `None`: neither limit is known.
 pub(crate) fn available_bytes() -> Option<usize> {
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let cgroup = cgroup_limit(&groups, Path::new("/sys/fs/cgroup"));
@@ -11,11 +11,11 @@ pub(crate) fn available_bytes() -> Option<usize> {
     cgroup.into_iter().chain(machine).min()
 }
 
-/// The lowest memory limit of the cgroups of a process and of their ancestors, in bytes. `None`:
-/// there is no limit. `groups` is the content of `/proc/self/cgroup`. `root` is the mount point of
-/// cgroup v2, or the directory that contains the mount point of the v1 memory controller. In a
-/// container, `groups` may contain the path of the cgroup on the host. This path does not exist in
-/// the container, so the limits of its existing ancestors apply.
+/// Finds the lowest memory limit of the cgroups of a process and of their ancestors, in bytes.
+/// `None`: there is no limit. `groups` is the content of `/proc/self/cgroup`. `root` is the mount
+/// point of cgroup v2, or the directory that contains the mount point of the v1 memory controller.
+/// In a container, `groups` may contain the path of the cgroup on the host. This path does not
+/// exist in the container, so the limits of its existing ancestors apply.
 fn cgroup_limit(groups: &str, root: &Path) -> Option<usize> {
     let limits = groups.lines().filter_map(|line| {
         let (_, controllers_and_path) = line.split_once(':')?;
@@ -37,8 +37,8 @@ fn cgroup_limit(groups: &str, root: &Path) -> Option<usize> {
     limits.min()
 }
 
-/// The memory of the machine in bytes, from the content of `/proc/meminfo`. `None`: the content has
-/// another form.
+/// Reads the memory of the machine in bytes from the content of `/proc/meminfo`. `None`: the
+/// content has another form.
 fn machine_memory(meminfo: &str) -> Option<usize> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kibibytes: usize = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
@@ -51,7 +51,7 @@ mod tests {
     use tokenweir_net::testing::TempFolder;
 
     #[test]
-    fn the_lowest_limit_of_a_cgroup_and_its_ancestors_applies() {
+    fn the_memory_limit_of_the_process_is_the_lowest_of_its_cgroup_and_the_ancestors() {
         let v2 = TempFolder::new("cgroup2");
         v2.write("a/memory.max", "2048\n");
         v2.write("a/b/memory.max", "max\n");

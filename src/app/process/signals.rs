@@ -37,18 +37,18 @@ pub fn wait_for_shutdown() -> impl Future<Output = ()> + Send + 'static {
     }
 }
 
-/// Receives every SIGTERM and SIGINT that is sent after the construction of this value.
+/// Receives every SIGTERM and SIGINT that the process gets after the construction of this value.
 struct ShutdownSignals {
     terminate: Signal,
     interrupt: Signal,
 }
 
-/// Receives every SIGHUP that is sent after the construction of this value. `None`: SIGHUP cannot
-/// be received.
+/// Receives every SIGHUP that the process gets after the construction of this value. `None`: SIGHUP
+/// cannot be received.
 pub(crate) struct SighupListener(Option<Signal>);
 
 impl SighupListener {
-    /// Must be called inside a Tokio runtime.
+    /// Begins to receive SIGHUP. Must be called inside a Tokio runtime.
     pub(crate) fn new() -> Self {
         let listener = signal(SignalKind::hangup());
         if let Err(error) = &listener {

@@ -4,12 +4,12 @@
 use sd_notify::NotifyState;
 use std::time::Duration;
 
-/// Reports that the gateway serves requests.
+/// Notifies systemd that the gateway serves requests.
 pub(crate) fn notify_ready() {
     notify(&[NotifyState::Ready]);
 }
 
-/// Reports the start of a reload. Call [`notify_ready`] at its end.
+/// Notifies systemd of the start of a reload. Call [`notify_ready`] at the end of the reload.
 pub(crate) fn notify_reloading() {
     match NotifyState::monotonic_usec_now() {
         Ok(now) => notify(&[NotifyState::Reloading, now]),
@@ -17,7 +17,7 @@ pub(crate) fn notify_reloading() {
     }
 }
 
-/// Reports that the gateway shuts down.
+/// Notifies systemd that the gateway shuts down.
 pub(crate) fn notify_stopping() {
     notify(&[NotifyState::Stopping]);
 }

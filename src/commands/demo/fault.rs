@@ -1,4 +1,4 @@
-//! Stages a fault in the demo, and prints what the gateway reports about it.
+//! Causes a fault in the demo, and prints what the gateway reports about it.
 
 use super::args::DemoFault;
 use crate::commands::admin_client::AdminClient;
@@ -9,17 +9,19 @@ use tokenweir_routing::PolicyKind;
 use tokenweir_sim::{PositiveNumber, SimulatedFaults, SimulatorSettings};
 use tokenweir_top::status_lines;
 
-/// Time from the start to a fault that begins while the demo runs.
+/// Time from the start of the demo to the begin of a fault that does not exist from the start.
 const FAULT_DELAY: Duration = Duration::from_secs(15);
-/// Time between two reports.
+/// Time between two reports of the demo about the state of the gateway.
 const REPORT_INTERVAL: Duration = Duration::from_secs(30);
 /// Time limit for a response of the admin listener.
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Requests per second that a demo without a fault serves easily.
 const USUAL_RATE: f64 = 4.0;
-/// Requests per second of the fault `drain`: three of its backends can serve them, and one cannot.
+/// Requests per second of the demo with the fault `drain`: three of its backends can serve them,
+/// and one cannot.
 const DRAIN_RATE: f64 = 12.0;
-/// Requests per second of the fault `kv`: their sequences do not fit into its small KV caches.
+/// Requests per second of the demo with the fault `kv`: their sequences do not fit into the small
+/// KV caches of its backends.
 const KV_RATE: f64 = 24.0;
 
 impl DemoFault {
@@ -41,7 +43,7 @@ impl DemoFault {
         }
     }
 
-    /// The routing policy that lets the fault take effect. `None`: the default policy.
+    /// Returns the routing policy with which the fault takes effect. `None`: the default policy.
     pub(super) fn policy(self) -> Option<PolicyKind> {
         (self == Self::Slow).then_some(PolicyKind::RoundRobin)
     }
@@ -56,7 +58,7 @@ impl DemoFault {
     }
 }
 
-/// The number of requests per second without `--rate`.
+/// Returns the number of requests per second of the demo without `--rate`.
 pub(super) fn default_rate(fault: Option<DemoFault>) -> f64 {
     match fault {
         Some(DemoFault::Drain) => DRAIN_RATE,
@@ -65,8 +67,8 @@ pub(super) fn default_rate(fault: Option<DemoFault>) -> f64 {
     }
 }
 
-/// Stages the part of a fault that happens while the demo runs, and prints a report of the gateway
-/// after each interval. Runs until it is dropped.
+/// Causes the part of a fault that begins while the demo runs, and prints a report of the gateway
+/// after each interval. Runs until the future is dropped.
 pub(super) async fn run(fault: Option<DemoFault>, admin: BackendAddress, backends: Vec<String>) {
     let description = fault.map_or("none", DemoFault::description);
     eprintln!("\nFault: {description}. A report of the gateway follows every 30 s.");

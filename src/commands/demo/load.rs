@@ -15,18 +15,19 @@ use tokenweir_protocol::clock;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-/// Counters of the load.
+/// Counters of the requests that the demo sends.
 #[derive(Debug, Default)]
 pub(crate) struct DemoCounters {
-    /// Requests with a complete, successful response.
+    /// Number of requests with a complete, successful response.
     pub(super) served: AtomicU64,
-    /// Requests without a complete, successful response.
+    /// Number of requests without a complete, successful response.
     pub(super) failed: AtomicU64,
 }
 
 const TOPICS: [&str; 4] = ["weirs", "rivers", "token streams", "prefix caches"];
 
-/// How long the demo waits for the last responses. A backend with the fault `hang` never responds.
+/// How long the demo waits for the last responses after it stops to send requests. A backend with
+/// the fault `hang` never responds.
 const LAST_RESPONSES: Duration = Duration::from_secs(5);
 
 /// Sends `rate` requests per second to the gateway until `stop` receives a message or is closed,

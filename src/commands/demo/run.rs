@@ -18,7 +18,7 @@ use tokenweir_net::client::{HttpClient, HttpClientTimeouts};
 use tokenweir_sim::{Simulator, SimulatorSettings};
 use tokio::sync::oneshot;
 
-/// Runs until Ctrl-C or for `--duration`.
+/// Runs the demo until Ctrl-C or for `--duration`.
 pub(crate) async fn run(demo: DemoArgs) -> ExitCode {
     let settings = SimulatorSettings {
         listen: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)),
@@ -101,7 +101,7 @@ fn build_overrides(demo: &DemoArgs, backends: &[SocketAddr]) -> Overrides {
     }
 }
 
-/// The address at which this machine reaches a listener.
+/// Returns the address at which this machine reaches a listener.
 fn reachable(listener: SocketAddr) -> SocketAddr {
     match listener.ip() {
         ip if ip.is_unspecified() => (Ipv4Addr::LOCALHOST, listener.port()).into(),
@@ -127,8 +127,8 @@ fn print_examples(gateway: &StartSummary, model: &str, rate: f64) {
     );
 }
 
-/// Prints the counts of requests. Returns a failure if no request was served, or if one failed and
-/// no fault is shown.
+/// Prints the numbers of served and failed requests. Returns a failure if no request was served, or
+/// if a request failed although the demo shows no fault.
 fn print_summary(counters: &DemoCounters, has_fault: bool) -> ExitCode {
     let (served, failed) =
         (counters.served.load(Ordering::Relaxed), counters.failed.load(Ordering::Relaxed));

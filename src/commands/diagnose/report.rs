@@ -81,9 +81,9 @@ fn render_evidence(evidence: &Evidence) -> String {
     format!("{measure} = {value} in {window_seconds:.0} s{}", usual.unwrap_or_default())
 }
 
-/// Groups the backends for which rules could not be judged. The key of a group is
-/// [`DiagnosedBackend::is_determined`] and the lines to print for each of its backends. A line names all
-/// rules that lack the same data. The value is the names of the backends.
+/// Groups the backends that have rules without enough data to judge them. The key of a group is
+/// [`DiagnosedBackend::is_determined`] and the lines to print for each of its backends. A line
+/// names all rules that lack the same data. The value is the names of the backends.
 fn undetermined_rules(diagnosis: &Diagnosis) -> BTreeMap<(bool, Vec<String>), Vec<&str>> {
     let mut backends_by_lines: BTreeMap<_, Vec<&str>> = BTreeMap::new();
     for backend in &diagnosis.backends {
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_of_forty_columns_lists_missing_signals_once() {
+    fn a_diagnosis_report_fits_into_forty_columns_and_lists_missing_data_once() {
         let evidence = Evidence {
             measure: "queue_time_mean".into(),
             value: 4.0,
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_counts_the_backends_that_are_listed_as_not_judged() {
+    fn the_last_line_of_a_diagnosis_report_counts_the_backends_that_it_lists_as_not_judged() {
         let backend = |name: &str, is_determined| DiagnosedBackend {
             backend: name.to_owned(),
             is_determined,

@@ -83,8 +83,8 @@ async fn observe_backends(diagnose: &DiagnoseArgs) -> Diagnosis {
     }
 }
 
-/// Why the metrics page of a backend is not usable. `None`: the page is usable, or there is no page
-/// because the backend is unreachable, which the diagnosis itself reports.
+/// Returns why the metrics page of a backend is not usable. `None`: the page is usable, or there is
+/// no page because the backend is unreachable, which the diagnosis itself reports.
 fn metrics_problem(page: &GatherResult, url: &BackendAddress) -> Option<String> {
     let response = page.as_ref().ok()?;
     if response.is_gateway_metrics() {
@@ -149,7 +149,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_exit_code_is_that_of_the_worst_verdict_that_counts() {
+    fn the_exit_code_of_diagnose_is_that_of_the_worst_verdict_that_counts_for_fail_on() {
         let (warning, critical) =
             (verdict(VerdictSeverity::Warning), verdict(VerdictSeverity::Critical));
         for (verdicts, is_determined, fail_on, expected) in [

@@ -42,13 +42,14 @@ const MAX_COLUMNS: usize = 100;
 /// code for invalid arguments is the same.
 const EXIT_CANNOT_RUN: u8 = 2;
 
-/// The inputs that the arguments select.
+/// The configuration, the backends and the gateway that the arguments of `doctor` select.
 struct DoctorInputs {
     /// The configuration of `--config`, with the source of each value. `None`: the flag is not set.
     loaded: Option<LoadedConfig>,
     /// The backends to check.
     backends: Vec<BackendConfig>,
-    /// The running gateway of `--admin`. `None`: the flag is not set.
+    /// Facts about the running gateway of `--admin`, or why they could not be read. `None`: the
+    /// flag is not set.
     gateway: Option<Result<GatewayFacts, GatherError>>,
     /// The configuration of the running gateway. `None`: there is no such gateway, it did not respond, or
     /// its configuration cannot be parsed.
@@ -148,7 +149,7 @@ async fn query_gateway(
     (facts, config, backends)
 }
 
-/// The backends of a configuration, and the backends that its discovery sources find within
+/// Returns the backends of a configuration, and the backends that its discovery sources find within
 /// [`DISCOVERY_TIMEOUT`].
 async fn discover_backends(config: &Config) -> Vec<BackendConfig> {
     let mut sources = DiscoverySources::start(&config.discovery);
@@ -245,7 +246,7 @@ async fn check_collector(
     Ok(Some(CollectorFacts { endpoint, protocol, problem: result.err() }))
 }
 
-/// The settings of a configuration that the checks read.
+/// Returns the settings of a configuration that the checks of `doctor` read.
 fn checked_settings(config: &Config) -> GatewaySettings {
     let Config { admission, access, timeouts, scrape, .. } = config;
     GatewaySettings {
@@ -293,7 +294,7 @@ mod tests {
     use crate::config::tests::parse;
 
     #[test]
-    fn a_configuration_is_parsed_from_the_admin_view() {
+    fn doctor_parses_the_configuration_of_a_gateway_from_the_document_of_its_admin_listener() {
         let text = "backends:\n  - { url: 'http://a:1', name: a, api_key: { env: K }, weight: 0 }\n\
                     models: [{ name: gpt, served_as: tiny }]\n\
                     timeouts: { idle_connection: 7s, first_output: null }\n\

@@ -15,7 +15,7 @@ use tokenweir_gateway::telemetry::otel::Semconv;
 use tokenweir_operations::catalogue::{self, MetricCatalogue, MetricDescription};
 use tokenweir_operations::{Artifact, DeploymentEndpoints, GatewayTables};
 
-/// A file cannot be written.
+/// The error for a generated file that cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[error("{} cannot be written", file.display())]
 struct UnwritableFile {
@@ -23,7 +23,7 @@ struct UnwritableFile {
     source: io::Error,
 }
 
-/// Runs the command. `command` is the definition of the command line, for manual pages and
+/// Runs `tokenweir generate`. `command` is the definition of the command line, for manual pages and
 /// completions.
 pub(crate) fn run(generate: &GenerateArgs, command: &clap::Command) -> ExitCode {
     let files = match &generate.what {
@@ -80,8 +80,8 @@ fn write_file(file: &Path, text: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// The addresses of the gateways, the backends and the other services of the deployment: from the
-/// flags, or else from the configuration and defaults.
+/// Collects the addresses of the gateways, the backends and the other services of the deployment:
+/// from the flags, or else from the configuration and defaults.
 fn build_endpoints(generate: &GenerateArgs, config: &Config) -> DeploymentEndpoints {
     let defaults = default_surroundings(config);
     let flag_or_default =
@@ -105,8 +105,8 @@ fn build_endpoints(generate: &GenerateArgs, config: &Config) -> DeploymentEndpoi
     }
 }
 
-/// The addresses of the gateway and the backends of a configuration. The other services of the
-/// deployment have the host names of `docker/compose.yml`.
+/// Returns the addresses of the gateway and the backends of a configuration. The other services of
+/// the deployment have the host names of `docker/compose.yml`.
 pub fn default_surroundings(config: &Config) -> DeploymentEndpoints {
     let host = if config.admin.ip().is_unspecified() {
         "gateway".to_owned()
@@ -125,12 +125,13 @@ const fn admin_scheme(config: &Config) -> &'static str {
     if config.tls.admin { "https" } else { "http" }
 }
 
-/// The metrics and the configuration schema of this gateway, from which files are generated.
+/// Returns the metrics and the configuration schema of this gateway, from which files are
+/// generated.
 pub fn tables() -> GatewayTables {
     GatewayTables { metrics: metrics(), schema: schema() }
 }
 
-/// The metrics of this gateway.
+/// Returns the catalogue of the metrics of this gateway.
 pub fn metrics() -> MetricCatalogue {
     let label = |label: &MetricLabel| catalogue::LabelDescription {
         name: label.name,

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn examples_of_a_manual_page_keep_their_lines() {
+    fn the_lines_of_the_examples_in_a_manual_page_are_not_joined() {
         let pages = ShellArtifact::Man.files(&crate::cli::command()).unwrap();
         let (text, examples) = pages[0].1.split_once("\n.nf\nExamples:\n").unwrap();
         assert!(text.contains("\n.SH EXTRA\nFlags override "), "{text}");
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_variables_are_not_shown() {
+    fn manual_pages_do_not_show_the_current_values_of_environment_variables() {
         for (path, text) in ShellArtifact::Man.files(&crate::cli::command()).unwrap() {
             assert!(!text.contains("TOKENWEIR_LISTEN="), "{path}");
         }

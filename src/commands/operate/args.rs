@@ -27,7 +27,8 @@ pub struct OperatorArgs {
 }
 
 impl OperatorArgs {
-    /// The client for the admin listener of these arguments. Fails if the token cannot be read.
+    /// Creates the client for the admin listener that these arguments name. Fails if the token
+    /// cannot be read.
     pub(super) fn client(&self) -> Result<AdminClient, String> {
         let client = AdminClient::new(&self.admin, self.token_file.clone(), self.timeout);
         client.map_err(|error| error.to_string())

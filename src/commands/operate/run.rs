@@ -66,8 +66,8 @@ pub(crate) async fn undrain(args: UndrainArgs) -> ExitCode {
     finish(lines.await)
 }
 
-/// The lines to print after a drain or an undrain: the JSON response, or its effect in words.
-/// `effects` are the words for a change and for no change.
+/// Returns the lines to print after a drain or an undrain: the JSON response, or its effect in
+/// words. `effects` are the words for a change and for no change.
 fn effect_lines(
     response: &Bytes,
     backend: &str,

@@ -20,7 +20,7 @@ use tokenweir_top::{FrameOptions, TopFrame, TopState, UserAction, cache_map_line
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
-/// The thread that reads terminal events checks after each interval of this length whether its
+/// After each interval of this length, the thread that reads terminal events checks whether its
 /// channel is closed.
 const EVENT_POLL_INTERVAL: Duration = Duration::from_millis(200);
 /// Width of the text output if neither the terminal nor `COLUMNS` gives a width, in columns.
@@ -52,7 +52,7 @@ pub(crate) async fn run(top: TopArgs) -> ExitCode {
     }
 }
 
-/// Prints one frame as text.
+/// Prints one frame of `tokenweir top` as text.
 async fn print_once(client: &AdminClient) -> ExitCode {
     let mut state = TopState::new();
     match fetch_snapshot(client).await {
@@ -69,13 +69,13 @@ fn terminal_columns() -> u16 {
     u16::try_from(textwrap::termwidth()).unwrap_or(DEFAULT_COLUMNS)
 }
 
-/// The width from the environment variable `COLUMNS`, or the default.
+/// Returns the width of the text output from the environment variable `COLUMNS`, or the default.
 fn requested_columns() -> u16 {
     let columns = variable("COLUMNS").and_then(|text| text.trim().parse().ok());
     columns.map_or(DEFAULT_COLUMNS, |columns: u16| columns.clamp(MIN_COLUMNS, MAX_COLUMNS))
 }
 
-/// One frame as lines of text without trailing spaces.
+/// Renders one frame of `tokenweir top` as lines of text without trailing spaces.
 fn render_text(state: &TopState, width: u16) -> String {
     let frame = TopFrame { state, options: FrameOptions { has_colour: false, has_keys: false } };
     let area = Rect::new(0, 0, width, frame.height(width));
@@ -90,7 +90,8 @@ fn render_text(state: &TopState, width: u16) -> String {
     format!("{}\n", text.trim_end())
 }
 
-/// Draws frames until the user quits, a shutdown signal arrives or the terminal is closed.
+/// Draws frames in the terminal until the user quits, a shutdown signal arrives or the terminal is
+/// closed.
 async fn run_interactive(
     mut terminal: DefaultTerminal,
     client: &AdminClient,
@@ -132,8 +133,9 @@ async fn run_interactive(
     Ok(())
 }
 
-/// Fetches a snapshot after each interval and at each notification of `refresh`, and sends it to
-/// the channel. Runs in a separate task, so that keys work while the gateway does not respond.
+/// Fetches the state of the gateway after each interval and at each notification of `refresh`, and
+/// sends it to the channel. Runs in a separate task, so that keys work while the gateway does not
+/// respond.
 async fn poll_gateway(
     client: AdminClient,
     interval: Duration,
@@ -152,7 +154,7 @@ fn has_cursor_control(term: Option<&str>) -> bool {
     term != Some("dumb")
 }
 
-/// Whether output has colours. A `NO_COLOR` that is not empty disables them: see
+/// Whether the output has colours. A `NO_COLOR` that is not empty disables them: see
 /// <https://no-color.org>.
 fn is_colour_enabled(no_color: Option<&str>) -> bool {
     no_color.is_none_or(str::is_empty)
@@ -234,14 +236,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_color_switches_colours_off() {
+    fn the_environment_variable_no_color_disables_colours_in_the_output() {
         assert!(
             is_colour_enabled(None) && is_colour_enabled(Some("")) && !is_colour_enabled(Some("1"))
         );
     }
 
     #[test]
-    fn a_dumb_terminal_gets_text_without_cursor_movement() {
+    fn top_does_not_move_the_cursor_of_a_dumb_terminal() {
         assert!(
             has_cursor_control(None)
                 && has_cursor_control(Some("xterm-256color"))
@@ -250,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn text_for_a_pipe_has_no_trailing_spaces() {
+    fn the_text_output_of_top_has_no_trailing_spaces() {
         let mut state = TopState::new();
         state.on_document(GatewaySnapshot::default());
         let text = render_text(&state, 80);

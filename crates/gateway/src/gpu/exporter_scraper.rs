@@ -11,18 +11,18 @@ use tokenweir_net::page_fetcher::PageFetcher;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::mutex::lock;
 
-/// An exporter, and the result of its last scrapes.
+/// A DCGM exporter that the gateway scrapes, and the result of its last scrapes.
 #[derive(Debug)]
 pub(super) struct ScrapedExporter {
     pub(super) settings: GpuExporter,
-    /// Host and port of the URL: the label value of the exporter.
+    /// Host and port of the URL: the value of the metric label `exporter`.
     pub(super) name: Arc<str>,
     /// The host of the URL, whose backends can own the GPUs of the exporter.
     pub(super) host: Arc<str>,
     latest: Mutex<LatestScrape>,
 }
 
-/// The last page of an exporter, and the error of the last scrape.
+/// The last metrics page that the gateway read from an exporter, and the error of the last scrape.
 #[derive(Debug, Clone, Default)]
 pub(super) struct LatestScrape {
     /// The page of the last successful scrape, and the time of that scrape. `None`: no scrape has
@@ -33,14 +33,16 @@ pub(super) struct LatestScrape {
 }
 
 impl ScrapedExporter {
-    /// An exporter. `latest`: the result of the scrapes that used the previous settings.
+    /// Creates the exporter of these settings. `latest`: the result of the scrapes that used the
+    /// previous settings.
     pub(super) fn new(settings: GpuExporter, latest: LatestScrape) -> Self {
         let address = &settings.url.address;
         let (name, host) = (address.authority().into(), address.host_and_port().0);
         Self { name, host, latest: Mutex::new(latest), settings }
     }
 
-    /// The last page of an exporter, and the error of the last scrape.
+    /// Returns the last page that the gateway read from the exporter, and the error of the last
+    /// scrape.
     pub(super) fn latest(&self) -> LatestScrape {
         lock(&self.latest).clone()
     }

@@ -11,7 +11,7 @@ use tokenweir_net::client::HttpClient;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_protocol::mutex::lock;
 
-/// Runs the scrapes of all DCGM exporters.
+/// Runs the scrapes of all DCGM exporters, and assigns their GPUs to backends.
 #[derive(Debug, Default)]
 pub struct GpuMonitor {
     /// Each exporter with the task that scrapes it. The task ends when its `SupervisedTask` is dropped.
@@ -41,8 +41,8 @@ impl GpuMonitor {
         *exporters = started;
     }
 
-    /// Assigns the GPUs of all exporters to the backends that own them, by the name, the host and the
-    /// pod of a backend.
+    /// Assigns the GPUs of all exporters to the backends that own them. The name, the host and the
+    /// pod of a backend show which GPUs it owns.
     pub fn assign<'a>(
         &self,
         backends: impl IntoIterator<Item = GpuBackend<'a>>,
@@ -86,7 +86,7 @@ impl GpuMonitor {
     }
 }
 
-/// The state of an exporter, before its GPUs are counted.
+/// Builds the status of an exporter. The caller adds the numbers of assigned and unassigned GPUs.
 fn exporter_status(
     exporter: &ScrapedExporter,
     latest: &LatestScrape,

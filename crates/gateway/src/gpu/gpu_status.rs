@@ -11,7 +11,7 @@ pub struct BackendGpu {
     pub exporter: String,
     /// The index of the GPU on its host, with the id of its MIG instance.
     pub gpu: String,
-    /// The values of the last successful scrape.
+    /// The values of the GPU in the last successful scrape of its exporter.
     #[serde(flatten)]
     pub values: GpuValues,
     /// The age of `values`.
@@ -41,24 +41,25 @@ pub struct GpuExporterStatus {
     pub scrape_age_seconds: Option<f64>,
     /// Why the last scrape failed. `None`: the last scrape succeeded, or no scrape has ended yet.
     pub scrape_error: Option<&'static str>,
-    /// Number of GPUs and MIG instances that a backend owns.
+    /// Number of GPUs and MIG instances of the exporter that a backend owns.
     pub assigned: usize,
-    /// The indexes of the GPUs that no backend owns.
+    /// The indexes of the GPUs of the exporter that no backend owns.
     pub unassigned: Vec<String>,
     /// Whether GPUs are unassigned because several backends have the host of the exporter. Rules in
-    /// the configuration assign them.
+    /// the configuration (`gpu.exporters`) can assign such GPUs.
     pub is_ambiguous: bool,
-    /// Whether the page has more GPUs than the gateway reads.
+    /// Whether the metrics page of the exporter has more GPUs than the gateway reads.
     pub is_truncated: bool,
-    /// The groups of values that no GPU of the page has, each with the DCGM fields that the exporter
-    /// must export and the effect of their lack on the gateway.
+    /// The groups of GPU values that the exporter does not report for any GPU. Each group names the
+    /// DCGM fields that the exporter must export, and the effect of their lack on the gateway.
     pub missing: Vec<&'static GpuSignal>,
 }
 
 // === impl GpuAssignment ===
 
 impl GpuAssignment {
-    /// The condition of the GPUs of each backend. `None`: no fresh page has a GPU of the backend.
+    /// Returns the condition of the GPUs of each backend, in the order of `backends`. `None`: no
+    /// GPU of the backend has values that are at most 30 s old.
     pub fn conditions(&self) -> impl Iterator<Item = Option<GpuCondition>> {
         self.backends.iter().map(|gpus| {
             let mut fresh = gpus.iter().filter(|gpu| gpu.scrape_age <= MAX_AGE).peekable();

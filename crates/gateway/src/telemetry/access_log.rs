@@ -39,10 +39,10 @@ pub struct AccessLog {
     refused_rate_limit: Option<GcraLimiter>,
     /// Rate limit of the lines at the start of requests. `None`: no limit.
     start_rate_limit: Option<GcraLimiter>,
-    /// Number of lines at the end of requests that the rate limits omitted since the last written line of
-    /// this kind.
+    /// Number of lines about ended requests that the rate limits omitted since the last such line
+    /// was written.
     omitted_since_last_line: AtomicU64,
-    /// Number of lines that the rate limits omitted since the start.
+    /// Number of lines that the rate limits omitted since the start of the gateway.
     omitted: AtomicU64,
 }
 
@@ -53,16 +53,17 @@ pub type AccessLogLineWriter = Box<dyn Fn(String) + Send + Sync>;
 /// Number of access log lines by result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AccessLogCounts {
-    /// Lines that reached the output.
+    /// Number of lines that reached the output.
     pub written: u64,
-    /// Lines that the rate limits omitted.
+    /// Number of lines that the rate limits omitted.
     pub rate_limited: u64,
-    /// Lines dropped because the reader of the log was too slow, or because a write failed.
+    /// Number of lines that were dropped because the reader of the log was too slow, or because a
+    /// write failed.
     pub dropped: u64,
 }
 
 impl AccessLogCounts {
-    /// The name of each result, with its count.
+    /// Returns the number of lines for each result: first the name of the result, then the number.
     pub const fn by_result(&self) -> [(&'static str, u64); 3] {
         [("written", self.written), ("rate_limited", self.rate_limited), ("dropped", self.dropped)]
     }
@@ -71,13 +72,14 @@ impl AccessLogCounts {
 /// The access log line at the end of a request.
 struct AccessLogLine<'a> {
     record: &'a RequestRecord,
-    /// Number of lines at the end of requests that the rate limits omitted between the previous line of
-    /// this kind and this line. `None`: no line was omitted.
+    /// Number of lines about ended requests that the rate limits omitted between the previous such
+    /// line and this line. `None`: no line was omitted.
     omitted_lines: Option<u64>,
 }
 
-/// Maximum lines per second of requests that the gateway refused before authentication gave them a
-/// tenant, if clients need keys. Clients without a key can then not fill the disk.
+/// Maximum number of access log lines per second about requests that the gateway refused before
+/// authentication gave them a tenant. The limit applies if clients need keys, so that clients
+/// without a key cannot fill the disk.
 const REFUSED_PER_SECOND: u32 = 10;
 
 /// Capacity of the buffer for each line. Longer lines grow the buffer.
@@ -114,7 +116,7 @@ impl AccessLog {
         }
     }
 
-    /// Writes the line at the start of a request, whose body was read at `now`.
+    /// Writes the access log line at the start of a request, whose body was read at `now`.
     pub fn on_start(&self, record: &RequestRecord, now: Instant) {
         if self.start_rate_limit.as_ref().is_some_and(|limit| !limit.try_acquire(now)) {
             self.omitted.fetch_add(1, Ordering::Relaxed);
@@ -142,7 +144,7 @@ impl AccessLog {
         }
     }
 
-    /// Number of lines that the rate limits omitted since the start.
+    /// Returns the number of lines that the rate limits omitted since the start of the gateway.
     pub fn omitted(&self) -> u64 {
         self.omitted.load(Ordering::Relaxed)
     }
@@ -189,7 +191,8 @@ fn is_routine(record: &RequestRecord) -> bool {
         && record.attempts.len() <= 1
 }
 
-/// The phase in which an incomplete response ended. `None`: the response is complete, or has an error status.
+/// Returns the phase in which an incomplete response ended. `None`: the response is complete, or
+/// has an error status.
 fn incomplete_phase(record: &RequestRecord) -> Option<&'static str> {
     let is_incomplete = record.phase() != "done" && record.status.is_none_or(|status| status < 400);
     is_incomplete.then(|| record.phase())

@@ -17,14 +17,14 @@ named_enum! {
     /// A part of telemetry whose CPU time is measured.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum TelemetryPart {
-        /// Records of requests: metrics, spans and lines are made from them.
+        /// The processing of request records: sinks build metrics, spans and log lines from them.
         Records = "records",
-        /// Logs and samples are written or sent: access log, trace capture, payload log, quality
+        /// The writing or sending of the access log, the trace capture, the payload log and quality
         /// samples.
         Logs = "logs",
-        /// The metrics page is rendered.
+        /// The rendering of the metrics page.
         MetricsPage = "metrics_page",
-        /// Spans are exported to a collector.
+        /// The export of spans to a collector.
         SpanExport = "span_export",
     }
 }
@@ -38,8 +38,8 @@ pub struct TelemetryCpuTimes([Duration; TelemetryPart::ALL.len()]);
 pub(crate) struct Measurement {
     part: TelemetryPart,
     started: Duration,
-    /// CPU time of the measurements that ended earlier inside the surrounding measurement. `end` adds
-    /// the time of this measurement.
+    /// CPU time of the measurements that ended before this one, inside the same surrounding
+    /// measurement. `end` adds the time of this measurement to it.
     earlier_nested: Duration,
 }
 
@@ -80,7 +80,7 @@ impl TelemetryCpuTimes {
         Self(CPU_NANOSECONDS.each_ref().map(to_duration))
     }
 
-    /// CPU time of one part.
+    /// Returns the CPU time of one part of telemetry.
     pub fn of(&self, part: TelemetryPart) -> Duration {
         self.0[part as usize]
     }
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn inner_work_counts_only_for_its_own_part() {
+    fn the_cpu_time_of_nested_telemetry_work_counts_only_for_the_part_of_the_nested_work() {
         let amount = Duration::from_millis(10);
         let whole = clock::thread_cpu_time();
         let outer = ManuallyDrop::new(start(TelemetryPart::MetricsPage));
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn each_poll_of_a_future_counts_and_the_wait_between_two_polls_does_not() {
+    async fn the_measured_cpu_time_of_a_future_is_the_sum_of_its_polls() {
         let before = TelemetryCpuTimes::snapshot().of(TelemetryPart::SpanExport);
         let amount = Duration::from_millis(5);
         measure_future(TelemetryPart::SpanExport, async {

@@ -82,7 +82,7 @@ impl DecisionLog {
         exact.or_else(|| entries.iter().find(|entry| begins(&entry.request.request_id))).cloned()
     }
 
-    /// Up to `count` decisions, newest first.
+    /// Returns up to `count` decisions, newest first.
     pub fn newest(&self, count: usize) -> Vec<Arc<DecisionLogEntry>> {
         lock(&self.entries).iter().rev().take(count).cloned().collect()
     }
@@ -110,7 +110,7 @@ impl Sink for DecisionLog {
 // === impl DecisionLogEntry ===
 
 impl DecisionLogEntry {
-    /// The entry of a finished request. `None`: no backend was chosen for the request.
+    /// Builds the entry of a finished request. `None`: no backend was chosen for the request.
     fn from_record(record: &RequestRecord) -> Option<Self> {
         let [input_tokens, _, cached_tokens, _] = record.engine_token_counts();
         Some(Self {
@@ -130,7 +130,8 @@ impl DecisionLogEntry {
         })
     }
 
-    /// The main fields of the entry as JSON: one element of the list that `/decisions` returns.
+    /// Returns the main fields of the entry as JSON: one element of the list that `/decisions`
+    /// returns.
     pub fn summary(&self) -> Value {
         let (request, chosen) = (&self.request, self.decision.selected());
         json!({
@@ -217,7 +218,7 @@ fn attempt_to_json(attempt: &Attempt) -> Value {
     })
 }
 
-/// The known phases in order of time.
+/// Returns the durations of the known phases of a request as JSON, in order of time.
 fn phases_to_json(phases: &RequestPhases) -> Value {
     let phase = |phase: PhaseDuration| {
         let seconds = rounded_seconds(Some(phase.took));
@@ -230,7 +231,8 @@ fn rounded_seconds(time: Option<Duration>) -> Option<f64> {
     time.map(|time| round_significant(time.as_secs_f64()))
 }
 
-/// The times of the chunks of a slow or broken stream, in milliseconds from the request head.
+/// Returns the times of the chunks of a slow or broken stream as JSON, in milliseconds from the
+/// request head.
 fn chunks_to_json(timings: &ChunkTimings, ended_ms: u64) -> Value {
     let gaps = timings.longest_gaps().map(|gap| {
         json!({ "after_chunks": gap.after_chunks, "ended_ms": gap.ended_ms, "gap_ms": gap.gap_ms })
@@ -313,7 +315,7 @@ mod tests {
     use tokenweir_request::record::fixtures::streamed;
 
     #[test]
-    fn slow_and_broken_streams_have_the_times_of_their_chunks_and_others_have_not() {
+    fn the_decision_log_has_the_chunk_times_of_broken_and_slow_streams_only() {
         let mut record = streamed();
         let accepted = record.timings.accepted;
         let gap = Duration::from_millis(900);
@@ -336,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn log_retains_the_newest_decisions_and_finds_the_latest_of_equal_ids() {
+    fn the_decision_log_retains_the_newest_decisions_and_finds_the_latest_of_equal_request_ids() {
         let log = DecisionLog::new(3);
         let mut record = streamed();
         for index in 0..5_u16 {
@@ -351,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_found_by_the_first_8_characters_of_its_id_and_by_no_fewer() {
+    fn the_decision_log_finds_a_request_by_the_first_8_characters_of_its_id_and_not_by_fewer() {
         let log = DecisionLog::new(3);
         let mut record = streamed();
         for id in ["f53ebd45226e", "f53ebd45"] {
@@ -367,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_capacity_or_no_decision_stores_nothing() {
+    fn a_decision_log_of_capacity_zero_and_a_request_without_a_decision_store_no_entry() {
         let empty_log = DecisionLog::new(0);
         empty_log.finished(&[&streamed()]);
         assert!(empty_log.newest(50).is_empty());
@@ -377,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn detail_has_every_candidate_and_the_actual_outcome() {
+    fn the_detail_of_a_logged_decision_has_every_candidate_and_the_outcome_of_the_request() {
         let log = DecisionLog::new(1);
         log.finished(&[&streamed()]);
         let detail = log.get("r-1").unwrap().detail();

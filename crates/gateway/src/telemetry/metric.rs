@@ -16,15 +16,15 @@ use tokenweir_request::slo::Objective;
 
 /// One metric of the catalogue.
 pub struct MetricDescriptor {
-    /// The name in the Prometheus exposition format.
+    /// The name of the metric in the Prometheus exposition format.
     pub name: &'static str,
-    /// The help text on the metrics page.
+    /// The help text of the metric on the metrics page.
     pub help: &'static str,
     /// Counter, gauge or histogram.
     pub kind: MetricKind,
     /// The labels, in the order in which a [`MetricEmitter`] receives the label values.
     pub labels: &'static [MetricLabel],
-    /// How the values are read.
+    /// From where, and with which function, the values of the metric are read.
     pub read: MetricSource,
 }
 
@@ -36,26 +36,28 @@ pub type MetricEmitter<'a> = &'a mut dyn FnMut(&[&str], f64);
 /// backend or GPU, and the value. `None`: the value is not known.
 pub type BackendEmitter<'a> = &'a mut dyn FnMut(&[&str], Option<f64>);
 
-/// The event or state from which the values of a metric are read, and the function that reads them.
+/// Where the values of a metric come from, and the function that reads them.
 #[derive(Clone, Copy)]
 pub enum MetricSource {
-    /// One value is read from the record of a stream at its first output, when the record has no later
-    /// data, and the label values with [`MetricLabel::of_request`]. `None`: the stream has no value.
+    /// One value is read from the record of a stream at its first output. At that time the record
+    /// has no later data. [`MetricLabel::of_request`] reads the label values. `None`: the stream
+    /// has no value.
     FirstOutput(fn(&RequestRecord) -> Option<f64>),
     /// Values are read from the record of each finished request.
     Record(fn(&RequestRecord, MetricEmitter<'_>)),
-    /// One value is read from the record of each finished request, and the label values with
-    /// [`MetricLabel::of_request`]. `None`: the request has no value.
+    /// One value is read from the record of each finished request. [`MetricLabel::of_request`]
+    /// reads the label values. `None`: the request has no value.
     RecordValue(fn(&RequestRecord) -> Option<f64>),
-    /// Each finished request is counted under the value of the only label that is read from its
-    /// record. `None`: the request is not counted.
+    /// Each finished request is counted under one value of the only label of the metric. The
+    /// function reads this value from the record of the request. `None`: the request is not
+    /// counted.
     RecordEvent(fn(&RequestRecord) -> Option<&'static str>),
     /// Values are read from the record of each finished request, once for each objective of `slos`.
     RecordPerObjective(fn(&Objective, &RequestRecord, MetricEmitter<'_>)),
-    /// A histogram of many values is read from the record of each finished request, and the label values
-    /// with [`MetricLabel::of_request`].
+    /// A histogram with many values is read from the record of each finished request.
+    /// [`MetricLabel::of_request`] reads the label values.
     RecordHistogram(fn(&RequestRecord) -> HistogramSnapshot<'_>),
-    /// The part of the program that has the values passes them to
+    /// No function reads the values. The part of the program that has them passes them to
     /// [`Prometheus::record`](super::metrics_registry::Prometheus::record).
     Recorded,
     /// Values of each registered backend are read when the metrics page is read. The first label is the
@@ -68,15 +70,15 @@ pub enum MetricSource {
     /// One value of each registered backend is read when the metrics page is read. `None`: the value is
     /// omitted. The only label is the backend.
     Backend(fn(&BackendStatusSnapshot) -> Option<f64>),
-    /// As `Backend`, also for removed backends that still serve requests.
+    /// Like `Backend`, and also for each removed backend that still serves requests.
     BackendOrLeaving(fn(&BackendStatusSnapshot) -> Option<f64>),
     /// One value is read from the state of the gateway when the metrics page is read. `None`: the metric
     /// has no value. The metric has no labels.
     Value(fn(&StatusSnapshot) -> Option<f64>),
     /// Values are read from the state of the gateway when the metrics page is read.
     Status(fn(&StatusSnapshot, MetricEmitter<'_>)),
-    /// The counts of the values of the only label, which is a [`MetricLabel::counted`], are read from the
-    /// state of the gateway when the metrics page is read.
+    /// The metric has one label, a [`MetricLabel::counted`]. The count of each label value is read
+    /// from the state of the gateway when the metrics page is read.
     Counts,
 }
 
@@ -84,27 +86,28 @@ pub enum MetricSource {
 /// more labels, [`MetricDescriptor::read_labels`] would panic for every request.
 const MAX_REQUEST_LABELS: usize = 6;
 
-/// The name of the metric of the delays of a timer of the runtime.
+/// Name of the metric that measures with which delay a timer of the runtime fires.
 pub(super) const SCHEDULING_DELAY_METRIC: &str = "tokenweir_scheduling_delay_seconds";
-/// The name of the metric of the shares of requests that must meet the objectives of `slos`.
+/// Name of the metric with the share of requests that must meet each objective of `slos`.
 pub(super) const OBJECTIVE_RATIO_METRIC: &str = "tokenweir_slo_objective_ratio";
-/// The name of the metric of the durations of scrapes.
+/// Name of the metric that measures how long a scrape of the metrics page of a backend takes.
 pub(super) const SCRAPE_DURATION_METRIC: &str = "tokenweir_scrape_duration_seconds";
-/// The name of the metric of failed scrapes.
+/// Name of the metric that counts failed scrapes of the metrics pages of backends.
 pub(super) const SCRAPE_ERRORS_METRIC: &str = "tokenweir_scrape_errors_total";
 
-/// A duration in seconds, as the value of a metric. `None`: the metric has no value.
+/// Converts a duration to seconds, as the value of a metric. `None`: the metric has no value.
 pub(super) fn seconds(duration: Option<Duration>) -> Option<f64> {
     duration.map(|duration| duration.as_secs_f64())
 }
 
-/// The value of a gauge. A value that is not known is NaN, which a graph shows as a gap.
+/// Returns the value of a gauge. A value that is not known becomes NaN, which a graph shows as a
+/// gap.
 pub(super) fn or_nan(value: Option<f64>) -> Option<f64> {
     value.or(Some(f64::NAN))
 }
 
-/// Emits values of a backend or a GPU with the label values `first` before their own. A value that is
-/// `None` is not emitted.
+/// Returns a function that emits the values of a backend or a GPU: with the label values `first`
+/// before the label values that it receives. It does not emit a value that is `None`.
 fn with_first_labels(first: &[&str], emit: MetricEmitter<'_>) -> impl FnMut(&[&str], Option<f64>) {
     move |labels, value| {
         if let Some(value) = value {
@@ -133,7 +136,7 @@ impl MetricSource {
 // === impl MetricDescriptor ===
 
 impl MetricDescriptor {
-    /// A counter if the name ends with `_total`, else a gauge.
+    /// Creates the row of a counter if the name ends with `_total`, else the row of a gauge.
     pub const fn new(
         name: &'static str,
         help: &'static str,
@@ -145,7 +148,7 @@ impl MetricDescriptor {
         Self { name, help, kind, labels, read }
     }
 
-    /// A histogram with these default bounds of its buckets.
+    /// Creates the row of a histogram. `bounds` are the default bounds of its buckets.
     pub const fn histogram(
         name: &'static str,
         help: &'static str,
@@ -156,7 +159,8 @@ impl MetricDescriptor {
         Self { name, help, kind: MetricKind::Histogram(bounds), labels, read }
     }
 
-    /// A metric without labels, whose value `read` takes from the state of the gateway.
+    /// Creates the row of a metric without labels. `read` takes its value from the state of the
+    /// gateway.
     pub const fn value(
         name: &'static str,
         help: &'static str,
@@ -165,7 +169,7 @@ impl MetricDescriptor {
         Self::new(name, help, &[], MetricSource::Value(read))
     }
 
-    /// A counter whose only label, `labels`, is a [`MetricLabel::counted`].
+    /// Creates the row of a counter whose only label, `labels`, is a [`MetricLabel::counted`].
     pub const fn counts(
         name: &'static str,
         help: &'static str,
@@ -174,7 +178,7 @@ impl MetricDescriptor {
         Self::new(name, help, labels, MetricSource::Counts)
     }
 
-    /// A metric with one value for each backend.
+    /// Creates the row of a metric with one value for each registered backend.
     pub const fn of_backend(
         name: &'static str,
         help: &'static str,
@@ -183,7 +187,8 @@ impl MetricDescriptor {
         Self::new(name, help, &[MetricLabel::BACKEND], MetricSource::Backend(read))
     }
 
-    /// A metric with one value for each backend, also for removed backends that still serve requests.
+    /// Creates the row of a metric with one value for each registered backend, and for each removed
+    /// backend that still serves requests.
     pub const fn of_backend_or_leaving(
         name: &'static str,
         help: &'static str,
@@ -192,7 +197,8 @@ impl MetricDescriptor {
         Self::new(name, help, &[MetricLabel::BACKEND], MetricSource::BackendOrLeaving(read))
     }
 
-    /// Calls `emit` with the label values of a request, unless one of them is missing.
+    /// Calls `emit` with the label values of a request. Does not call `emit` if one of the values
+    /// is missing.
     pub(super) fn read_labels(&self, record: &RequestRecord, emit: impl FnOnce(&[&str])) {
         let mut values = [""; MAX_REQUEST_LABELS];
         let values = &mut values[..self.labels.len()];
@@ -203,8 +209,9 @@ impl MetricDescriptor {
         emit(values);
     }
 
-    /// Emits the values that are read when the metrics page is read. Returns false if the values of the
-    /// metric are recorded earlier.
+    /// Emits the values of a metric that are read when the metrics page is read. Returns false if
+    /// the values of the metric are recorded earlier instead, for example at the end of each
+    /// request.
     pub(super) fn read_current(&self, status: &StatusSnapshot, emit: MetricEmitter<'_>) -> bool {
         let backends = || status.registered_backends();
         let mut emit_backend = |backend: &BackendStatusSnapshot, value: Option<f64>| {
@@ -248,12 +255,12 @@ impl MetricDescriptor {
         true
     }
 
-    /// All combinations of label values that have a series before the first request. Each
+    /// Returns all combinations of label values that have a series before the first request. Each
     /// combination has the order of `labels`.
     ///
-    /// Such a series begins with 0, so that `rate()` counts its first increase. A histogram with labels
-    /// has no such series. A metric with the label `backend` and a further label has none either.
-    /// Otherwise these series would be most series of the metrics page.
+    /// Such a series begins with 0, so that `rate()` counts its first increase. A histogram with
+    /// labels has no such series. A metric with the label `backend` and a further label has none
+    /// either. Otherwise these series would be most series of the metrics page.
     pub fn seeds(&self, known: &KnownLabelValues) -> Vec<Vec<String>> {
         let has_backend = self.labels.iter().any(|label| label.name == MetricLabel::BACKEND.name);
         let is_histogram = matches!(self.kind, MetricKind::Histogram(_)) && !self.labels.is_empty();

@@ -76,13 +76,14 @@ impl Telemetry {
         })
     }
 
-    /// The format of the metrics page for an `Accept` header.
+    /// Returns the format of the metrics page for an `Accept` header.
     pub fn page_format(&self, accept: &str) -> ExpositionFormat {
         let offers_protobuf = self.prometheus.as_ref().is_some_and(|it| it.offers_protobuf);
         ExpositionFormat::accepted(accept, offers_protobuf)
     }
 
-    /// Records by how much a timer of the runtime fired too late.
+    /// Records the delay with which a timer of the async runtime fired, as a value of the
+    /// scheduling delay metric.
     pub fn on_scheduling_delay(&self, delay: Duration) {
         if let Some(metrics) = &self.prometheus {
             metrics.record(metric::SCHEDULING_DELAY_METRIC, &[], delay.as_secs_f64());
@@ -95,8 +96,8 @@ impl Telemetry {
         self.batch_dispatcher.iter().for_each(|dispatcher| dispatcher.flush());
     }
 
-    /// Asks the sinks why the trace of a finished request is sampled. `None`: the trace is not
-    /// sampled, or a sink panicked.
+    /// Returns why the trace of a finished request is sampled, according to the first sink that has
+    /// a reason. `None`: the trace is not sampled, or a sink panicked.
     fn determine_sample_reason(&self, record: &RequestRecord) -> Option<SampleReason> {
         let find_reason = || self.all_sinks().find_map(|sink| sink.sample_reason(record));
         supervise::catch_panic(BackgroundTask::RecordSink, find_reason).flatten()

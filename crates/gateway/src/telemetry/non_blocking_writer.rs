@@ -10,7 +10,8 @@ use std::time::Duration;
 use tokenweir_net::supervise::{self, BackgroundTask};
 use tokenweir_request::batch_queue::BatchQueue;
 
-/// Queues lines for the writer thread. Clones share one queue and one thread.
+/// Queues log lines for the thread that writes them to the output. Clones share one queue and one
+/// thread.
 #[derive(Clone)]
 pub struct NonBlockingWriter(Arc<NonBlockingWriterState>);
 
@@ -24,7 +25,7 @@ struct NonBlockingWriterState {
     dropped_lines: AtomicU64,
     /// Whether lines were dropped since the last line was written.
     is_dropping: AtomicBool,
-    /// Name of the output in log messages.
+    /// Name of the output, such as the access log, in log messages.
     name: &'static str,
 }
 
@@ -48,8 +49,9 @@ impl NonBlockingWriter {
         Self::start_with_linger(name, out, BATCH_LINGER)
     }
 
-    /// Like [`NonBlockingWriter::start`], with the time that a line waits for further lines. With 0, a line is
-    /// written even if the process ends abruptly soon after it: for outputs with few lines.
+    /// Like [`NonBlockingWriter::start`]. `linger` is the time that a line waits for further lines.
+    /// With 0, a line is written even if the process ends abruptly soon after it: for outputs with
+    /// few lines.
     pub fn start_with_linger(
         name: &'static str,
         mut out: impl Write + Send + 'static,
@@ -78,13 +80,13 @@ impl NonBlockingWriter {
         }
     }
 
-    /// Number of lines that were written and flushed.
+    /// Returns the number of lines that were written and flushed.
     pub fn written(&self) -> u64 {
         self.0.written_lines.load(Ordering::Relaxed)
     }
 
-    /// Number of lines that were dropped because the queue was full or closed, or because the
-    /// writer failed or panicked.
+    /// Returns the number of lines that were dropped because the queue was full or closed, or
+    /// because the writer failed or panicked.
     pub fn dropped(&self) -> u64 {
         self.0.dropped_lines.load(Ordering::Relaxed)
     }
@@ -124,7 +126,8 @@ impl NonBlockingWriterState {
         }
     }
 
-    /// Counts dropped lines. Logs a warning, unless such a warning was logged since the last written line.
+    /// Counts `lines` as dropped. Logs a warning, unless such a warning was logged since the last
+    /// written line.
     fn drop_lines(&self, lines: u64, error: &str) {
         self.dropped_lines.fetch_add(lines, Ordering::Relaxed);
         if !self.is_dropping.swap(true, Ordering::Relaxed) {
@@ -139,8 +142,8 @@ fn attempt(write: impl FnOnce() -> io::Result<()>) -> Result<(), String> {
     result.unwrap_or_else(|| Err(io::Error::other("a panic"))).map_err(|error| error.to_string())
 }
 
-/// The number of lines in `lines`, each with its line ending. `memchr` is faster than `str::lines`, which
-/// searches byte by byte.
+/// Counts the lines in `lines`, each with its line ending. `memchr` is faster than `str::lines`,
+/// which searches byte by byte.
 fn count_lines(lines: &str) -> u64 {
     memchr::memchr_iter(b'\n', lines.as_bytes()).count() as u64
 }
@@ -172,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_batched_in_order_and_all_written_at_shutdown() {
+    fn the_non_blocking_writer_writes_log_lines_in_batches_in_order_and_all_at_shutdown() {
         let ((writes_sender, writes), (_, gate)) = (channel(), channel());
         let out = BufWriter::new(GatedWriter { writes: writes_sender, gate });
         let (writer, guard) = NonBlockingWriter::start("test", out);
@@ -188,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn only_lines_that_reached_the_output_count_as_written() {
+    fn only_log_lines_that_reached_the_output_count_as_written() {
         let full_device = || std::fs::OpenOptions::new().append(true).open("/dev/full").unwrap();
         let buffered = BufWriter::new(full_device());
         let outputs: [Box<dyn Write + Send>; 2] = [Box::new(full_device()), Box::new(buffered)];
@@ -205,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn stalled_reader_drops_lines_without_blocking_callers() {
+    fn the_non_blocking_writer_drops_lines_and_does_not_block_callers_if_the_reader_stalls() {
         let ((writes_sender, _writes), (gate_sender, gate)) = (channel(), channel());
         let out = GatedWriter { writes: writes_sender, gate };
         let (writer, guard) = NonBlockingWriter::start("test", out);

@@ -32,16 +32,16 @@ use tokenweir_request::slo::Objective;
 /// thread that serves a request.
 #[derive(Debug)]
 pub struct RecentRequests {
-    /// Start of the window with index 0.
+    /// Instant at which the window with index 0 begins.
     epoch: Instant,
-    /// The objectives by which requests are judged.
+    /// The latency objectives. For each of them, the requests that missed it are counted.
     objectives: Vec<Objective>,
     state: Mutex<RecentRequestsState>,
 }
 
 #[derive(Debug, Default)]
 struct RecentRequestsState {
-    /// Windows of the last minute that contain requests, oldest first.
+    /// The time windows of 5 s in the last minute that contain requests, oldest first.
     windows: VecDeque<RequestStatsWindow>,
     history: HistoryRing,
     totals: RequestTotals,
@@ -52,7 +52,8 @@ struct RecentRequestsState {
     refusal_log: RefusalLog,
 }
 
-/// Number of complete windows in a minute. The current window, which is not complete, is not counted.
+/// Number of complete windows of 5 s in a minute. The current window, which is not complete, is not
+/// counted.
 const WINDOWS_PER_MINUTE: u64 = 12;
 /// Maximum length of the list of the last requests and of the list of the last slow requests.
 const MAX_LISTED_REQUESTS: usize = 25;
@@ -66,13 +67,13 @@ impl RecentRequests {
         Self { epoch, objectives, state: Mutex::default() }
     }
 
-    /// Statistics of the requests that ended in the last 60 to 65 seconds before `now`.
+    /// Returns statistics of the requests that ended in the last 60 to 65 seconds before `now`.
     pub fn last_minute(&self, now: Instant) -> LastMinute {
         self.merge_windows(WINDOWS_PER_MINUTE, now, RequestStatsWindow::merge)
     }
 
-    /// The numbers of requests and of slow requests as in [`RecentRequests::last_minute`], for the current
-    /// window and the last `windows` complete windows of 5 s before `now`.
+    /// Returns the numbers of requests and of slow requests as in [`RecentRequests::last_minute`],
+    /// for the current window and the last `windows` complete windows of 5 s before `now`.
     pub fn last_windows(&self, windows: u64, now: Instant) -> LastMinute {
         self.merge_windows(windows, now, RequestStatsWindow::merge_counts)
     }
@@ -94,8 +95,8 @@ impl RecentRequests {
         }
     }
 
-    /// The clients with the largest shares of the requests that ended in the last minute and of the
-    /// open streams, the largest first.
+    /// Returns the clients with the largest shares of the requests that ended in the last minute
+    /// and of the open streams, the largest first.
     pub fn clients(&self, streams: &ExchangeRegistry, now: Instant) -> Vec<ClientSummary> {
         let first_index = self.window_index(now).saturating_sub(WINDOWS_PER_MINUTE);
         let mut counts = ClientCounts::default();
@@ -104,24 +105,26 @@ impl RecentRequests {
         rank_clients(counts.summaries().collect())
     }
 
-    /// Counts and latencies of the last hour before `now`.
+    /// Returns the counts and latencies of requests in the last hour before `now`.
     pub fn history(&self, now: Instant) -> History {
         let state = lock(&self.state);
         let elapsed = now.saturating_duration_since(self.epoch);
         state.history.to_document(&state.windows, self.window_index(now), elapsed)
     }
 
-    /// Logs the end of a wave of refused requests, if it has ended. Must be called every few seconds.
+    /// Logs the end of a period in which requests were refused, if no request was refused for ten
+    /// seconds. Must be called every few seconds.
     pub fn log_end_of_refusals(&self, now: Instant) {
         lock(&self.state).refusal_log.end_wave(now);
     }
 
-    /// Totals of all requests since the start of the gateway.
+    /// Returns the numbers of requests and output tokens since the start of the gateway.
     pub fn totals(&self) -> RequestTotals {
         lock(&self.state).totals
     }
 
-    /// The last requests and the last slow requests in one list without duplicates, newest first.
+    /// Returns the last requests and the last slow requests in one list without duplicates, newest
+    /// first.
     pub fn ended(&self) -> Vec<Arc<FinishedRequest>> {
         let state = lock(&self.state);
         let listed = state.last_requests.iter().chain(&state.slow_requests).cloned();
@@ -132,7 +135,7 @@ impl RecentRequests {
         requests
     }
 
-    /// Calls `visit` with each window whose index is at least `first_index`.
+    /// Calls `visit` with each time window whose index is at least `first_index`.
     fn for_each_window(&self, first_index: u64, visit: impl FnMut(&RequestStatsWindow)) {
         let state = lock(&self.state);
         state.windows.iter().filter(|window| window.index >= first_index).for_each(visit);

@@ -41,15 +41,16 @@ pub struct FileRecordCounts {
 }
 
 impl FileRecordCounts {
-    /// The name of each result, with its count.
+    /// Returns the number of records for each result: first the name of the result, then the
+    /// number.
     pub const fn by_result(&self) -> [(&'static str, u64); 2] {
         [("written", self.written), ("dropped", self.dropped)]
     }
 }
 
 impl RotatingFileCounters {
-    /// The counts of the records for the file. `unwritten`: number of records that the owner of the file
-    /// dropped.
+    /// Returns the numbers of records that were written to the file and that were dropped.
+    /// `unwritten`: number of records that the owner of the file dropped.
     pub(super) fn record_counts(&self, unwritten: u64) -> FileRecordCounts {
         let [written, failed] =
             [&self.written, &self.failed].map(|count| count.load(Ordering::Relaxed));
@@ -154,7 +155,7 @@ mod tests {
     use tokenweir_net::testing::TempFolder;
 
     #[test]
-    fn full_file_is_rotated_and_both_files_stay_within_the_limit() {
+    fn a_full_file_is_rotated_and_both_files_stay_within_the_size_limit() {
         let folder = TempFolder::new("rotating-rotation");
         let path = folder.path().join("capture.jsonl");
         let mut file = RotatingFile::open(&path, 50, Arc::default()).unwrap();
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn existing_file_is_appended_to_and_counts_towards_the_limit() {
+    fn lines_are_appended_to_an_existing_file_and_its_length_counts_towards_the_size_limit() {
         let folder = TempFolder::new("rotating-append");
         let path = folder.write("capture.jsonl", "before\n");
         let mut file = RotatingFile::open(&path, 14, Arc::default()).unwrap();
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_above_the_limit_is_dropped_and_later_lines_are_written() {
+    fn a_line_longer_than_the_size_limit_of_the_file_is_dropped_and_later_lines_are_written() {
         let folder = TempFolder::new("rotating-long-line");
         let path = folder.path().join("capture.jsonl");
         let mut file = RotatingFile::open(&path, 8, Arc::default()).unwrap();
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn full_disk_drops_lines_and_counts_them() {
+    fn lines_that_a_full_disk_does_not_accept_are_dropped_and_counted() {
         let full_device = OpenOptions::new().append(true).open("/dev/full").unwrap();
         let path = PathBuf::from("/dev/full");
         let mut file = RotatingFile {
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn non_regular_file_is_rejected() {
+    fn a_log_file_path_that_is_no_regular_file_is_rejected() {
         let error = RotatingFile::open(Path::new("/dev/null"), 1, Arc::default()).err().unwrap();
         assert_eq!(error.to_string(), "not a regular file; configure the path of a file");
         assert!(

@@ -30,7 +30,8 @@ pub struct StatusSnapshot {
     pub state: GatewayState,
     /// Why the state is not `Ready`.
     pub state_reasons: Vec<String>,
-    /// The harm to clients in the last minute, from which the state follows.
+    /// The shares of requests that failed, were refused, had a 4xx status or were slow in the last
+    /// minute. `state` depends on them.
     pub harm: Harm,
     /// The clients that cause the most work, the largest share first.
     pub clients: Vec<ClientSummary>,
@@ -58,7 +59,7 @@ pub struct StatusSnapshot {
     /// The latest diagnosis: the verdicts about the backends and the gateway.
     #[serde(skip)]
     pub diagnosis: Arc<Diagnosis>,
-    /// The messages to each webhook. Empty: none is configured.
+    /// The state of the messages to each webhook. Empty: no webhook is configured.
     pub webhooks: Vec<WebhookStatus>,
     /// Memory of the candidate sampler, in bytes. In a large pool the sampler selects a few candidates
     /// for each request, and the policy chooses among them.
@@ -67,8 +68,8 @@ pub struct StatusSnapshot {
     /// Memory of the index that relates prompt texts to the blocks of KV events, in bytes.
     #[serde(skip)]
     pub kv_index_bytes: usize,
-    /// Number of requests by whether the gateway learned from KV events which block holds which part of
-    /// the prompt of the request.
+    /// Numbers of requests for which the gateway could, and could not, derive from KV events which
+    /// KV cache block holds which part of the prompt.
     #[serde(skip)]
     pub kv_learning: LearningCounts,
     /// Models that are label values of metrics.
@@ -171,7 +172,7 @@ pub struct ModelQueueStatus {
 pub struct BackendStatusSnapshot {
     /// Name of the backend.
     pub backend: String,
-    /// The facts that the document of `GET /streams` has too.
+    /// The fields about the backend that `/status` and `GET /streams` have in common.
     #[serde(flatten)]
     pub facts: BackendFacts,
     /// Number of ejections by the circuit breaker.
@@ -181,7 +182,7 @@ pub struct BackendStatusSnapshot {
     pub role: Option<&'static str>,
     /// The data-parallel ranks that are targets of routing. Empty: the backend chooses the rank itself.
     pub ranks: Vec<RankStatus>,
-    /// How often the gateway woke the engine, and how often it put the engine to sleep.
+    /// How often the gateway woke the engine, and how often it put the engine into sleep mode.
     #[serde(skip)]
     pub sleep_counts: [u64; 2],
     /// Number of stalls of the backend's streams since the start of the gateway.
@@ -263,8 +264,8 @@ pub struct BackendMetricAvailability {
 // === impl StatusSnapshot, BackendStatusSnapshot ===
 
 impl StatusSnapshot {
-    /// The backends that are configured or discovered now, without removed backends that still
-    /// serve requests.
+    /// Returns the backends that are configured or discovered now, without removed backends that
+    /// still serve requests.
     pub(super) fn registered_backends(&self) -> impl Iterator<Item = &BackendStatusSnapshot> {
         self.backends.iter().filter(|backend| backend.is_registered())
     }
@@ -280,19 +281,22 @@ impl BackendStatusSnapshot {
 // === impl ConnectionStatusSnapshot, ConfigReloadStatus ===
 
 impl ConnectionStatusSnapshot {
-    /// The number of refused connections by reason. A failed TLS handshake has the reason `tls`.
+    /// Returns the number of refused connections by reason. A failed TLS handshake has the reason
+    /// `tls`.
     pub const fn refusals(&self) -> [(&'static str, u64); 3] {
         [("full", self.full), ("client_full", self.client_full), ("tls", self.failed_handshakes)]
     }
 }
 
 impl ConfigReloadStatus {
-    /// The name of each result, with its count.
+    /// Returns the number of reloads for each result: first the name of the result, then the
+    /// number.
     pub const fn by_result(&self) -> [(&'static str, u64); 2] {
         [("ok", self.ok), ("failed", self.failed)]
     }
 
-    /// The status after the load of the configuration at the start. `now` is the time of that load.
+    /// Returns the status after the load of the configuration at the start of the gateway. `now` is
+    /// the time of that load.
     pub fn initial(now: SystemTime) -> Self {
         Self { last_successful: true, last_success_seconds: unix_seconds(now), ..Self::default() }
     }

@@ -1,4 +1,4 @@
-//! Passes the events of the diagnosis to the senders of all webhooks.
+//! Passes the begun and ended verdicts of the diagnosis to the senders of all webhooks.
 
 use super::sender::{WebhookSender, WebhookStatus};
 use super::settings::{WebhookEndpoint, WebhookSettings};
@@ -17,7 +17,7 @@ pub struct WebhookNotifier {
     running: Mutex<RunningSenders>,
 }
 
-/// The senders of the active configuration.
+/// The webhook senders of the active configuration.
 #[derive(Default)]
 struct RunningSenders {
     /// Each sender with its task. The task ends when its `SupervisedTask` is dropped.
@@ -51,7 +51,8 @@ impl WebhookNotifier {
         *running = RunningSenders { senders, gateway, runbooks };
     }
 
-    /// Sends the verdict changes of a diagnosis to all webhooks. Does not wait.
+    /// Sends each verdict of a diagnosis that began, ended or became more severe to all webhooks.
+    /// Does not wait.
     pub fn update(&self, diagnosis: &Diagnosis, now: Instant, wall_time: SystemTime) {
         let running = lock(&self.running);
         if running.senders.is_empty() {
@@ -65,7 +66,7 @@ impl WebhookNotifier {
         }
     }
 
-    /// The state of the requests to each webhook.
+    /// Returns the state of the requests to each webhook.
     pub fn status(&self) -> Vec<WebhookStatus> {
         let running = lock(&self.running);
         running.senders.iter().map(|(sender, _)| sender.state().status).collect()

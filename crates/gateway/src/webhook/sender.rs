@@ -16,7 +16,7 @@ use tokenweir_protocol::limits::push_bounded;
 use tokenweir_protocol::mutex::lock;
 use tokio::sync::Notify;
 
-/// A webhook with its messages, and the results of the requests to it.
+/// Sends messages to one webhook: the queue of messages, and the results of earlier requests.
 pub(super) struct WebhookSender {
     pub(super) endpoint: WebhookEndpoint,
     retries: RetryTimes,
@@ -26,7 +26,7 @@ pub(super) struct WebhookSender {
     added: Notify,
 }
 
-/// The messages that wait to be sent, and the results of earlier messages.
+/// The messages that wait to be sent to a webhook, and the results of earlier messages.
 #[derive(Debug, Clone, Default)]
 pub(super) struct SenderState {
     waiting: VecDeque<Bytes>,
@@ -36,7 +36,7 @@ pub(super) struct SenderState {
 /// The state of the requests to one webhook.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct WebhookStatus {
-    /// Host and port of the URL. The path can be a secret.
+    /// Host and port of the URL of the webhook. The path is left out, because it can be a secret.
     pub webhook: String,
     /// Number of messages that the webhook accepted.
     pub ok: u64,
@@ -49,13 +49,15 @@ pub struct WebhookStatus {
 
 /// Maximum number of messages that wait for one webhook. A further message displaces the oldest one.
 const MAX_WAITING: usize = 100;
-/// Timeout of one request.
+/// Timeout of one request to a webhook.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum length of a response body that is read, so that the connection can be reused.
+/// Maximum length of a response body of a webhook, in bytes. The body is read only so that the
+/// connection can be reused.
 const MAX_RESPONSE_BYTES: usize = 64 << 10;
 
 impl WebhookSender {
-    /// A sender. `state`: the messages and results of the sender with the previous settings.
+    /// Creates the sender of one webhook. `state`: the messages and results of the sender with the
+    /// previous settings.
     pub(super) fn new(
         endpoint: WebhookEndpoint,
         retries: RetryTimes,
@@ -68,12 +70,12 @@ impl WebhookSender {
         Self { endpoint, retries, client, idle, state, added }
     }
 
-    /// The messages that wait to be sent, and the results of earlier messages.
+    /// Returns the messages that wait to be sent, and the results of earlier messages.
     pub(super) fn state(&self) -> SenderState {
         lock(&self.state).clone()
     }
 
-    /// Adds a message. Does not wait.
+    /// Adds a message to the queue of the webhook. Does not wait.
     pub(super) fn push(&self, message: Bytes) {
         let mut state = lock(&self.state);
         let replaced = push_bounded(&mut state.waiting, message, MAX_WAITING);
@@ -82,7 +84,7 @@ impl WebhookSender {
         self.added.notify_one();
     }
 
-    /// Sends the messages until the future is dropped.
+    /// Sends the queued messages to the webhook until the future is dropped.
     pub(super) async fn run(self: Arc<Self>) {
         loop {
             let next = lock(&self.state).waiting.pop_front();
@@ -93,7 +95,7 @@ impl WebhookSender {
         }
     }
 
-    /// Sends a message until it is accepted, in at most `max_requests` tries.
+    /// Sends a message until the webhook accepts it, in at most `max_requests` tries.
     async fn deliver(&self, message: Bytes) {
         let RetryTimes { max_requests, first_pause } = self.retries;
         let mut pause = first_pause;
@@ -132,9 +134,9 @@ impl WebhookSender {
         if status.is_success() { Ok(()) } else { Err(format!("it responded with status {status}")) }
     }
 
-    /// Notes the result of a request. Counts the message as accepted, or after its last request as
-    /// failed. Logs the first of several consecutive failures, and the first success after a
-    /// failure.
+    /// Stores the result of a request. Counts its message as accepted, or after the last request
+    /// for it as failed. Logs the first of several consecutive failures, and the first success
+    /// after a failure.
     fn record(&self, result: Result<(), String>, is_last: bool) {
         let error = result.err();
         let mut state = lock(&self.state);

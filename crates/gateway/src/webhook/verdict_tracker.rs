@@ -1,4 +1,5 @@
-//! Follows verdicts from their start to their end. It does no I/O.
+//! Follows the verdicts of the diagnosis from their start to their end, and decides which webhook
+//! messages they cause. Does no I/O.
 
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -6,7 +7,7 @@ use std::fmt::Write;
 use std::time::{Duration, Instant, SystemTime};
 use tokenweir_diagnose::{Diagnosis, Verdict, VerdictSeverity};
 
-/// The current verdicts, each by the name of its rule and of its backend.
+/// The verdicts that hold now or held recently, each by the name of its rule and of its backend.
 #[derive(Debug, Default)]
 pub(super) struct VerdictTracker(BTreeMap<(String, String), TrackedVerdict>);
 
@@ -15,20 +16,21 @@ struct TrackedVerdict {
     verdict: Verdict,
     began_at: (Instant, SystemTime),
     last_found: Instant,
-    /// The severity of the last message. `None`: the start was not reported.
+    /// Severity of the verdict in the last webhook message about it. `None`: no message was sent
+    /// yet.
     reported: Option<VerdictSeverity>,
 }
 
-/// The start or the end of a verdict.
+/// The start or the end of a verdict, or a rise of its severity, for a webhook message.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct VerdictEvent {
     pub(super) verdict: Verdict,
     pub(super) began_at: SystemTime,
-    /// When the verdict ended. `None`: the verdict begins, or its severity has risen.
+    /// When the verdict ended. `None`: the verdict has begun, or its severity has risen.
     pub(super) ended_at: Option<SystemTime>,
 }
 
-/// The JSON of an event.
+/// The JSON body of a webhook message about one verdict event.
 #[derive(Serialize)]
 struct Message<'a> {
     text: String,
@@ -41,10 +43,10 @@ struct Message<'a> {
     verdict: &'a Verdict,
 }
 
-/// Time for which a verdict must hold before its start is reported, so that a condition that fluctuates
-/// sends few messages.
+/// Time for which a verdict must hold before a message reports its start, so that a condition that
+/// fluctuates causes few messages.
 pub const BEGINS_AFTER: Duration = Duration::from_mins(1);
-/// Time without the verdict after which its end is reported.
+/// Time without the verdict after which a message reports its end.
 pub const ENDS_AFTER: Duration = Duration::from_mins(2);
 /// Maximum number of verdicts that are followed at a time. The diagnosis sorts verdicts by severity, so
 /// the verdicts beyond this number are the least severe.
@@ -53,8 +55,8 @@ const MAX_VERDICTS: usize = 200;
 const MAX_TEXT_BYTES: usize = 2_000;
 
 impl VerdictTracker {
-    /// Updates the verdicts with a diagnosis. Returns an event for each verdict that began, ended
-    /// or became more severe.
+    /// Updates the followed verdicts with a diagnosis. Returns an event for each verdict that
+    /// began, ended or became more severe.
     pub(super) fn update(
         &mut self,
         diagnosis: &Diagnosis,
@@ -82,7 +84,7 @@ impl VerdictTracker {
 }
 
 impl TrackedVerdict {
-    /// The event that is due at `now`, and whether the verdict is over.
+    /// Returns the event to report at `now`, and whether the verdict is no longer to be followed.
     fn advance(&mut self, now: Instant, wall_time: SystemTime) -> (Option<VerdictEvent>, bool) {
         let since = |at| now.saturating_duration_since(at);
         let is_found = self.last_found == now;
@@ -107,7 +109,8 @@ impl TrackedVerdict {
 }
 
 impl VerdictEvent {
-    /// The event as the JSON body of a request to a webhook. `runbooks`: URL of the page of runbooks.
+    /// Returns the event as the JSON body of a request to a webhook. `runbooks`: URL of the page of
+    /// runbooks.
     pub(super) fn to_json(&self, gateway: &str, runbooks: &str) -> serde_json::Result<Vec<u8>> {
         let time = |time| humantime::format_rfc3339_seconds(time).to_string();
         serde_json::to_vec(&Message {
@@ -121,7 +124,7 @@ impl VerdictEvent {
         })
     }
 
-    /// The event as a text for people.
+    /// Returns the event as a text for chat programs.
     fn text(&self, gateway: &str) -> String {
         let Verdict { verdict: name, severity, meaning, cause, remedy, .. } = &self.verdict;
         let (severity, subject) = (severity.as_str(), self.verdict.subject());
@@ -147,7 +150,7 @@ mod tests {
     use std::time::UNIX_EPOCH;
     use tokenweir_protocol::clock;
 
-    /// A tracker that gets a diagnosis every 5 s.
+    /// A verdict tracker that gets a diagnosis every 5 s.
     struct Evaluations {
         tracker: VerdictTracker,
         start: Instant,
@@ -159,7 +162,7 @@ mod tests {
             Self { tracker: VerdictTracker::default(), start: clock::now(), seconds: 0 }
         }
 
-        /// Evaluates this diagnosis every 5 s for `time`. Returns the events.
+        /// Passes this diagnosis to the tracker every 5 s for `time`. Returns the events.
         fn during(&mut self, time: Duration, diagnosis: &Diagnosis) -> Vec<VerdictEvent> {
             let mut events = Vec::new();
             for _ in 0..time.as_secs() / 5 {
@@ -187,7 +190,7 @@ mod tests {
     const STEP: Duration = Duration::from_secs(5);
 
     #[test]
-    fn begin_and_end_of_a_verdict_are_events_and_a_short_gap_is_none() {
+    fn webhooks_get_the_begin_and_the_end_of_a_verdict_and_nothing_for_a_short_gap() {
         let mut evaluations = Evaluations::new();
         let holds = with_verdict(VerdictSeverity::Warning);
         assert_eq!(evaluations.during(BEGINS_AFTER, &holds), []);
@@ -205,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_and_a_harmless_verdict_are_no_events_and_a_higher_severity_is_one() {
+    fn webhooks_get_no_short_or_harmless_verdict_and_get_a_rise_of_the_severity() {
         let mut evaluations = Evaluations::new();
         let long = 10 * BEGINS_AFTER;
         assert_eq!(evaluations.during(long, &with_verdict(VerdictSeverity::Info)), []);
@@ -222,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_has_the_verdict_its_times_a_link_and_a_text() {
+    fn a_webhook_message_has_the_verdict_its_times_a_runbook_link_and_a_text() {
         let mut evaluations = Evaluations::new();
         let holds = with_verdict(VerdictSeverity::Critical);
         let begin = evaluations.during(BEGINS_AFTER + STEP, &holds).remove(0);
@@ -253,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_verdicts_is_bounded() {
+    fn the_number_of_verdicts_that_webhook_messages_report_at_once_is_bounded() {
         let mut evaluations = Evaluations::new();
         let verdict = |number: usize| Verdict {
             backend: format!("gpu-{number}"),

@@ -26,7 +26,7 @@ macro_rules! member {
 }
 pub(in crate::telemetry) use member;
 
-/// As `member`, but `None` writes nothing.
+/// Like `member`, for an optional value. Writes nothing if the value is `None`.
 macro_rules! known {
     ($json:ident, $name:literal, $value:expr) => {
         if let Some(value) = $value {

@@ -11,7 +11,8 @@ pub(super) struct AccessLogPhaseTimes {
     queue_ms: Option<f64>,
     prefill_ms: Option<f64>,
     unexplained_ms: Option<f64>,
-    /// Whether at least one of these times is an estimate of the gateway and no report of the engine.
+    /// Whether at least one of these times is an estimate of the gateway and not a value that the
+    /// engine reported.
     estimated: bool,
 }
 

@@ -7,7 +7,8 @@ use std::fmt;
 use tokenweir_protocol::trace_context::TraceContext;
 use tokenweir_request::record::{RequestIdentity, RequestRecord};
 
-/// Writes the first members of the JSON form of a line.
+/// Writes the fields that the start line and the end line of a request have in common, as members
+/// of the JSON object of the line.
 pub(super) fn write_json(json: &mut JsonObject<'_>, record: &RequestRecord) {
     let (options, caller) = (&record.options, record.caller.as_ref());
     let RequestIdentity { user, session, conversation } = &options.identity;
@@ -33,8 +34,8 @@ pub(super) fn write_json(json: &mut JsonObject<'_>, record: &RequestRecord) {
     member!(json, "bytes_in", record.bytes_in);
 }
 
-/// Writes the first fields of the text form of a line. `state` is the outcome of the request, or
-/// `start` in the line at the start of the request.
+/// Writes the first fields of the text form of an access log line. `state` is the outcome of the
+/// request, or `start` in the line at the start of the request.
 pub(super) fn write_head(
     f: &mut fmt::Formatter<'_>,
     record: &RequestRecord,
@@ -49,14 +50,15 @@ pub(super) fn write_head(
     write_field(f, "key", caller.map(|principal| &*principal.key))
 }
 
-/// Writes the session and the user in the text form of a line.
+/// Writes the session and the user of a request in the text form of an access log line.
 pub(super) fn write_session(f: &mut fmt::Formatter<'_>, record: &RequestRecord) -> fmt::Result {
     let RequestIdentity { user, session, .. } = &record.options.identity;
     write_field(f, "session", session.as_deref())?;
     write_field(f, "user", user.as_deref())
 }
 
-/// Writes the last fields of the text form of a line.
+/// Writes the IDs of the request and of its trace, which are the last fields of the text form of an
+/// access log line.
 pub(super) fn write_ids(f: &mut fmt::Formatter<'_>, record: &RequestRecord) -> fmt::Result {
     write_field(f, "id", Some(record.request_id.as_str()))?;
     write_field(f, "trace", record.trace.as_ref().map(TraceContext::id_text))

@@ -10,7 +10,8 @@ use tokenweir_request::record::RequestRecord;
 /// The access log line at the start of a request.
 pub(super) struct StartLine<'a>(pub(super) &'a RequestRecord);
 
-/// The value of the field `event`, which the line at the end of a request does not have.
+/// The value of the JSON field `event` in the line at the start of a request. The line at the end
+/// of a request has no field `event`.
 const START_EVENT: &str = "start";
 
 impl LogLine for StartLine<'_> {

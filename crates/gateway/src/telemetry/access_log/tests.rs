@@ -6,7 +6,7 @@ use tokenweir_request::observe::Sink;
 use tokenweir_request::record::fixtures::{at, streamed};
 use tokenweir_request::record::{ClientIdentity, Stall, Termination};
 
-/// An access log, and the list to which it writes its lines.
+/// Creates an access log, and the list to which the log writes its lines.
 fn create_log(
     is_json: bool,
     per_second: Option<u32>,
@@ -18,14 +18,14 @@ fn create_log(
     (AccessLog::new(is_json, write, per_second, has_keys), lines)
 }
 
-/// The value of `omitted_lines` in a JSON line. 0 if the line lacks the field.
+/// Returns the value of `omitted_lines` in a JSON line. 0 if the line lacks the field.
 fn omitted_lines(line: &str) -> u64 {
     let line: serde_json::Value = serde_json::from_str(line).unwrap();
     line.get("omitted_lines").map_or(0, |count| count.as_u64().unwrap())
 }
 
 #[test]
-fn routine_requests_are_rate_limited_and_omissions_are_counted() {
+fn access_log_lines_of_routine_requests_are_rate_limited_and_omitted_lines_are_counted() {
     let (log, lines) = create_log(true, Some(10), false);
     let mut record = streamed();
     let epoch = record.timings.accepted;
@@ -45,7 +45,7 @@ fn routine_requests_are_rate_limited_and_omissions_are_counted() {
 }
 
 #[test]
-fn the_line_at_the_start_has_the_known_fields_and_its_own_rate_limit() {
+fn access_log_lines_at_the_start_of_requests_have_the_known_fields_and_their_own_rate_limit() {
     let mut record = streamed();
     record.options.max_tokens = Some(64);
     record.options.messages = Some(3);
@@ -75,7 +75,7 @@ fn the_line_at_the_start_has_the_known_fields_and_its_own_rate_limit() {
 }
 
 #[test]
-fn non_routine_requests_are_always_written() {
+fn access_log_lines_of_failed_slow_stalled_and_retried_requests_are_always_written() {
     let changes: [fn(&mut RequestRecord); 5] = [
         |record| record.outcome = Outcome::Cancelled,
         |record| record.outcome = Outcome::StreamError,
@@ -104,7 +104,7 @@ fn non_routine_requests_are_always_written() {
 }
 
 #[test]
-fn lines_of_a_tenant_are_never_omitted_and_those_without_one_cannot_fill_a_disk() {
+fn access_log_lines_of_a_tenant_are_always_written_and_lines_without_a_tenant_are_limited() {
     type Change = fn(&mut RequestRecord);
     let of_tenant: Change = |record| {
         let (tenant, key) = ("acme".into(), "main".into());
@@ -127,7 +127,7 @@ fn lines_of_a_tenant_are_never_omitted_and_those_without_one_cannot_fill_a_disk(
 }
 
 #[test]
-fn without_a_limit_every_request_is_written() {
+fn an_access_log_without_a_rate_limit_has_a_line_for_every_request() {
     let (log, lines) = create_log(false, None, false);
     (0..5_000).for_each(|_| log.finished(&[&streamed()]));
     assert_eq!(lines.lock().unwrap().len(), 5_000);

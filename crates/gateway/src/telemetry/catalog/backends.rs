@@ -218,20 +218,20 @@ const DECISION_REASON: MetricLabel =
 /// The label with the name of the diagnosis rule from which a verdict comes.
 const VERDICT: MetricLabel = MetricLabel::fixed("verdict", verdict_names);
 
-/// The names of all rules of the diagnosis.
+/// Returns the names of all diagnosis rules: the values of the label `verdict`.
 fn verdict_names() -> Vec<&'static str> {
     let fleet = FLEET_RULES.iter().map(|rule| rule.name);
     fleet.chain(RULES.iter().map(|rule| rule.name)).collect()
 }
 
-/// All values that [`attempt_result`] can return.
+/// Returns all values of the label `result` that [`attempt_result`] can return.
 fn attempt_results() -> Vec<&'static str> {
     [&["ok", "client_error", "error_status", "stale"][..], FailureKind::NAMES].concat()
 }
 
-/// The result of an attempt as a label value. For a failed attempt it is the kind of the failure. For other
-/// attempts it is `error_status` (the backend answered with 5xx), `client_error` (the backend answered with
-/// 4xx, which the client causes) or `ok`.
+/// Returns the result of an attempt as a label value. For a failed attempt it is the kind of the
+/// failure. For other attempts it is `error_status` (the backend answered with 5xx), `client_error`
+/// (the backend answered with 4xx, which the client causes) or `ok`.
 fn attempt_result(attempt: &Attempt) -> &'static str {
     match (attempt.failure, attempt.status) {
         (Some(failure), _) => failure,

@@ -5,7 +5,7 @@ use super::super::cpu_time::TelemetryPart;
 use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
 use crate::webhook::WebhookStatus;
 
-/// The version of the gateway.
+/// The label with the version of the gateway.
 const VERSION: MetricLabel = MetricLabel::variable(
     "version",
     |_| vec![env!("CARGO_PKG_VERSION").to_owned()],

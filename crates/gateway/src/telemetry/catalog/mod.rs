@@ -20,8 +20,8 @@ mod tenants;
 
 use super::metric::MetricDescriptor;
 
-/// All metrics of the gateway, in the order of the metrics reference. The metrics page lists the metrics in
-/// another order: by name.
+/// Returns the rows of all metrics of the gateway, in the order of the metrics reference. The
+/// metrics page lists the metrics in another order: by name.
 pub fn rows() -> impl Iterator<Item = &'static MetricDescriptor> {
     [
         streams::ROWS,

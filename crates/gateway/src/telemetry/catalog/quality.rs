@@ -5,7 +5,8 @@ use super::super::quality::{ModelQuality, QualitySampleCounts};
 use super::super::status::StatusSnapshot;
 use tokenweir_request::record::ModelLabel;
 
-/// The values of the label `window`, in the order of the two means in a field of [`ModelQuality`].
+/// The values of the label `window`: the means of [`ModelQuality`] over the recent and over the
+/// baseline window, in the order in which its fields have them.
 const WINDOWS: [&str; 2] = ["recent", "baseline"];
 const WINDOW: MetricLabel = MetricLabel::fixed("window", || WINDOWS.to_vec());
 

@@ -218,8 +218,9 @@ fn with_kv_events(status: &StatusSnapshot) -> impl Iterator<Item = (&str, CacheS
     status.backends.iter().filter_map(|backend| Some((&*backend.backend, backend.kv_events?)))
 }
 
-/// The shadow decisions of a request that have a finite regret: the predicted time that the choice of the
-/// shadow policy would have lost or saved. An infinite regret would make the sum of a metric infinite.
+/// Returns the shadow decisions of a request that have a finite regret. The regret is the predicted
+/// TTFT of the choice of the shadow policy minus that of the selected backend. An infinite regret
+/// would make the sum of a metric infinite.
 fn finite_shadows(record: &RequestRecord) -> impl Iterator<Item = &ShadowDecision> {
     let decisions = record.decision.iter().flat_map(|decision| &decision.shadow_decisions);
     decisions.filter(|shadow| shadow.regret.is_finite())

@@ -241,8 +241,9 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     ),
 ];
 
-/// A metric of the GenAI conventions that counts tokens of requests: a histogram with these bounds, or a counter
-/// if `bounds` is empty. `COUNT` is the index of the count in `RequestRecord::final_token_counts`.
+/// Builds the catalogue row of a metric of the GenAI conventions that counts tokens of requests: a
+/// histogram with these bounds, or a counter if `bounds` is empty. `COUNT` is the index of the
+/// token count in `RequestRecord::final_token_counts`.
 const fn tokens_of_conventions<const COUNT: usize>(
     name: &'static str,
     help: &'static str,

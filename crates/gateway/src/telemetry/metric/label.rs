@@ -13,20 +13,22 @@ pub struct MetricLabel {
     /// The name of the label in the Prometheus exposition format.
     pub name: &'static str,
     values: LabelValues,
-    /// Reads the value of a request from its record. `None`: the request has no value.
+    /// Reads the label value of a request from the record of the request. `None`: the request has
+    /// no value for this label.
     pub(super) read: LabelReader,
 }
 
 /// Reads the value of a label from the record of a request.
 type LabelReader = fn(&RequestRecord) -> Option<&str>;
 
-/// The values of a label.
+/// Where the values of a label come from.
 #[derive(Debug, Clone, Copy)]
 enum LabelValues {
     /// The label has exactly the values that the function returns. Each of these values has series
     /// before the first request.
     Fixed(fn() -> Vec<&'static str>),
-    /// The values of [`MetricLabel::counted`].
+    /// The label has a fixed set of values. The function returns each value with its count: see
+    /// [`MetricLabel::counted`].
     Counted(LabelCounts),
     /// The configuration, the backends or the requests determine the values.
     Variable {
@@ -52,8 +54,8 @@ pub struct KnownLabelValues {
     pub slos: Vec<String>,
 }
 
-/// Reads the values of a label from the state of the gateway, each with its count. The values are the
-/// same in every state.
+/// Reads the values of a label from the state of the gateway, each with its count. The function
+/// returns the same label values in every state.
 type LabelCounts = fn(&StatusSnapshot) -> Vec<(&'static str, u64)>;
 
 // === impl MetricLabel ===
@@ -97,19 +99,21 @@ impl MetricLabel {
     /// The values of [`MetricLabel::TOKEN_TYPE`].
     pub const TOKEN_TYPES: [&str; 4] = ["input", "output", "cached_input", "reasoning"];
 
-    /// A label with a fixed set of values, each of which has series before the first request.
+    /// Creates a label with a fixed set of values, each of which has series before the first
+    /// request.
     pub const fn fixed(name: &'static str, values: fn() -> Vec<&'static str>) -> Self {
         Self { name, values: LabelValues::Fixed(values), read: |_| None }
     }
 
-    /// A label with a fixed set of values. `counts` reads the values, each with its count, from the state of
-    /// the gateway.
+    /// Creates a label with a fixed set of values. `counts` reads the values, each with its count,
+    /// from the state of the gateway.
     pub const fn counted(name: &'static str, counts: LabelCounts) -> Self {
         Self { name, values: LabelValues::Counted(counts), read: |_| None }
     }
 
-    /// A label whose set of values is known only at run time: `seeds` returns the values that have
-    /// series before the first request, and `description` describes all values in Markdown.
+    /// Creates a label whose set of values is known only at run time: `seeds` returns the values
+    /// that have series before the first request, and `description` describes all values in
+    /// Markdown.
     pub const fn variable(
         name: &'static str,
         seeds: fn(&KnownLabelValues) -> Vec<String>,
@@ -118,13 +122,14 @@ impl MetricLabel {
         Self { name, values: LabelValues::Variable { seeds, description }, read: |_| None }
     }
 
-    /// The label with a function that reads its value from the record of a request. `None`: a request
-    /// without this value has no value of a metric with this label.
+    /// Adds a function that reads the value of the label from the record of a request. If the
+    /// function returns `None` for a request, a metric with this label gets no value from the
+    /// request.
     pub const fn of_request(self, read: LabelReader) -> Self {
         Self { read, ..self }
     }
 
-    /// The values that have series before the first request.
+    /// Returns the label values that have series before the first request.
     pub fn seeds(&self, known: &KnownLabelValues) -> Vec<String> {
         match self.values {
             LabelValues::Variable { seeds, .. } => seeds(known),
@@ -132,7 +137,7 @@ impl MetricLabel {
         }
     }
 
-    /// A description of all values, in Markdown.
+    /// Returns a description of all values of the label, in Markdown.
     pub fn description(&self) -> String {
         if let LabelValues::Variable { description, .. } = self.values {
             return description();
@@ -141,7 +146,7 @@ impl MetricLabel {
         quoted.collect::<Vec<_>>().join(" ")
     }
 
-    /// All values, if they are fixed. Otherwise empty.
+    /// Returns all values of a label with a fixed set of values. Empty for other labels.
     fn fixed_values(&self) -> Vec<&'static str> {
         match self.values {
             LabelValues::Fixed(values) => values(),
@@ -154,7 +159,8 @@ impl MetricLabel {
         }
     }
 
-    /// The values of a [`MetricLabel::counted`], each with its count. Empty for other labels.
+    /// Returns the values of a [`MetricLabel::counted`], each with its count. Empty for other
+    /// labels.
     pub(super) fn counts(&self, status: &StatusSnapshot) -> Vec<(&'static str, u64)> {
         if let LabelValues::Counted(counts) = self.values { counts(status) } else { Vec::new() }
     }

@@ -86,14 +86,15 @@ impl BucketOverrides {
         Ok(Self(merged.into_iter().map(to_bounds).collect()))
     }
 
-    /// The bucket bounds of a metric. Empty if the metric is not a histogram.
+    /// Returns the bucket bounds of a metric. Empty if the metric is not a histogram.
     pub fn bounds_for(&self, metric: &str) -> BucketBounds {
         let defaults = || BucketBounds::from_static(default_bounds(metric));
         self.0.get(metric).cloned().unwrap_or_else(defaults)
     }
 
-    /// The buckets of the histograms that the observer of a response fills while the response passes.
-    /// `has_exponential`: the observer also fills exponential buckets.
+    /// Returns the buckets of the histograms that the observer of a response fills while the
+    /// response passes through the gateway. `has_exponential`: the observer also fills exponential
+    /// buckets.
     pub fn scales(&self, has_exponential: bool) -> ResponseBuckets {
         ResponseBuckets {
             inter_chunk_latency: self.bounds_for(INTER_CHUNK_LATENCY_METRIC),
@@ -124,12 +125,12 @@ pub fn metrics(measure: LatencyMeasure) -> &'static [&'static str] {
     }
 }
 
-/// The names of all histograms in the catalogue.
+/// Returns the names of all histograms in the catalogue.
 pub fn histograms() -> impl Iterator<Item = &'static str> {
     catalog::rows().filter(|row| !row.kind.default_bounds().is_empty()).map(|row| row.name)
 }
 
-/// The default bounds of a histogram. Empty: there is no histogram with this name.
+/// Returns the default bucket bounds of a histogram. Empty: there is no histogram with this name.
 fn default_bounds(metric: &str) -> &'static [f64] {
     find_histogram(metric).map_or(&[], |row| row.kind.default_bounds())
 }

@@ -10,7 +10,7 @@ pub(super) struct Exemplar {
     pub(super) trace_id: u128,
     /// ID of the inference span of the request.
     pub(super) span_id: u64,
-    /// The value, in the unit of the metric.
+    /// The value of the request, in the unit of the metric.
     pub(super) value: f64,
     /// When the request ended, as the time since the Unix epoch.
     pub(super) ended_at: Duration,
@@ -19,8 +19,8 @@ pub(super) struct Exemplar {
 // === impl Exemplar ===
 
 impl Exemplar {
-    /// The exemplar of a finished request. Its value is 0 until a histogram sets the value. `None`: the
-    /// trace of the request is not sampled, so a trace viewer would not find the trace.
+    /// Creates the exemplar of a finished request. Its value is 0 until a histogram sets the value.
+    /// `None`: the trace of the request is not sampled, so a trace viewer would not find the trace.
     pub(super) fn from_record(record: &RequestRecord) -> Option<Self> {
         let trace = record.trace.as_ref().filter(|_| record.sample_reason.is_some())?;
         let started = record.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

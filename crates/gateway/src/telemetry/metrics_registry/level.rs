@@ -27,7 +27,7 @@ named_enum! {
     }
 }
 
-/// Which series one metric has at one level.
+/// Which series one metric has at one metrics level.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MetricDetail {
     /// The metric has no series.
@@ -82,7 +82,7 @@ const LATEST_CONVENTIONS_PREFIX: &str = "gen_ai_client_inference_";
 const REMOVED_FROM_CONVENTIONS: &str = "gen_ai_client_token_usage";
 
 impl MetricsLevel {
-    /// Which series a metric has at this level, with this version of the GenAI conventions.
+    /// Returns which series a metric has at this level, with this version of the GenAI conventions.
     pub fn detail(self, row: &MetricDescriptor, semconv: Semconv) -> MetricDetail {
         let is_excluded = match semconv {
             Semconv::V1_41 => row.name.starts_with(LATEST_CONVENTIONS_PREFIX),
@@ -113,7 +113,7 @@ mod tests {
     use crate::telemetry::catalog;
 
     #[test]
-    fn the_lists_of_levels_name_metrics_of_the_catalogue() {
+    fn the_metric_lists_of_the_metrics_levels_name_only_metrics_of_the_catalogue() {
         let lists = [MINIMAL, FULL_ONLY, WITH_BACKEND_AT_STANDARD, &[REMOVED_FROM_CONVENTIONS]];
         for name in lists.concat() {
             assert!(catalog::rows().any(|row| row.name == name), "no metric {name}");
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_higher_level_has_at_least_the_series_of_a_lower_one() {
+    fn a_higher_metrics_level_has_at_least_the_series_of_a_lower_level() {
         for row in catalog::rows() {
             for semconv in [Semconv::V1_41, Semconv::Latest] {
                 let details = MetricsLevel::ALL.map(|level| level.detail(row, semconv) as u8);

@@ -24,14 +24,14 @@ use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{ModelLabel, RequestRecord};
 use tokenweir_request::slo::Objective;
 
-/// The series of all metrics.
+/// The sink that holds the series of all metrics and renders the metrics page.
 pub struct Prometheus {
-    /// All metrics, sorted by name.
+    /// The series of each metric of the catalogue, sorted by the name of the metric.
     families: Vec<MetricFamily>,
     /// Positions in `families` of the metrics whose values come from the records of requests.
     record_families: Vec<usize>,
     objectives: Vec<Objective>,
-    /// Whether the metrics page is available with native histograms.
+    /// Whether the metrics page is also available in Protocol Buffers, with native histograms.
     pub(in crate::telemetry) offers_protobuf: bool,
     /// The models, tenants and backends that have series. Updated whenever the metrics page is read.
     label_state: Mutex<KnownLabelState>,
@@ -146,7 +146,8 @@ impl Prometheus {
         }
     }
 
-    /// Adds a value to a metric of [`MetricSource::Recorded`]: to the series with these label values.
+    /// Adds a value to the series of a metric with these label values. The metric must have the
+    /// source [`MetricSource::Recorded`].
     pub fn record(&self, metric: &str, labels: &[&str], value: f64) {
         let position = self.families.binary_search_by_key(&metric, |family| family.row.name);
         // A metric that the level omits is not in the list.

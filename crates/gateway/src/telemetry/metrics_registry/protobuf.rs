@@ -45,7 +45,7 @@ struct LabelMessage {
     value: String,
 }
 
-/// The messages `Gauge` and `Counter`.
+/// The Prometheus messages `Gauge` and `Counter`, which have the same fields.
 #[derive(Clone, Copy, PartialEq, Message)]
 struct NumberMessage {
     #[prost(double, optional, tag = "1")]
@@ -225,7 +225,8 @@ fn label_messages<'l>(labels: impl Iterator<Item = (&'static str, &'l str)>) -> 
     labels.map(label).collect()
 }
 
-/// For each count, the count minus the count before it. The first count is not changed.
+/// Returns the difference of each count to the count before it. The first count is returned
+/// unchanged.
 fn deltas(counts: &[u64]) -> Vec<i64> {
     let mut previous = 0;
     let delta = |count: &u64| {
@@ -244,8 +245,8 @@ mod tests {
     use tokenweir_request::observe::Sink;
     use tokenweir_request::record::fixtures::streamed;
 
-    /// The series of a message, named as in the text format, with their values. The value of a histogram is
-    /// the number of its recorded values.
+    /// Returns the series of a message, named as in the text format, with their values. The value
+    /// of a histogram is the number of its recorded values.
     fn samples(family: &FamilyMessage) -> Vec<(String, f64)> {
         let sample = |metric: &MetricMessage| {
             let labels: Vec<String> = metric
@@ -268,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn the_page_has_the_series_of_the_text_format_and_native_buckets_with_all_values() {
+    fn the_protobuf_metrics_page_has_the_series_of_the_text_page_and_complete_native_buckets() {
         let prometheus =
             Prometheus::new(&BucketOverrides::default(), Vec::new()).with_native_histograms();
         let record = streamed();

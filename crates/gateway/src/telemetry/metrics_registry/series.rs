@@ -22,7 +22,7 @@ pub(super) struct MetricFamily {
     pub(super) bucket_labels: Vec<String>,
     /// Indexes into the row's labels, sorted by label name, without `folded_label`.
     label_order: Box<[usize]>,
-    /// Index of the label that the series do not have: series that differ only in this label are
+    /// Index of the label that is left out: values that differ only in this label are added up in
     /// one series. `None`: the series have all labels of the row.
     folded_label: Option<usize>,
     /// Whether the values of the histogram are also counted in exponential buckets.
@@ -105,7 +105,7 @@ struct HistogramDetails {
 // === impl MetricFamily ===
 
 impl MetricFamily {
-    /// Creates a metric without series. The series have no label named `folded_label`.
+    /// Creates a metric without series. Its series will not have the label named `folded_label`.
     pub(super) fn new(
         row: &'static MetricDescriptor,
         bounds: BucketBounds,
@@ -140,12 +140,14 @@ impl MetricFamily {
         lock(&self.table).series.retain(|series| should_retain(&series.labels.values[index]));
     }
 
-    /// Returns a writer that adds values to the series. The writer takes the lock once for all its values.
+    /// Returns a writer that adds values to the series. The writer locks the series once for all
+    /// its values.
     pub(super) fn writer(&self) -> SeriesWriter<'_> {
         SeriesWriter { family: self, table: None }
     }
 
-    /// A copy of the labels and the accumulated value of each series, in the order of creation.
+    /// Returns a copy of the labels and the accumulated value of each series, in the order of
+    /// creation.
     pub(super) fn points(&self) -> Vec<(Arc<SeriesLabels>, SeriesPoint)> {
         let copy = |series: &Series| (series.labels.clone(), series.point.clone());
         let mut points: Vec<_> = lock(&self.table).series.iter().map(copy).collect();
@@ -153,8 +155,8 @@ impl MetricFamily {
         points
     }
 
-    /// Calls `emit` with every value of the metric: with the accumulated values, or with the values that are
-    /// read from `status`.
+    /// Calls `emit` with every value of the metric: the accumulated values of its series, or the
+    /// values that are read from `status`.
     pub(super) fn values(&self, status: &StatusSnapshot, emit: &mut dyn FnMut(FamilyValue<'_>)) {
         let has_current = self.row.read_current(status, &mut |labels, value| {
             emit(FamilyValue::Current(labels, value));
@@ -166,8 +168,8 @@ impl MetricFamily {
         }
     }
 
-    /// Names and values of the exported labels, sorted by name. `labels` has the label values in the
-    /// order of the row's labels.
+    /// Returns the names and values of the exported labels, sorted by name. `labels` has the label
+    /// values in the order of the row's labels.
     pub(super) fn sorted_labels<'l>(
         &self,
         labels: &[&'l str],
@@ -270,8 +272,9 @@ impl SeriesWriter<'_> {
     }
 }
 
-/// The hash of label values. The hash of each value is the seed of the hash of the next value. The values
-/// need not be copied into one text, and `["ab", "c"]` and `["a", "bc"]` have different hashes.
+/// Computes the hash of label values. The hash of each value is the seed of the hash of the next
+/// value. The values need not be copied into one text, and `["ab", "c"]` and `["a", "bc"]` have
+/// different hashes.
 fn hash_labels<'l>(labels: impl Iterator<Item = &'l str>) -> u64 {
     labels.fold(0, |hash, label| xxh3_64_with_seed(label.as_bytes(), hash))
 }
@@ -324,13 +327,13 @@ impl SeriesPoint {
         Self { counts: vec![0; buckets].into(), ..Self::default() }
     }
 
-    /// The latest exemplar of each bucket, with the index of the bucket. Buckets without an exemplar
-    /// have no entry.
+    /// Returns the latest exemplar of each bucket, with the index of the bucket. Buckets without an
+    /// exemplar have no entry.
     pub(super) fn exemplars(&self) -> &[(usize, Exemplar)] {
         self.details.as_ref().map_or(&[], |details| &details.exemplars)
     }
 
-    /// The recorded values in exponential buckets; empty if the metric has no such buckets.
+    /// Returns the recorded values in exponential buckets. Empty if the metric has no such buckets.
     pub(super) fn exponential(&self) -> ExponentialHistogram {
         self.details.as_ref().map(|details| details.exponential.clone()).unwrap_or_default()
     }

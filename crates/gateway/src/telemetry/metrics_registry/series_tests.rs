@@ -16,7 +16,7 @@ fn exemplar(value: f64) -> Exemplar {
     Exemplar { value, ..Exemplar::from_record(&streamed()).unwrap() }
 }
 
-/// Decodes an escaped label value.
+/// Decodes a label value that was escaped for the metrics page.
 fn unescape_label_value(text: &str) -> String {
     let mut characters = text.chars();
     let decode = || match characters.next()? {
@@ -28,7 +28,7 @@ fn unescape_label_value(text: &str) -> String {
 
 proptest! {
     #[test]
-    fn no_label_value_breaks_its_line(value in "[a\"\\\\\n\r\t\0{},=\u{7f}\u{85}\u{2028}é]{0,12}") {
+    fn escaped_label_values_stay_on_one_line(value in "[a\"\\\\\n\r\t\0{},=\u{7f}\u{85}\u{2028}é]{0,12}") {
         let family = family("tokenweir_queue_wait_seconds");
         let text = family.render_labels(&[&value]);
         prop_assert!(!text.contains('\n'));
@@ -38,14 +38,14 @@ proptest! {
 }
 
 #[test]
-fn labels_are_rendered_in_alphabetical_order() {
+fn labels_of_a_series_are_rendered_in_alphabetical_order() {
     let family = family("tokenweir_tokens_total");
     let text = family.render_labels(&["tiny", "input", "exact", "gold"]);
     assert_eq!(text, r#"gen_ai_request_model="tiny",source="exact",tier="gold",type="input""#);
 }
 
 #[test]
-fn label_values_with_equal_concatenation_are_different_series() {
+fn label_values_whose_concatenations_are_equal_belong_to_different_series() {
     let family = family("tokenweir_request_terminations_total");
     for labels in [["ab", "c"], ["a", "bc"], ["", "abc"]] {
         family.writer().record(&labels, 1.0, None);
@@ -56,7 +56,7 @@ fn label_values_with_equal_concatenation_are_different_series() {
 }
 
 #[test]
-fn each_bucket_retains_only_its_latest_exemplar() {
+fn each_histogram_bucket_retains_only_its_latest_exemplar() {
     let family = family("tokenweir_queue_wait_seconds");
     for round in 0..1_000 {
         for value in [0.05, 0.5, 5.0] {
@@ -73,7 +73,7 @@ fn each_bucket_retains_only_its_latest_exemplar() {
 }
 
 #[test]
-fn recorded_histogram_attaches_the_exemplar_to_the_largest_value() {
+fn the_exemplar_of_a_recorded_histogram_is_attached_to_its_largest_value() {
     let family = family("tokenweir_inter_chunk_latency_seconds");
     let mut gaps = OutputGapHistogram::with_bounds(&family.bounds, false);
     gaps.record_duration_n(Duration::from_millis(20), 15);
@@ -85,7 +85,7 @@ fn recorded_histogram_attaches_the_exemplar_to_the_largest_value() {
 }
 
 #[test]
-fn snapshot_lists_series_in_creation_order() {
+fn the_series_of_a_metric_are_listed_in_the_order_of_their_creation() {
     let family = family("tokenweir_queue_wait_seconds");
     let tiers: Vec<String> = (0..200).map(|number| number.to_string()).collect();
     for tier in tiers.iter().chain(&tiers) {

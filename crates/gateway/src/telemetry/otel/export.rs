@@ -123,7 +123,8 @@ pub(super) fn exporter(
     Ok(exporter?)
 }
 
-/// Retries with growing delays until [`RETRY_LIMIT`]. Each try has the timeout of the settings.
+/// Returns the policy of retries: with growing delays until [`RETRY_LIMIT`]. Each try has the
+/// timeout of the settings.
 fn retry_policy() -> RetryPolicy {
     RetryPolicy::recommended()
         .with_max_retries(usize::MAX)
@@ -173,7 +174,7 @@ impl TracingSettings {
 // === impl SpanCounts ===
 
 impl SpanCounts {
-    /// The name of each result, with its count.
+    /// Returns the number of spans for each result: first the name of the result, then the number.
     pub const fn by_result(&self) -> [(&'static str, u64); 4] {
         [
             ("queued", self.queued),
@@ -247,8 +248,8 @@ mod tests {
     use tokenweir_request::record::RequestRecord;
     use tokenweir_request::record::fixtures::streamed;
 
-    /// An exporter that waits for a message on the channel `gate` before each batch. Then it accepts
-    /// or rejects the batch. It does not wait if `gate` has no sender.
+    /// A test exporter that waits for a message on the channel `gate` before each batch. Then it
+    /// accepts or rejects the batch. It does not wait if `gate` has no sender.
     #[derive(Debug)]
     struct GatedExporter {
         gate: Mutex<Receiver<()>>,
@@ -266,7 +267,7 @@ mod tests {
         }
     }
 
-    /// An exporter that never waits.
+    /// Creates an exporter that never waits before it accepts or rejects a batch.
     fn ungated_exporter(should_accept: bool) -> GatedExporter {
         GatedExporter { gate: Mutex::new(channel().1), should_accept }
     }
@@ -284,7 +285,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn every_span_is_counted_by_its_result() {
+    async fn every_span_is_counted_by_its_export_result() {
         let no_trace = RequestRecord { trace: None, ..streamed() };
         let unsampled = RequestRecord { sample_reason: None, ..streamed() };
         let records = [streamed(), unsampled, no_trace];
@@ -293,7 +294,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn full_queue_drops_spans_without_blocking() {
+    async fn a_full_queue_of_the_span_export_drops_spans_and_does_not_block() {
         let (gate_sender, gate) = channel();
         let batch = SpanBatchSettings { queue: 2, size: 1, delay: Duration::from_mins(1) };
         let settings = TracingSettings { batch, ..TracingSettings::default() };
@@ -310,13 +311,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn start_without_endpoint_is_an_error() {
+    async fn the_span_export_fails_to_start_without_a_collector_endpoint() {
         let started = SpanSink::start(&TracingSettings::default());
         assert!(matches!(started, Err(SpanSinkStartError::TracingDisabled)));
     }
 
     #[test]
-    fn grpc_without_a_runtime_is_an_error() {
+    fn the_span_export_over_grpc_fails_to_start_outside_a_tokio_runtime() {
         let endpoint = Some("http://127.0.0.1:4317".to_owned());
         let started = SpanSink::start(&TracingSettings { endpoint, ..TracingSettings::default() });
         assert!(matches!(started, Err(SpanSinkStartError::NoRuntime)));
@@ -342,9 +343,9 @@ mod tests {
         let _ = stream.write_all(b"HTTP/1.1 503 Busy\r\ncontent-length: 0\r\n\r\n");
     }
 
-    /// Runs in real time, because the thread of the exporter uses real time.
+    /// This test runs in real time, because the thread of the exporter uses real time.
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn failing_collector_delays_shutdown_only_by_its_timeout() {
+    async fn a_failing_collector_delays_the_end_of_the_span_export_only_by_the_timeout() {
         for (failure, url) in [
             ("hangs", spawn_collector(std::mem::forget)),
             ("refuses", refusing_endpoint()),

@@ -1,14 +1,14 @@
-//! Why a collector does not take spans, as far as the error of the exporter shows it.
+//! Derives why a collector does not accept spans from the text of the error of the exporter.
 
 use opentelemetry_sdk::error::OTelSdkError;
 
-/// The collector accepts no more spans at present: 429, 503, `RESOURCE_EXHAUSTED`.
+/// The failure if the collector accepts no more spans at present: 429, 503, `RESOURCE_EXHAUSTED`.
 const THROTTLED: &str = "it takes no more spans at present";
-/// The collector does not answer within the timeout.
+/// The failure if the collector does not answer within the timeout.
 const SLOW: &str = "it answers too late";
-/// No connection to the collector, or no answer from it.
+/// The failure if there is no connection to the collector, or no answer from it.
 const UNREACHABLE: &str = "it cannot be reached";
-/// The collector refuses the request, for example because of a missing header.
+/// The failure if the collector refuses the request, for example because of a missing header.
 const REFUSED: &str = "it refuses the requests";
 
 /// Returns why an export failed, in words for the operator. The function searches the text of the error,
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_kind_of_a_failure_is_in_the_error_of_the_exporter() {
+    fn the_reason_of_a_failed_span_export_is_derived_from_the_text_of_the_sdk_error() {
         for (text, expected) in [
             ("HTTP export failed with status code: 429", THROTTLED),
             ("HTTP export failed with status code: 503", THROTTLED),

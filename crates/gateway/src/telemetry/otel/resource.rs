@@ -8,7 +8,7 @@ use std::fs;
 /// The name of the program in spans, and the default of the resource attribute `service.name`.
 pub(super) const PROGRAM_NAME: &str = "tokenweir";
 
-/// The resource: the service name, the version, the instance, and the attributes in
+/// Returns the resource: the service name, the version, the instance, and the attributes in
 /// `OTEL_RESOURCE_ATTRIBUTES`, which take precedence.
 pub(in crate::telemetry) fn resource(service_name: &str) -> Resource {
     let attributes = [
@@ -23,8 +23,9 @@ pub(in crate::telemetry) fn resource(service_name: &str) -> Resource {
         .build()
 }
 
-/// The instance: host name and process id. After a restart in the same pod, host name and process id are
-/// the same, so the time series of the gateway continue. Two gateways on one host have different process ids.
+/// Returns the resource attribute that identifies this gateway process: host name and process id.
+/// After a restart in the same pod, host name and process id are the same, so the time series of
+/// the gateway continue. Two gateways on one host have different process ids.
 fn instance_id() -> String {
     format!("{}:{}", host_name(), std::process::id())
 }
@@ -42,7 +43,7 @@ mod tests {
     use opentelemetry::Key;
 
     #[test]
-    fn the_resource_names_program_version_and_instance() {
+    fn the_opentelemetry_resource_of_spans_names_program_version_and_instance() {
         let resource = resource("edge");
         let value = |key| resource.get(&Key::from_static_str(key)).map(|value| value.to_string());
         assert_eq!(value("service.name").as_deref(), Some("edge"));

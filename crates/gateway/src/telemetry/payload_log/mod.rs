@@ -69,7 +69,7 @@ impl PayloadLog {
         Ok(Some((Self { queue, file_counters }, guard)))
     }
 
-    /// The counts of records since the start.
+    /// Returns the numbers of records that were written and dropped since the start.
     pub fn counts(&self) -> FileRecordCounts {
         self.file_counters.record_counts(self.queue.dropped())
     }

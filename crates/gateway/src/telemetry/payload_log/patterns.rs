@@ -105,7 +105,7 @@ const PATTERN_TABLE: PatternTable = &[
     ),
 ];
 
-/// The compiled patterns.
+/// The compiled redaction patterns.
 pub(super) static PATTERNS: LazyLock<Vec<RedactionPattern>> = LazyLock::new(|| {
     let pattern = |(kind, regex, matched_length): &(RedactionKind, &str, _)| {
         // A test verifies that every pattern compiles.
@@ -115,7 +115,7 @@ pub(super) static PATTERNS: LazyLock<Vec<RedactionPattern>> = LazyLock::new(|| {
     PATTERN_TABLE.iter().filter_map(pattern).collect()
 });
 
-/// Accepts every match: its whole text is private data.
+/// Accepts every match as private data, with its whole text.
 #[expect(clippy::unnecessary_wraps, reason = "all functions of the table have one type")]
 fn match_everything(candidate: &PatternMatch<'_>) -> Option<usize> {
     Some(candidate.text.len())
@@ -136,9 +136,9 @@ fn match_phone(candidate: &PatternMatch<'_>) -> Option<usize> {
     longest_valid_prefix(candidate, 9..=15, |_| true)
 }
 
-/// The length in bytes of the longest prefix of the match that ends with a digit, is not followed by a
-/// digit and satisfies `is_valid`. The number of its digits must be in the range `counts`. `None`: there is
-/// no such prefix.
+/// Returns the length in bytes of the longest prefix of the match that ends with a digit, is not
+/// followed by a digit and satisfies `is_valid`. The number of its digits must be in the range
+/// `counts`. `None`: there is no such prefix.
 fn longest_valid_prefix(
     candidate: &PatternMatch<'_>,
     counts: RangeInclusive<usize>,
@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_pattern_of_the_table_compiles() {
+    fn every_redaction_pattern_compiles() {
         assert_eq!(PATTERNS.len(), PATTERN_TABLE.len());
     }
 }

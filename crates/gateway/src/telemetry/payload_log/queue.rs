@@ -10,22 +10,24 @@ use tokenweir_protocol::clock;
 use tokenweir_request::batch_queue::BatchQueue;
 use tokio::sync::watch;
 
-/// Queues the texts of requests for a thread of its own. Texts that do not fit into the queue are dropped and
-/// counted.
+/// Queues the prompts and responses of requests for a thread that handles them. Requests that do
+/// not fit into the queue are dropped and counted.
 pub(in crate::telemetry) struct PayloadQueue<T> {
     jobs: Arc<BatchQueue<T>>,
     dropped: Arc<AtomicU64>,
 }
 
-/// Guard of the thread. Dropping the guard waits until the thread has handled the remaining texts. Texts that
-/// the thread has not begun to handle within 1 s are dropped.
+/// Guard of the thread that handles the queued prompts and responses. Dropping the guard waits
+/// until the thread has handled the remaining requests. Requests that the thread has not begun to
+/// handle within 1 s are dropped.
 pub struct PayloadQueueGuard {
-    /// Sends the deadline of the shutdown to the thread.
+    /// Passes to the thread the instant from which it drops queued requests. `None` until the
+    /// shutdown.
     shutdown_deadline: watch::Sender<Option<Instant>>,
     _worker: BatchWorkerGuard,
 }
 
-/// Capacity of the queue, in requests.
+/// Capacity of the queue of prompts and responses, in requests.
 const MAX_QUEUED_REQUESTS: usize = 256;
 /// How long the first queued request waits for further requests before they are handled together.
 const BATCH_LINGER: Duration = Duration::from_millis(50);
@@ -36,9 +38,10 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 // === impl PayloadQueue ===
 
 impl<T: Send + 'static> PayloadQueue<T> {
-    /// Starts the thread, which passes the queued texts to `handle`, those of at most `batch_size` requests at
-    /// a time. If `handle` panics, they are dropped, and the panic is counted for `task`.
-    /// `shutdown_deadline` gets the instant from which texts are dropped.
+    /// Starts the thread. The thread passes the prompts and responses of at most `batch_size`
+    /// requests at a time to `handle`. If `handle` panics, the requests of this call are dropped,
+    /// and the panic is counted for `task`. `shutdown_deadline` gets the instant from which queued
+    /// requests are dropped.
     pub(in crate::telemetry) fn start(
         task: BackgroundTask,
         batch_size: usize,
@@ -59,29 +62,30 @@ impl<T: Send + 'static> PayloadQueue<T> {
         (queue, PayloadQueueGuard { shutdown_deadline, _worker: worker })
     }
 
-    /// A queue for the texts of `capacity` requests, which no thread takes.
+    /// Creates a queue for `capacity` requests, without a thread that handles them.
     pub(in crate::telemetry) fn without_thread(capacity: usize) -> Self {
         let jobs = Arc::new(BatchQueue::new(BATCH_LINGER, capacity));
         Self { jobs, dropped: Arc::default() }
     }
 
-    /// Queues the texts of a request.
+    /// Queues the prompt and the response of a request. If the queue is full, they are dropped and
+    /// counted.
     pub(in crate::telemetry) fn push(&self, job: T) {
         if self.jobs.push(job, 1).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Number of requests whose texts were dropped because the queue was full, because of the shutdown or
-    /// because of a panic.
+    /// Returns the number of requests that were dropped because the queue was full, because of the
+    /// shutdown or because of a panic.
     pub(in crate::telemetry) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 }
 
 impl Drop for PayloadQueueGuard {
-    /// Sets the deadline of the thread. The field `_worker` is dropped after this call, and its drop waits
-    /// until the thread has ended.
+    /// Sets the deadline after which the thread drops queued requests. The field `_worker` is
+    /// dropped after this call, and its drop waits until the thread has ended.
     fn drop(&mut self) {
         self.shutdown_deadline.send_replace(Some(clock::now() + SHUTDOWN_TIMEOUT));
     }

@@ -52,8 +52,9 @@ fn find_matches(text: &str, kinds: &[RedactionKind]) -> Vec<(RedactionKind, Rang
     patterns.flat_map(|pattern| find_pattern_matches(text, pattern)).collect()
 }
 
-/// All accepted matches of one pattern. After a rejected match the search continues at the second
-/// character of that match, because another match may start inside it.
+/// Finds all matches of one pattern that the pattern accepts as private data. After a rejected
+/// match the search continues at the second character of that match, because another match may
+/// start inside it.
 fn find_pattern_matches(
     text: &str,
     pattern: &RedactionPattern,
@@ -102,8 +103,8 @@ impl UnescapedText {
     }
 }
 
-/// Decodes the JSON escape at the start of `text`, even if its backslash is itself escaped once or several
-/// times. Returns the decoded character and the length of the escape in bytes.
+/// Decodes the JSON escape at the start of `text`. Its backslash may itself be escaped once or
+/// several times. Returns the decoded character and the length of the escape in bytes.
 fn decode_escape(text: &str) -> (char, usize) {
     let backslashes = text.bytes().take_while(|byte| *byte == b'\\').count();
     let escape_code = &text[backslashes..];

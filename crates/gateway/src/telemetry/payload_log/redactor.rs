@@ -8,7 +8,8 @@ use tokenweir_protocol::openai::TextExcerpt;
 use tokenweir_protocol::trace_context::TraceContext;
 use tokenweir_request::record::RequestRecord;
 
-/// The texts of one request in the queue of a worker thread. They are not redacted yet.
+/// The prompt and the response of one request in the queue of a worker thread. They are not
+/// redacted yet.
 pub(in crate::telemetry) struct PayloadJob {
     header: PayloadHeader,
     prompt: TextExcerpt,
@@ -16,7 +17,7 @@ pub(in crate::telemetry) struct PayloadJob {
     answer: TextExcerpt,
 }
 
-/// The fields of a line that identify the request to which the texts belong.
+/// The fields of a payload log line or a quality sample that identify the request.
 #[derive(Debug, Serialize)]
 struct PayloadHeader {
     ts: String,
@@ -39,12 +40,12 @@ pub(in crate::telemetry) struct RedactedPayload<'a> {
     prompt_cut: bool,
     /// Whether a part of the response is missing at its end.
     answer_cut: bool,
-    /// Number of passages that were replaced.
+    /// Number of passages that were replaced because they are private data.
     redacted: u64,
 }
 
 impl PayloadJob {
-    /// The texts of a finished request with this prompt.
+    /// Takes the response text from the record of a finished request, and `prompt` as its prompt.
     pub(in crate::telemetry) fn from_record(record: &RequestRecord, prompt: TextExcerpt) -> Self {
         let header = PayloadHeader {
             ts: humantime::format_rfc3339_millis(record.started).to_string(),
@@ -58,8 +59,8 @@ impl PayloadJob {
 }
 
 impl PayloadLogSettings {
-    /// Redacts and truncates the texts of one request. Quality monitoring uses these settings even if the
-    /// payload log is disabled.
+    /// Redacts and truncates the prompt and the response of one request. Quality monitoring uses
+    /// these settings even if the payload log is disabled.
     pub(in crate::telemetry) fn redact_texts<'a>(
         &self,
         job: &'a PayloadJob,
@@ -78,7 +79,7 @@ impl PayloadLogSettings {
 }
 
 impl RedactedPayload<'_> {
-    /// The name of the model.
+    /// Returns the name of the model of the request.
     pub(in crate::telemetry) fn model(&self) -> &str {
         &self.header.model
     }

@@ -26,8 +26,8 @@ pub struct PayloadLogSettings {
 pub(super) const REDACTION_MARGIN_BYTES: usize = 512;
 
 impl PayloadLogSettings {
-    /// Number of bytes of each prompt and each response that are retained until redaction:
-    /// `max_bytes` and a margin.
+    /// Returns the number of bytes of each prompt and each response that are retained until
+    /// redaction: `max_bytes` and a margin.
     pub fn excerpt_bytes(&self) -> usize {
         self.max_bytes + REDACTION_MARGIN_BYTES
     }

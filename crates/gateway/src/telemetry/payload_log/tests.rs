@@ -1,4 +1,5 @@
-//! Tests of the texts that are written to the file and of the texts that must not be written.
+//! Tests of the prompts and responses that are written to the payload log, and of private data that
+//! must not be written.
 
 use super::redact::redact;
 use super::redactor::truncate_text;
@@ -45,7 +46,7 @@ fn log_texts(
 }
 
 #[test]
-fn line_has_the_request_and_its_redacted_texts() {
+fn a_payload_log_line_has_the_ids_and_the_redacted_texts_of_the_request() {
     let prompt = r#"[{"role":"user","content":"I am bob@example.com\nCall +1 415 555 0123."}]"#;
     let (lines, counts) =
         log_texts(PayloadLogSettings::default(), &[(prompt, "Hello \u{1b}[1mBob")]);
@@ -61,7 +62,7 @@ fn line_has_the_request_and_its_redacted_texts() {
 }
 
 #[test]
-fn truncation_leaves_no_partial_secret() {
+fn a_truncated_text_in_the_payload_log_has_no_part_of_a_secret_at_its_end() {
     let secrets = ["roberta.longname@subdomain.example.com", "4111 1111 1111 1111"];
     let key = ["sk-", &"abcdefgh01234567".repeat(8)].concat();
     for secret in secrets.into_iter().chain([key.as_str()]) {
@@ -90,7 +91,7 @@ fn truncation_leaves_no_partial_secret() {
 }
 
 #[test]
-fn text_shortened_by_redaction_still_ends_before_the_margin() {
+fn a_text_that_redaction_shortens_has_no_part_of_a_secret_at_its_end() {
     // Each secret is longer than its placeholder, so redaction moves the end of the retained text
     // towards the start.
     let mail = format!("{}@example.com ", "m".repeat(100));
@@ -108,7 +109,7 @@ fn text_shortened_by_redaction_still_ends_before_the_margin() {
 }
 
 #[test]
-fn full_queue_drops_and_counts_only_records_that_are_logged() {
+fn a_full_queue_of_the_payload_log_drops_and_counts_only_requests_that_it_should_log() {
     let queue = PayloadQueue::without_thread(1);
     let log = PayloadLog { queue, file_counters: Arc::default() };
     let text_for = PayloadConsumers { log: true, quality: false };

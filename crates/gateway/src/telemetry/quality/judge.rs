@@ -73,8 +73,8 @@ impl QualityJudge {
         response.map(|response| response.score).filter(|score| (0.0..=1.0).contains(score))
     }
 
-    /// Posts a sample and reads the response. `None`: the request failed, the status is not 200, or
-    /// the body is too long or not valid.
+    /// Posts a sample to the judge server and reads the response. `None`: the request failed, the
+    /// status is not 200, or the body is too long or not valid.
     async fn post(&self, body: Vec<u8>) -> Option<JudgeResponse> {
         let request = Request::post(self.url.clone())
             .header(HOST, &self.host)

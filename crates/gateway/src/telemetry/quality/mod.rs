@@ -93,7 +93,7 @@ impl QualityMonitor {
         Ok(Some((Self { trends, queue: Some(queue), counters }, Some(guard))))
     }
 
-    /// A snapshot of the quality of responses and of the numbers of samples at `now`.
+    /// Returns the quality of responses by model and the numbers of samples at `now`.
     pub fn vitals(&self, now: Instant) -> QualitySnapshot {
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let QualitySampleCounters { done, judge_failed, file_counters } = &*self.counters;

@@ -33,13 +33,14 @@ pub struct ModelQuality {
     pub scores: [Option<f64>; 2],
 }
 
-/// The trends of one model.
+/// The trends of response length, model refusals and scores of one model.
 struct ModelTrends {
-    /// Output tokens per response.
+    /// Trend of the number of output tokens per response.
     tokens: MeanTrend,
-    /// 1 for a response in which the model declined, 0 for any other response.
+    /// Trend of the model refusals. A response in which the model declined counts as 1, any other
+    /// response as 0.
     refusals: MeanTrend,
-    /// Scores of the judge, 0 to 1.
+    /// Trend of the scores of the judge, 0 to 1.
     scores: MeanTrend,
 }
 
@@ -75,8 +76,8 @@ impl QualityTrends {
         self.update_model(model, |model| model.scores.add(score, now));
     }
 
-    /// A snapshot of all models at `now`. Removes the trends of models that had no response for
-    /// [`EVICTION_BASELINE_WINDOWS`] baseline windows.
+    /// Returns the quality of all models at `now`. Removes the trends of models that had no
+    /// response for [`EVICTION_BASELINE_WINDOWS`] baseline windows.
     pub(super) fn snapshot(&self, now: Instant) -> Vec<ModelQuality> {
         let mut models = lock(&self.models);
         let max_age = self.baseline_window.saturating_mul(EVICTION_BASELINE_WINDOWS);

@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicU64;
 use tokenweir_protocol::openai::{FinishReason, TextExcerpt};
 use tokenweir_request::record::RequestRecord;
 
-/// Number of samples by result.
+/// Number of quality samples by result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct QualitySampleCounts {
     /// Samples that were scored, or written to the file if no judge is configured.
@@ -22,13 +22,14 @@ pub struct QualitySampleCounts {
 }
 
 impl QualitySampleCounts {
-    /// The name of each result, with its count.
+    /// Returns the number of samples for each result: first the name of the result, then the
+    /// number.
     pub const fn by_result(&self) -> [(&'static str, u64); 3] {
         [("done", self.done), ("dropped", self.dropped), ("judge_failed", self.judge_failed)]
     }
 }
 
-/// The counters behind [`QualitySampleCounts`].
+/// The counters from which [`QualitySampleCounts`] is read.
 #[derive(Debug, Default)]
 pub(super) struct QualitySampleCounters {
     pub(super) done: AtomicU64,
@@ -36,7 +37,7 @@ pub(super) struct QualitySampleCounters {
     pub(super) file_counters: Arc<RotatingFileCounters>,
 }
 
-/// A sample in the queue of the worker thread.
+/// A quality sample in the queue of the worker thread.
 pub(super) struct QualityJob {
     pub(super) texts: PayloadJob,
     pub(super) metadata: ResponseMetadata,
@@ -52,7 +53,7 @@ pub(super) struct ResponseMetadata {
     pub(super) refused: bool,
 }
 
-/// A redacted sample. The judge and the file receive its fields as JSON, in this order.
+/// A redacted quality sample. The judge and the file receive its fields as JSON, in this order.
 #[derive(Debug, Serialize)]
 pub(super) struct QualitySample<'a> {
     #[serde(flatten)]

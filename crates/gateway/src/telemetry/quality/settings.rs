@@ -33,8 +33,8 @@ impl QualitySettings {
         self.window.saturating_mul(24)
     }
 
-    /// The share of requests whose prompts and responses are sampled, from 0 to 0.05. It is 0 if
-    /// quality monitoring is disabled or has neither a file nor a judge.
+    /// Returns the share of requests whose prompts and responses are sampled, from 0 to 0.05. It is
+    /// 0 if quality monitoring is disabled or has neither a file nor a judge.
     pub const fn share(&self) -> f64 {
         let has_destination = self.enabled && (self.file.is_some() || self.judge.is_some());
         if has_destination { self.sample } else { 0.0 }

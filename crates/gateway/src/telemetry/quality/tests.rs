@@ -1,4 +1,5 @@
-//! Tests of the samples that the judge and the file receive, of their counts and of the trends.
+//! Tests of the quality samples that the judge and the file receive, of the counts of samples and
+//! of the trends.
 
 use super::*;
 use serde_json::{Value, json};
@@ -23,7 +24,7 @@ fn excerpt(text: &str) -> TextExcerpt {
     excerpt
 }
 
-/// The record of a request whose texts are sampled.
+/// Returns the record of a request whose prompt and response are sampled.
 fn sampled(prompt: &str, answer: &str) -> RequestRecord {
     let mut record = streamed();
     record.prompt = Some(excerpt(prompt));
@@ -95,7 +96,7 @@ fn judge_response(body: &str) -> &'static str {
 }
 
 #[test]
-fn disabled_by_default_and_without_a_destination_no_text_is_sampled() {
+fn quality_monitoring_is_off_by_default_and_samples_no_text_without_a_file_or_a_judge() {
     let folder = TempFolder::new("quality-off");
     let file = folder.path().join("samples.jsonl");
     let settings = QualitySettings { file: Some(file.clone()), ..QualitySettings::default() };
@@ -108,7 +109,7 @@ fn disabled_by_default_and_without_a_destination_no_text_is_sampled() {
 }
 
 #[test]
-fn judge_receives_redacted_texts_and_its_score_is_written_and_reported() {
+fn the_quality_judge_receives_redacted_texts_and_its_score_is_written_to_the_file() {
     let (url, thread) = spawn_judge(vec![judge_response(r#"{"score":0.25,"why":"short"}"#)]);
     let settings = QualitySettings { judge: Some(url), ..QualitySettings::default() };
     let record = sampled("I am bob@example.com", "Your key is sk-abcdefgh01234567abcdefgh");
@@ -128,7 +129,7 @@ fn judge_receives_redacted_texts_and_its_score_is_written_and_reported() {
 }
 
 #[test]
-fn hanging_or_invalid_judge_costs_only_the_score() {
+fn a_quality_sample_without_a_valid_answer_of_the_judge_is_written_without_a_score() {
     let answers = [
         "",
         "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{",
@@ -159,7 +160,7 @@ fn hanging_or_invalid_judge_costs_only_the_score() {
 }
 
 #[test]
-fn unreachable_judge_is_counted() {
+fn quality_samples_that_an_unreachable_judge_does_not_score_are_counted() {
     let judge = Some("http://127.0.0.1:9/".to_owned());
     let settings = QualitySettings { judge, ..QualitySettings::default() };
     let (lines, snapshot) = process_records("absent", settings, &[sampled("a", "b")], 1);
@@ -167,7 +168,7 @@ fn unreachable_judge_is_counted() {
 }
 
 #[test]
-fn full_queue_drops_samples_and_counts_them() {
+fn a_full_queue_of_quality_samples_drops_and_counts_further_samples() {
     let trends = Arc::new(QualityTrends::new(Duration::from_hours(1), Duration::from_hours(2)));
     let queue = Some(PayloadQueue::without_thread(1));
     let quality = QualityMonitor { trends, queue, counters: Arc::default() };
@@ -176,7 +177,7 @@ fn full_queue_drops_samples_and_counts_them() {
 }
 
 #[test]
-fn only_complete_sampled_responses_are_exported() {
+fn only_complete_responses_of_sampled_requests_become_quality_samples() {
     let text_for = PayloadConsumers { log: true, quality: false };
     let records = [
         sampled("yes", "a"),
@@ -189,7 +190,8 @@ fn only_complete_sampled_responses_are_exported() {
     assert_eq!((&lines[0]["prompt"], snapshot.samples.done), (&json!("yes"), 1));
 }
 
-/// A snapshot of the model after requests with these output tokens and refusals, one per minute.
+/// Returns a snapshot of the model after requests with these numbers of output tokens and these
+/// model refusals, one per minute.
 fn snapshot_after(requests: &[(u64, bool)]) -> ModelQuality {
     let enabled = QualitySettings { enabled: true, ..QualitySettings::default() };
     let (quality, _) = QualityMonitor::start(&enabled, &texts(), 1 << 30).unwrap().unwrap();
@@ -206,7 +208,7 @@ fn snapshot_after(requests: &[(u64, bool)]) -> ModelQuality {
 }
 
 #[test]
-fn drift_follows_changes_of_length_only() {
+fn the_output_drift_of_a_model_changes_only_if_its_response_length_changes() {
     let steady = vec![(100, false); 2_000];
     let drift = snapshot_after(&steady).output_drift.unwrap();
     assert!((drift - 1.0).abs() < 1e-9, "{drift}");
@@ -217,7 +219,7 @@ fn drift_follows_changes_of_length_only() {
 }
 
 #[test]
-fn refusal_ratios_are_reported_for_both_windows() {
+fn the_share_of_model_refusals_is_reported_for_the_recent_and_the_baseline_window() {
     assert_eq!(snapshot_after(&[(10, false); 100]).refusals, [Some(0.0), Some(0.0)]);
     let [recent, baseline] =
         snapshot_after(&[[(10, false); 1_000].as_slice(), &[(10, true); 60]].concat()).refusals;
@@ -226,7 +228,7 @@ fn refusal_ratios_are_reported_for_both_windows() {
 }
 
 #[test]
-fn scores_are_reported_by_model_after_enough_samples() {
+fn mean_judge_scores_are_reported_by_model_after_enough_samples() {
     let trends = QualityTrends::new(Duration::from_hours(1), Duration::from_hours(24));
     let now = clock::now();
     (0..30).for_each(|_| trends.record_score("tiny", 0.5, now));

@@ -19,7 +19,8 @@ struct DecayingMean {
     updated_at: Option<Instant>,
 }
 
-/// The means of one quantity over the recent and the baseline window.
+/// The exponentially decaying means of one quantity over the recent window and over the baseline
+/// window.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MeanTrend {
     recent: DecayingMean,
@@ -44,13 +45,14 @@ impl DecayingMean {
         self.updated_at = self.updated_at.max(Some(now));
     }
 
-    /// The mean at `now`. `None`: the total weight at `now` is below [`MIN_MEAN_WEIGHT`].
+    /// Returns the mean at `now`. `None`: the total weight at `now` is below [`MIN_MEAN_WEIGHT`].
     fn value_at(&self, now: Instant) -> Option<f64> {
         let is_enough = self.total_weight * self.decay_factor(now) >= MIN_MEAN_WEIGHT;
         is_enough.then(|| self.weighted_sum / self.total_weight)
     }
 
-    /// The factor by which all weights have decayed from `updated_at` to `now`.
+    /// Returns the factor by which the weight of each recorded value has decayed from `updated_at`
+    /// to `now`.
     fn decay_factor(&self, now: Instant) -> f64 {
         let age = self
             .updated_at
@@ -72,14 +74,14 @@ impl MeanTrend {
         self.baseline.add(value, now);
     }
 
-    /// The recent and the baseline mean at `now`. A mean is `None` if the total weight of its values is below
-    /// [`MIN_MEAN_WEIGHT`].
+    /// Returns the recent and the baseline mean at `now`. A mean is `None` if the total weight of
+    /// its values is below [`MIN_MEAN_WEIGHT`].
     pub(super) fn means(&self, now: Instant) -> [Option<f64>; 2] {
         [self.recent.value_at(now), self.baseline.value_at(now)]
     }
 
-    /// The recent mean divided by the baseline mean; 1 means no drift. `None`: a mean is not
-    /// available, or the baseline mean is 0.
+    /// Returns the recent mean divided by the baseline mean; 1 means no drift. `None`: a mean is
+    /// not available, or the baseline mean is 0.
     pub(super) fn drift(&self, now: Instant) -> Option<f64> {
         let [recent, baseline] = self.means(now);
         Some(recent? / baseline.filter(|baseline| *baseline > 0.0)?)
@@ -101,7 +103,7 @@ mod tests {
     const HOUR: Duration = Duration::from_hours(1);
     const DAY: Duration = Duration::from_hours(24);
 
-    /// Records one value per minute. Returns the instant of the last value.
+    /// Adds one value per minute to the trend. Returns the instant of the last value.
     fn record_one_per_minute(
         trend: &mut MeanTrend,
         from: Instant,
@@ -116,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn constant_lengths_do_not_drift_and_doubled_lengths_drift_towards_two() {
+    fn constant_response_lengths_have_no_drift_and_doubled_lengths_a_drift_towards_two() {
         let mut trend = MeanTrend::new(HOUR, DAY);
         let steady = (0..3_000).map(|number| if number % 2 == 0 { 90.0 } else { 110.0 });
         let now = record_one_per_minute(&mut trend, clock::now(), steady);
@@ -133,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_or_too_old_responses_have_no_drift() {
+    fn the_drift_of_response_lengths_is_unknown_after_too_few_or_too_old_responses() {
         let mut trend = MeanTrend::new(HOUR, DAY);
         assert_eq!(trend.drift(clock::now()), None);
         assert_eq!(trend.means(clock::now()), [None, None]);
@@ -147,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_token_responses_have_no_drift_and_long_pauses_are_valid() {
+    fn the_drift_of_response_lengths_is_unknown_without_tokens_and_valid_after_a_long_pause() {
         let mut trend = MeanTrend::new(HOUR, DAY);
         let now = record_one_per_minute(&mut trend, clock::now(), [0.0; 100]);
         assert_eq!(trend.drift(now), None);
@@ -157,7 +159,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn means_stay_between_minimum_and_maximum_for_all_times(
+        fn decaying_means_stay_between_the_smallest_and_the_largest_value(
             values in proptest::collection::vec((0_u32..100_000, 0_u64..100_000), 1..200),
         ) {
             let (mut trend, mut now) = (MeanTrend::new(HOUR, DAY), clock::now());
@@ -178,7 +180,7 @@ mod tests {
         }
 
         #[test]
-        fn constant_values_never_drift(
+        fn a_quantity_with_constant_values_has_a_drift_of_one_at_any_time(
             value in 1_u32..1_000_000,
             pauses in proptest::collection::vec(0_u64..200_000_000, 20..200),
         ) {

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use tokenweir_protocol::clock;
 
-/// The state of the worker thread.
+/// The state of the worker thread of quality monitoring.
 pub(super) struct QualityWorker {
     /// How the texts of the samples are redacted.
     pub(super) payload_settings: PayloadLogSettings,
@@ -27,7 +27,7 @@ pub(super) struct QualityWorker {
 pub(super) const JUDGE_BATCH_SIZE: usize = 8;
 
 impl QualityWorker {
-    /// Redacts samples, and scores and writes them.
+    /// Redacts the samples, requests their scores from the judge and writes them to the file.
     pub(super) fn process_batch<'a>(&mut self, jobs: &'a [QualityJob]) {
         let redact = |job: &'a QualityJob| QualitySample {
             payload: self.payload_settings.redact_texts(&job.texts),

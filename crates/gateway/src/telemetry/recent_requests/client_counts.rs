@@ -7,7 +7,7 @@ use tokenweir_api::ClientSummary;
 use tokenweir_request::observe::StreamInfo;
 use tokenweir_request::record::{ClientIdentity, Outcome, RequestRecord};
 
-/// The counts by client. At most [`MAX_CLIENTS`] clients have counts.
+/// The counts of requests by client. At most [`MAX_CLIENTS`] clients have counts.
 #[derive(Debug, Default)]
 pub(super) struct ClientCounts(HashMap<ClientKey, ClientSummary>);
 
@@ -18,8 +18,8 @@ enum ClientKey {
     Address(IpAddr),
 }
 
-/// Maximum number of clients with counts. A further client replaces the client with the least
-/// [`work`], unless the further client has caused even less.
+/// Maximum number of clients with counts. If a further client sends a request, it replaces the
+/// client with the least [`work`], unless it has caused even less.
 const MAX_CLIENTS: usize = 256;
 
 impl ClientCounts {
@@ -42,7 +42,7 @@ impl ClientCounts {
         self.add(ClientKey::of(record.caller.as_ref(), record.client), &counts);
     }
 
-    /// Counts an open stream.
+    /// Counts an open stream for its client.
     pub(super) fn record_stream(&mut self, stream: &StreamInfo) {
         let counts = ClientSummary {
             open_streams: 1,
@@ -98,8 +98,8 @@ impl ClientKey {
     }
 }
 
-/// The work of a client: the sum of its requests, tokens and open streams. If there are too many clients,
-/// those with the most work keep their counts.
+/// Returns the work of a client: the sum of its requests, tokens and open streams. If there are too
+/// many clients, those with the most work keep their counts.
 fn work(counts: &ClientSummary) -> u64 {
     let ClientSummary { requests, prompt_tokens, output_tokens, open_streams, .. } = counts;
     requests + prompt_tokens + output_tokens + open_streams
@@ -112,7 +112,7 @@ mod tests {
     use tokenweir_request::record::fixtures::streamed;
 
     #[test]
-    fn many_clients_take_bounded_memory_and_do_not_hide_the_one_with_the_most_work() {
+    fn counts_by_client_take_bounded_memory_and_retain_the_client_with_the_most_work() {
         let mut counts = ClientCounts::default();
         let mut record = streamed();
         record.caller = None;
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_with_a_key_is_named_by_tenant_and_key_at_any_address() {
+    fn requests_with_one_api_key_from_several_addresses_count_for_one_client() {
         let mut counts = ClientCounts::default();
         let mut record = streamed();
         record.caller = Some(Arc::new(ClientIdentity {

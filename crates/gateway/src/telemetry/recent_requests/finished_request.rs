@@ -11,7 +11,7 @@ use tokenweir_request::record::{ClientIdentity, ModelLabel, Outcome, RequestReco
 pub struct FinishedRequest {
     /// Sequence number: the number of requests that ended before this request.
     pub number: u64,
-    /// The facts that the decision log has too.
+    /// The data about the request that the decision log has too.
     pub facts: RequestFacts,
     /// Instant at which the request ended, on the monotonic clock.
     pub ended: Option<Instant>,
@@ -21,7 +21,7 @@ pub struct FinishedRequest {
     pub output_tokens: Option<u64>,
 }
 
-/// The facts about a finished request that the lists of recent requests and the decision log have.
+/// Data about a finished request that both the lists of recent requests and the decision log have.
 #[derive(Debug)]
 pub struct RequestFacts {
     /// The `x-request-id`. It is a copy, because the text in the record would retain the complete

@@ -1,19 +1,21 @@
-//! The history of the last hour: one point for each interval in which requests ended.
+//! The history of requests in the last hour: one point for each interval of 10 s in which requests
+//! ended.
 
 use super::stats_window::{RequestStatsWindow, WINDOW_DURATION, WindowHistogram};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use tokenweir_api::History;
 
-/// Points of the last hour, oldest first. An interval without requests has no point. The ring takes
-/// at most 30 KiB of memory.
+/// Points of the request history of the last hour, oldest first. An interval without requests has
+/// no point. The ring takes at most 30 KiB of memory.
 #[derive(Debug, Default)]
 pub(super) struct HistoryRing(pub(super) VecDeque<HistoryPoint>);
 
-/// Counts and latencies of one interval. The default is an interval without requests.
+/// Counts and latencies of the requests that ended in one interval. The default is an interval
+/// without requests.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct HistoryPoint {
-    /// Number of intervals between the epoch and this interval.
+    /// Number of intervals between the start of the gateway and this interval.
     index: u64,
     requests: u64,
     failed: u64,
@@ -25,14 +27,14 @@ pub(super) struct HistoryPoint {
     e2e: Option<f64>,
 }
 
-/// Number of windows in one interval.
+/// Number of windows of 5 s in one interval of the history.
 const WINDOWS_PER_INTERVAL: u64 = 2;
 /// Number of intervals in the history: one hour.
 const INTERVALS: u64 = 360;
 
 impl HistoryRing {
-    /// Adds a point for each interval of `windows` that ended before the interval of the window with the
-    /// index `current`. The caller then appends the window `current` to `windows`.
+    /// Adds a point for each interval that has ended, from the `windows` in it. `current` is the
+    /// index of the window that begins now. The caller then appends this window to `windows`.
     pub(super) fn close_intervals(&mut self, windows: &VecDeque<RequestStatsWindow>, current: u64) {
         let interval = interval_of(current);
         let open = self.open_points(windows).into_iter();
@@ -40,8 +42,9 @@ impl HistoryRing {
         while self.0.pop_front_if(|point| point.index + INTERVALS <= interval).is_some() {}
     }
 
-    /// The history of the last hour, as the admin listener returns it. `current` is the index of the
-    /// current window. `elapsed` is the time since the epoch.
+    /// Returns the history of the last hour in the form of the admin listener. `current` is the
+    /// index of the current window. `elapsed` is the time since the start of the window with index
+    /// 0.
     pub(super) fn to_document(
         &self,
         windows: &VecDeque<RequestStatsWindow>,
@@ -75,7 +78,8 @@ impl HistoryRing {
         }
     }
 
-    /// The points of the intervals in `windows` that the ring does not contain yet, oldest first.
+    /// Builds the points of the intervals in `windows` that the ring does not contain yet, oldest
+    /// first.
     fn open_points(&self, windows: &VecDeque<RequestStatsWindow>) -> Vec<HistoryPoint> {
         let last = self.0.back().map(|point| point.index);
         let mut merged: Vec<RequestStatsWindow> = Vec::new();
@@ -118,8 +122,8 @@ const fn interval_of(window: u64) -> u64 {
     window / WINDOWS_PER_INTERVAL
 }
 
-/// The 95th percentile in seconds, rounded to 10 µs so that the document stays small. `None`: the
-/// histogram is empty.
+/// Returns the 95th percentile in seconds, rounded to 10 µs so that the document stays small.
+/// `None`: the histogram is empty.
 fn p95(latencies: &WindowHistogram) -> Option<f64> {
     (latencies.count() > 0).then(|| (latencies.quantile(0.95) * 1e5).round() / 1e5)
 }

@@ -1,24 +1,25 @@
-//! Logs the start and the end of each wave of refused requests. A wave ends when no request has been refused
-//! for ten seconds.
+//! Logs the start and the end of each wave of refused requests. A wave is a period in which the
+//! gateway refuses requests. It ends when no request has been refused for ten seconds.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
 use tokenweir_protocol::event_period::EventPeriod;
 use tokenweir_request::record::{Outcome, RequestRecord};
 
-/// Logs waves of refused requests. The first refused request of a wave gives one line. The end of the wave
-/// gives one line with the counts.
+/// Logs waves of refused requests: one line for the first refused request of a wave, and one line
+/// with the counts at the end of the wave.
 #[derive(Debug, Default)]
 pub(super) struct RefusalLog {
-    /// The period of the current wave of refused requests.
+    /// When the current wave of refused requests began, and when the last request was refused.
     period: EventPeriod,
-    /// Number of all requests, refused or not, that ended since the wave began.
+    /// Number of all requests, refused or not, that ended since the current wave of refused
+    /// requests began.
     requests: u64,
-    /// Number of refused requests of the wave by reason.
+    /// Number of refused requests of the current wave, by the reason of the refusal.
     refused_by_reason: BTreeMap<&'static str, u64>,
 }
 
-/// The counts of a wave that has ended.
+/// The counts of a wave of refused requests that has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct EndedWave {
     pub(super) seconds: u64,
@@ -29,8 +30,8 @@ pub(super) struct EndedWave {
 }
 
 impl RefusalLog {
-    /// Counts an ended request. Logs the request and returns true if it is the first refused request of a
-    /// wave.
+    /// Counts an ended request. If it is the first refused request of a wave, logs it and returns
+    /// true.
     pub(super) fn record(&mut self, record: &RequestRecord, ended_at: Instant) -> bool {
         let is_refused = record.outcome == Outcome::Rejected;
         let is_first = is_refused && self.period.record(ended_at);
@@ -46,8 +47,8 @@ impl RefusalLog {
         is_first
     }
 
-    /// Logs the end of the wave if no request was refused for ten seconds. Returns the counts of the
-    /// ended wave. `None`: no wave has ended.
+    /// Logs the end of the wave of refused requests if no request was refused for ten seconds.
+    /// Returns the counts of the ended wave. `None`: no wave has ended.
     pub(super) fn end_wave(&mut self, now: Instant) -> Option<EndedWave> {
         let seconds = self.period.end(now)?.as_secs();
         let Self { requests, refused_by_reason, .. } = std::mem::take(self);
@@ -66,7 +67,7 @@ mod tests {
     use tokenweir_request::record::fixtures::streamed;
 
     #[test]
-    fn a_wave_has_one_line_at_its_begin_and_one_with_counts_at_its_end() {
+    fn a_period_of_refused_requests_has_a_log_line_at_its_begin_and_one_with_counts_at_its_end() {
         let refused = |reason| RequestRecord {
             outcome: Outcome::Rejected,
             refusal: Some(reason),

@@ -12,13 +12,13 @@ use tokenweir_request::slo::{Objective, ObjectiveResult};
 /// A histogram of latencies. The error of its quantiles is at most 6.25 %.
 pub(super) type WindowHistogram = DurationHistogram<3>;
 
-/// Counts and latencies of the requests that ended in one window.
+/// Counts and latencies of the requests that ended in one time window of 5 s.
 #[derive(Debug, Default)]
 pub(super) struct RequestStatsWindow {
-    /// Number of windows between the epoch and this window.
+    /// Number of windows between the start of the gateway and this window.
     pub(super) index: u64,
-    /// The numbers of requests, of responses with a status of 4xx and of output tokens. Its map of slow
-    /// requests, and all of its values that are no numbers of requests or tokens, are not set.
+    /// Numbers of requests, of responses with a 4xx status and of output tokens. All other fields
+    /// of this value, including `slow`, are not set.
     pub(super) counts: LastMinute,
     /// Number of slow requests by cause.
     slow: HashMap<SlowCause, u64>,
@@ -35,16 +35,17 @@ pub(super) struct RequestStatsWindow {
     by_backend: HashMap<BackendId, BackendCounts>,
 }
 
-/// Counts of the attempts at one backend.
+/// Counts of the requests that had attempts at one backend.
 #[derive(Debug, Clone, Default)]
 struct BackendCounts {
-    /// The counts. Their mean of the times to first token is not set.
+    /// Numbers of requests, attempts and errors at the backend. The mean of the times to first
+    /// token is not set.
     minute: BackendMinute,
-    /// Sum of the times to first token that `minute.streams` counts.
+    /// Sum of the times to first token of the streams that `minute.streams` counts.
     ttft: Duration,
 }
 
-/// Length of a window.
+/// Length of one window of the statistics.
 pub(super) const WINDOW_DURATION: Duration = Duration::from_secs(5);
 
 // === impl RequestStatsWindow ===
@@ -102,7 +103,8 @@ impl RequestStatsWindow {
         }
     }
 
-    /// Counts the request as slow if it was slow. Counts it for each objective that applies to it.
+    /// Counts the request as slow if it was slow, and counts it for each objective that applies to
+    /// it.
     fn judge(&mut self, record: &RequestRecord, objectives: &[Objective]) {
         // A client that reads slowly delays no one but itself.
         if let Some(cause) = record.slow.filter(|cause| *cause != SlowCause::SlowClient) {
@@ -118,7 +120,7 @@ impl RequestStatsWindow {
         }
     }
 
-    /// Adds the numbers of requests and tokens of another window.
+    /// Adds the numbers of requests and tokens of another window to this window.
     pub(super) fn merge_counts(&mut self, other: &Self) {
         let sums = &mut self.counts;
         let LastMinute {
@@ -153,7 +155,7 @@ impl RequestStatsWindow {
         }
     }
 
-    /// Adds the counts and the latencies of another window.
+    /// Adds the counts and the latencies of another window to this window.
     pub(super) fn merge(&mut self, other: &Self) {
         self.merge_counts(other);
         self.objectives.resize(self.objectives.len().max(other.objectives.len()), [0; 2]);
@@ -177,7 +179,7 @@ impl RequestStatsWindow {
         }
     }
 
-    /// The counts and latencies in the form that the admin listener returns. The caller must set
+    /// Returns the counts and latencies in the form of the admin listener. The caller must set
     /// `seconds`, the length of the interval.
     pub(super) fn to_last_minute(&self, objectives: &[Objective]) -> LastMinute {
         let by_backend = |(id, counts): (&BackendId, &BackendCounts)| {
@@ -227,7 +229,7 @@ pub(super) fn add_gaps(latencies: &mut WindowHistogram, gaps: &OutputGapHistogra
     }
 }
 
-/// The quantiles of the latencies, in seconds. `None`: the histogram is empty.
+/// Returns the quantiles of the latencies, in seconds. `None`: the histogram is empty.
 pub(super) fn quantiles(latencies: &WindowHistogram) -> Option<LatencyQuantiles> {
     (latencies.count() > 0).then(|| LatencyQuantiles {
         p50: latencies.quantile(0.5),

@@ -7,21 +7,21 @@ use tokenweir_protocol::histogram::OutputGapHistogram;
 use tokenweir_request::record::fixtures::streamed;
 use tokenweir_request::record::{Attempt, Outcome, SlowCause};
 
-/// A sample record whose request ended at this instant.
+/// Returns a sample record whose request ended at this instant.
 fn record_ended_at(at: Instant) -> RequestRecord {
     let mut record = streamed();
     record.timings.ended = Some(at);
     record
 }
 
-/// No requests since the returned instant.
+/// Creates statistics without requests that begin at the returned instant.
 fn recent_requests() -> (Instant, RecentRequests) {
     let epoch = streamed().timings.ended.unwrap() + Duration::from_secs(10);
     (epoch, RecentRequests::new(epoch, Vec::new()))
 }
 
 #[test]
-fn last_minute_covers_only_requests_that_ended_in_it() {
+fn statistics_of_the_last_minute_cover_only_requests_that_ended_in_this_minute() {
     let (epoch, recent) = recent_requests();
     let at = |seconds| epoch + Duration::from_secs(seconds);
     recent.finished(&[&record_ended_at(at(1))]);
@@ -44,7 +44,7 @@ fn last_minute_covers_only_requests_that_ended_in_it() {
 }
 
 #[test]
-fn refused_failed_and_client_errors_are_told_apart() {
+fn statistics_of_requests_count_refused_and_failed_requests_and_disconnects_separately() {
     let (epoch, recent) = recent_requests();
     for outcome in Outcome::ALL {
         recent.finished(&[&RequestRecord { outcome, ..record_ended_at(epoch) }]);
@@ -62,7 +62,7 @@ fn refused_failed_and_client_errors_are_told_apart() {
 }
 
 #[test]
-fn a_4xx_counts_by_its_sender_and_status_and_a_refusal_is_none() {
+fn responses_with_a_4xx_status_count_by_sender_and_status_and_refusals_do_not_count() {
     let (epoch, recent) = recent_requests();
     for (status, refusal, outcome) in [
         (401, None, Outcome::ClientError),
@@ -86,7 +86,7 @@ fn a_4xx_counts_by_its_sender_and_status_and_a_refusal_is_none() {
 }
 
 #[test]
-fn slow_requests_count_by_cause_and_by_the_objectives_that_they_miss() {
+fn slow_requests_count_by_cause_and_for_each_latency_objective_that_they_miss() {
     let (epoch, recent) = recent_requests();
     let objective = |text: &str| Objective {
         name: "chat".into(),
@@ -113,7 +113,7 @@ fn slow_requests_count_by_cause_and_by_the_objectives_that_they_miss() {
 }
 
 #[test]
-fn the_ttft_of_a_backend_is_a_mean_of_the_last_minute_and_then_unknown() {
+fn the_ttft_of_a_backend_is_the_mean_of_the_last_minute_and_unknown_without_requests() {
     let (epoch, recent) = recent_requests();
     let ttft = streamed().upstream_ttft().unwrap().as_secs_f64();
     (0..2).for_each(|_| recent.finished(&[&record_ended_at(epoch)]));
@@ -124,7 +124,7 @@ fn the_ttft_of_a_backend_is_a_mean_of_the_last_minute_and_then_unknown() {
 }
 
 #[test]
-fn expired_windows_are_removed() {
+fn statistics_of_requests_remove_the_windows_that_ended_over_a_minute_ago() {
     let (epoch, recent) = recent_requests();
     for minute in 0..100 {
         recent.finished(&[&record_ended_at(epoch + Duration::from_mins(minute))]);
@@ -133,7 +133,7 @@ fn expired_windows_are_removed() {
 }
 
 #[test]
-fn slow_requests_stay_listed_after_newer_requests() {
+fn slow_requests_stay_in_the_list_of_requests_after_many_newer_requests() {
     let (epoch, recent) = recent_requests();
     recent.finished(&[&RequestRecord { slow: Some(SlowCause::Stalled), ..record_ended_at(epoch) }]);
     (0..100).for_each(|_| recent.finished(&[&record_ended_at(epoch)]));
@@ -144,7 +144,7 @@ fn slow_requests_stay_listed_after_newer_requests() {
 }
 
 #[test]
-fn trace_id_is_listed_only_if_the_trace_is_sampled() {
+fn the_list_of_requests_has_the_trace_id_only_if_the_trace_is_sampled() {
     let (_, recent) = recent_requests();
     recent.finished(&[&RequestRecord { sample_reason: None, ..streamed() }]);
     assert_eq!(recent.ended()[0].facts.trace_id, None);
@@ -156,7 +156,7 @@ fn trace_id_is_listed_only_if_the_trace_is_sampled() {
 }
 
 #[test]
-fn gaps_of_streams_are_merged() {
+fn the_quantiles_of_inter_token_latency_cover_the_output_gaps_of_all_streams() {
     let mut gaps = OutputGapHistogram::default();
     gaps.record_duration_n(Duration::from_millis(28), 99);
     gaps.record_duration_n(Duration::from_mins(2), 1);
@@ -170,7 +170,7 @@ fn gaps_of_streams_are_merged() {
 }
 
 #[test]
-fn a_failed_attempt_counts_for_its_backend_and_not_for_the_backend_that_answered() {
+fn a_failed_attempt_counts_for_its_backend_and_not_for_the_backend_of_the_next_attempt() {
     let (epoch, recent) = recent_requests();
     let mut record = record_ended_at(epoch);
     let answered = record.attempts[0].clone();
@@ -190,7 +190,7 @@ fn a_failed_attempt_counts_for_its_backend_and_not_for_the_backend_that_answered
 }
 
 #[test]
-fn the_history_has_one_value_for_each_interval_of_the_last_hour() {
+fn the_history_of_requests_has_one_value_for_each_interval_of_the_last_hour() {
     let (epoch, recent) = recent_requests();
     let at = |seconds| epoch + Duration::from_secs(seconds);
     for second in [1, 8, 12, 12, 47] {
@@ -208,7 +208,7 @@ fn the_history_has_one_value_for_each_interval_of_the_last_hour() {
 }
 
 #[test]
-fn the_history_of_a_day_stays_bounded() {
+fn the_history_of_requests_stays_bounded_over_a_day() {
     let (epoch, recent) = recent_requests();
     for seconds in (0..86_400).step_by(5) {
         recent.finished(&[&record_ended_at(epoch + Duration::from_secs(seconds))]);

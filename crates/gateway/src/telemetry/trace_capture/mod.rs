@@ -37,8 +37,8 @@ pub struct TraceCapture {
     file_counters: Arc<RotatingFileCounters>,
 }
 
-/// Guard of the writer thread. Dropping the guard waits until the remaining lines are written, but
-/// at most 1 s.
+/// Guard of the thread that writes the trace capture. Dropping the guard waits until the remaining
+/// lines are written, but at most 1 s.
 pub type TraceCaptureGuard = BatchWorkerGuard;
 
 /// Typical number of bytes per token of English text. The prompt tokens are estimated with it if the engine
@@ -60,7 +60,8 @@ impl TraceCapture {
         Ok((Self { writer, hash_key: RandomState::new(), file_counters }, guard))
     }
 
-    /// The counts of captured requests since the start of the capture.
+    /// Returns the numbers of requests that were written to the file and that were dropped since
+    /// the start of the capture.
     pub fn counts(&self) -> FileRecordCounts {
         self.file_counters.record_counts(self.writer.dropped())
     }
@@ -71,8 +72,8 @@ impl TraceCapture {
         self.hash_key.hash_one(value) >> 11
     }
 
-    /// The line of a request, with its line ending. The first four fields are those of the trace format of
-    /// Mooncake.
+    /// Builds the line of a request, with its line ending. The first four fields are those of the
+    /// trace format of Mooncake.
     fn build_line(&self, record: &RequestRecord, captured: &CapturedPrompt) -> String {
         let observed = &*record.observed;
         let since_1970 = record.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

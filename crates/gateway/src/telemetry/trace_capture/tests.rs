@@ -1,4 +1,4 @@
-//! Tests of the captured fields and of the anonymity of IDs.
+//! Tests of the fields of a captured request and of the anonymity of the IDs of its blocks.
 
 use super::*;
 use serde_json::Value;
@@ -23,7 +23,7 @@ fn line(capture: &TraceCapture, record: &RequestRecord, captured: &CapturedPromp
 }
 
 #[test]
-fn line_has_replay_inputs_and_the_outcome() {
+fn a_trace_capture_line_has_the_inputs_of_a_replay_and_the_outcome_of_the_request() {
     let mut line = line(&capture(), &streamed(), &captured(&[1, 2]));
     let fields = line.as_object_mut().unwrap();
     let ids = fields.remove("hash_ids").unwrap();
@@ -39,7 +39,7 @@ fn line_has_replay_inputs_and_the_outcome() {
 }
 
 #[test]
-fn uncounted_prompt_length_is_estimated_and_marked() {
+fn a_trace_capture_line_estimates_and_marks_a_prompt_length_that_no_engine_reported() {
     let mut record = streamed();
     record.observed.usage.input = None;
     let line = line(&capture(), &record, &captured(&[]));
@@ -47,7 +47,7 @@ fn uncounted_prompt_length_is_estimated_and_marked() {
 }
 
 #[test]
-fn client_errors_are_not_captured_but_shed_requests_are() {
+fn the_trace_capture_has_shed_requests_and_no_requests_that_failed_because_of_the_client() {
     let is_excluded = |outcome, status| {
         let mut record = streamed();
         (record.outcome, record.status) = (outcome, Some(status));
@@ -60,7 +60,7 @@ fn client_errors_are_not_captured_but_shed_requests_are() {
 }
 
 #[test]
-fn equal_blocks_have_equal_ids_within_one_capture_only() {
+fn equal_prompt_blocks_have_equal_ids_within_one_trace_capture_and_not_in_another() {
     let (first_capture, other_capture) = (capture(), capture());
     let ids = |capture: &TraceCapture, blocks: &[u64]| -> Vec<u64> {
         let line = line(capture, &streamed(), &captured(blocks));

@@ -10,7 +10,7 @@ mod gpus;
 use crate::telemetry::metric::{MetricDescriptor, MetricLabel, MetricSource};
 use tokenweir_engine::dialect::CACHE_SOURCES;
 
-/// The metrics of GPUs.
+/// The rows of the metrics catalogue for the GPUs of backends.
 pub(super) const GPU_ROWS: &[MetricDescriptor] = gpus::ROWS;
 
 /// The label that says why requests wait in the queue of the engine, as vLLM reports it.

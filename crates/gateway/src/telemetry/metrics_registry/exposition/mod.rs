@@ -28,10 +28,11 @@ pub(super) struct ExpositionWriter {
 // === impl ExpositionFormat ===
 
 impl ExpositionFormat {
-    /// The format that an `Accept` header requests. If the header names several formats, the result
-    /// is the format with the largest `q`. Among formats with an equal `q`, Protocol Buffers are preferred
-    /// to OpenMetrics, and OpenMetrics to the text format. `text/*` and `*/*` count for the text format. The
-    /// default is the text format. `offers_protobuf`: Protocol Buffers are available.
+    /// Returns the format that an `Accept` header requests. If the header names several formats,
+    /// the result is the format with the largest `q`. Among formats with an equal `q`, Protocol
+    /// Buffers are preferred to OpenMetrics, and OpenMetrics to the text format. `text/*` and `*/*`
+    /// count for the text format. The default is the text format. `offers_protobuf`: Protocol
+    /// Buffers are available.
     pub fn accepted(accept: &str, offers_protobuf: bool) -> Self {
         let mut largest_q = [0.0_f64; 3];
         for range in accept.split(',') {

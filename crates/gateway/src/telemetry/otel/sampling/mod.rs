@@ -28,7 +28,7 @@ pub(super) struct TailSampler {
     latencies_by_model: Mutex<HashMap<ModelLabel, ModelLatencies>>,
 }
 
-/// Rolling p99 latencies of one model.
+/// The rolling p99 latencies of one model.
 #[derive(Debug, Default)]
 struct ModelLatencies {
     /// Times to first token of streams.
@@ -39,16 +39,16 @@ struct ModelLatencies {
     response_duration: RollingP99,
 }
 
-/// Maximum number of entries in the table of latencies. Models without an entry of their own share the last
-/// entry.
+/// Maximum number of entries in the table of latencies by model. All models without an entry of
+/// their own share the last entry.
 const MAX_TRACKED_MODELS: usize = 64;
 
 // === impl TailSampler ===
 
 impl TailSampler {
-    /// Why the trace of a finished request is sampled, according to the result and the latencies of
-    /// the request. Also adds the latencies to those of the model. `None`: tail sampling does not
-    /// select the trace.
+    /// Returns why the trace of a finished request is sampled, according to the result and the
+    /// latencies of the request. Also adds the latencies to those of the model. `None`: tail
+    /// sampling does not select the trace.
     pub(super) fn sample(&self, record: &RequestRecord) -> Option<SampleReason> {
         let slow_reason = self.update_latencies(record);
         let is_shed = record.refusal.is_some_and(|refusal| SHED_REASONS.contains(&refusal));
@@ -128,7 +128,8 @@ mod tests {
         BackendCondition, SlowCause, SlowLimits, Stall, Termination, Timings,
     };
 
-    /// The record of a stream with typical latencies, whose trace head sampling did not select.
+    /// Returns the record of a stream with typical latencies, whose trace head sampling did not
+    /// select.
     fn typical_record() -> RequestRecord {
         let mut record = streamed();
         record.sample_reason = None;
@@ -138,7 +139,7 @@ mod tests {
         record
     }
 
-    /// The sample reason of the typical record after `change` has changed it.
+    /// Returns the sample reason of the typical record after `change` has changed it.
     fn sample_changed(change: impl FnOnce(&mut RequestRecord)) -> Option<SampleReason> {
         let mut record = typical_record();
         change(&mut record);
@@ -146,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_requests_are_sampled_with_their_reason() {
+    fn traces_of_failed_cancelled_and_shed_requests_are_sampled_with_a_reason() {
         for (outcome, expected) in [
             (Outcome::UpstreamError, SampleReason::Error),
             (Outcome::StreamError, SampleReason::Error),
@@ -173,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn other_requests_are_sampled_only_with_a_reason() {
+    fn traces_of_slow_retried_and_stalled_requests_are_sampled_and_those_of_typical_ones_are_not() {
         type Change = fn(&mut RequestRecord);
         let cases: [(&str, Change, Option<SampleReason>); 6] = [
             ("typical", |_| {}, None),
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn export_all_samples_only_its_ratio() {
+    fn with_export_of_all_traces_the_ratio_and_the_rate_limit_select_the_sampled_traces() {
         let sampled = streamed();
         let sample_with = |ratio, per_second: Option<u32>| {
             let sampler = Sampler { is_parent_based: true, ratio };
@@ -227,7 +228,8 @@ mod tests {
         assert_eq!(sample_with(1.0, Some(0))(&sampled), None, "over the rate limit");
     }
 
-    /// The record of a stream whose first token and end are this many milliseconds after `begin`.
+    /// Returns the record of a stream whose first token and end are this many milliseconds after
+    /// `begin`.
     fn record_with_timings(first: u64, end: u64, begin: Instant) -> RequestRecord {
         let record = typical_record();
         let timings = Timings {
@@ -243,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_above_the_p99_of_their_model_are_sampled() {
+    fn traces_of_requests_above_the_rolling_p99_of_their_model_are_sampled() {
         let (tail, begin) = (TailSampler::default(), clock::now());
         for _ in 0..1_000 {
             assert_eq!(tail.sample(&record_with_timings(100, 500, begin)), None);
@@ -258,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn tracked_models_are_bounded() {
+    fn the_number_of_models_that_tail_sampling_tracks_is_bounded() {
         let tail = TailSampler::default();
         for n in 0..1_000 {
             let model = ModelLabel::Known(format!("model-{n}").into());
@@ -267,9 +269,9 @@ mod tests {
         assert_eq!(tail.latencies_by_model.lock().unwrap().len(), MAX_TRACKED_MODELS);
     }
 
-    /// Of 100,000 requests, 1 % fail and 2 % are slow.
+    /// The test samples 100,000 requests, of which 1 % fail and 2 % are slow.
     #[test]
-    fn all_failed_and_slow_requests_and_the_ratio_of_the_rest_are_sampled() {
+    fn traces_of_all_failed_and_slow_requests_and_a_ratio_of_the_others_are_sampled() {
         const SAMPLING_RATIO: f64 = 0.05;
         let sampler = Sampler { is_parent_based: true, ratio: SAMPLING_RATIO };
         let (tail, limits) = (TailSampler::default(), SlowLimits::default());

@@ -9,13 +9,14 @@ use tokenweir_protocol::histogram::DurationHistogram;
 /// Histograms of recent durations, and their p99.
 #[derive(Debug, Default)]
 pub(super) struct RollingP99 {
-    /// The durations of the current window.
+    /// The durations of the current window of 2 minutes.
     current: WindowHistogram,
-    /// The durations of the current window and of the previous window.
+    /// The durations of the current window and of the previous window, from which the p99 is
+    /// computed.
     recent: WindowHistogram,
     /// Start of the current window. `None`: no value was recorded yet.
     window_start: Option<Instant>,
-    /// Values recorded since the p99 was last computed.
+    /// Number of durations that were recorded since the p99 was last computed.
     values_since_update: u32,
     /// Index of the histogram bucket that contains the p99. `None`: fewer than [`MIN_VALUES_FOR_P99`]
     /// recent values.
@@ -25,11 +26,11 @@ pub(super) struct RollingP99 {
 /// A histogram whose buckets are 6 to 12.5 % wide.
 type WindowHistogram = DurationHistogram<3>;
 
-/// Duration of a window. Values older than two windows are discarded.
+/// Length of a window. Durations older than two windows are discarded.
 const WINDOW_DURATION: Duration = Duration::from_mins(2);
-/// Minimum number of recent values from which a p99 is computed.
+/// Minimum number of recent durations from which a p99 is computed.
 const MIN_VALUES_FOR_P99: u32 = 200;
-/// Number of values that are recorded between two computations of the p99.
+/// Number of durations that are recorded between two computations of the p99.
 const VALUES_PER_UPDATE: u32 = 32;
 
 // === impl RollingP99 ===
@@ -84,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_or_equal_values_never_exceed_p99() {
+    fn durations_do_not_exceed_the_rolling_p99_while_they_are_few_or_all_equal() {
         let now = clock::now();
         let mut few = RollingP99::default();
         assert!(
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn values_above_p99_are_detected_and_at_most_one_percent() {
+    fn the_rolling_p99_detects_long_durations_and_at_most_about_one_percent_of_all() {
         let now = clock::now();
         let mut random = fastrand::Rng::with_seed(3);
         let mut rolling = RollingP99::default();
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn p99_adapts_within_minutes() {
+    fn the_rolling_p99_adapts_to_longer_durations_within_minutes() {
         let mut now = clock::now();
         let mut rolling = RollingP99::default();
         (0..1_000).for_each(|_| assert!(!rolling.record_exceeds_p99(millis(10), now)));

@@ -27,7 +27,7 @@ pub enum OtlpProtocol {
     HttpProtobuf,
 }
 
-/// An environment variable or a configuration key has an invalid value.
+/// The error for an invalid value of an environment variable or a configuration key.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{name}: `{value}` is invalid; allowed: {allowed}")]
 pub struct OtelSettingsError {
@@ -65,18 +65,19 @@ pub(super) const DEFAULT_SERVICE_NAME: &str = PROGRAM_NAME;
 // === impl OtelEnvironment ===
 
 impl OtelEnvironment<'_> {
-    /// The value of the environment variable `name`. `None`: the variable is not set or its value
-    /// is empty.
+    /// Returns the value of the environment variable `name`. `None`: the variable is not set or its
+    /// value is empty.
     pub(super) fn get(&self, name: &str) -> Option<String> {
         self.0(name).filter(|value| !value.is_empty())
     }
 
-    /// The name and the value of the first of these variables that is set. `None`: none is set.
+    /// Returns the name and the value of the first of these variables that is set. `None`: none is
+    /// set.
     pub(super) fn first(&self, names: &[&'static str]) -> Option<(&'static str, String)> {
         names.iter().find_map(|name| Some((*name, self.get(name)?)))
     }
 
-    /// The OTLP transport. The default is gRPC.
+    /// Returns the OTLP transport from the environment variables. The default is gRPC.
     pub(super) fn protocol(&self) -> Result<OtlpProtocol, OtelSettingsError> {
         let Some((name, value)) = self.first(&PROTOCOL_VARIABLES) else {
             return Ok(OtlpProtocol::default());
@@ -86,8 +87,8 @@ impl OtelEnvironment<'_> {
             .map_err(|_| invalid_value(name, value.clone(), "grpc, http/protobuf"))
     }
 
-    /// The endpoint URL: `configured`, or else the value of an environment variable.
-    /// `None`: neither is set.
+    /// Returns the URL of the collector: `configured`, or else the value of an environment
+    /// variable. `None`: neither is set.
     pub(super) fn endpoint(
         &self,
         configured: Option<String>,
@@ -112,7 +113,7 @@ impl OtelEnvironment<'_> {
         }
     }
 
-    /// Whether requests are compressed with gzip. The default is no compression.
+    /// Whether requests to the collector are compressed with gzip. The default is no compression.
     pub(super) fn is_gzip(&self) -> Result<bool, OtelSettingsError> {
         match self.first(&COMPRESSION_VARIABLES) {
             None => Ok(false),
@@ -122,15 +123,16 @@ impl OtelEnvironment<'_> {
         }
     }
 
-    /// The TLS files. A file whose variables are not set is `None`.
+    /// Returns the paths of the TLS files from the environment variables. The path of a file whose
+    /// variables are not set is `None`.
     pub(super) fn security(&self) -> TlsClientSettings {
         let file = |names: [&'static str; 2]| self.first(&names).map(|(_, path)| path.into());
         let [ca, client_cert, client_key] = TLS_FILE_VARIABLES.map(file);
         TlsClientSettings { ca, client_cert, client_key, server_name: None }
     }
 
-    /// The timeout of one export: the shorter of the timeout of the OTLP exporter and the timeout of the
-    /// batch processor. `None`: neither timeout is set.
+    /// Returns the timeout of one export: the shorter of the timeout of the OTLP exporter and the
+    /// timeout of the batch processor. `None`: neither timeout is set.
     pub(super) fn timeout(&self) -> Result<Option<Duration>, OtelSettingsError> {
         let exporter_timeout = match self.millis("OTEL_EXPORTER_OTLP_TRACES_TIMEOUT")? {
             None => self.millis("OTEL_EXPORTER_OTLP_TIMEOUT")?,
@@ -139,8 +141,8 @@ impl OtelEnvironment<'_> {
         Ok(exporter_timeout.into_iter().chain(self.millis("OTEL_BSP_EXPORT_TIMEOUT")?).min())
     }
 
-    /// The resource attribute `service.name`, from `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES`
-    /// or the default.
+    /// Returns the resource attribute `service.name`, from `OTEL_SERVICE_NAME`,
+    /// `OTEL_RESOURCE_ATTRIBUTES` or the default.
     pub(super) fn service_name(&self) -> String {
         let attributes = self.get(RESOURCE_ATTRIBUTES_VARIABLE).unwrap_or_default();
         let mut pairs = attributes.split(',').filter_map(|pair| pair.split_once('='));
@@ -150,15 +152,15 @@ impl OtelEnvironment<'_> {
         name.unwrap_or_else(|| DEFAULT_SERVICE_NAME.to_owned())
     }
 
-    /// The value of a variable in milliseconds, limited to the longest configurable duration.
-    /// `None`: the variable is not set.
+    /// Returns the value of the environment variable `name`, in milliseconds, limited to the
+    /// longest configurable duration. `None`: the variable is not set.
     pub(super) fn millis(&self, name: &'static str) -> Result<Option<Duration>, OtelSettingsError> {
         let millis = self.positive(name)?.map(|millis| Duration::from_millis(millis as u64));
         Ok(millis.map(|duration| duration.min(units::duration::MAX_DURATION)))
     }
 
-    /// The value of a variable as a number above 0. `None`: the variable is not set. 0 is an error,
-    /// because the SDK would drop all spans or run a busy loop.
+    /// Returns the value of the environment variable `name` as a number above 0. `None`: the
+    /// variable is not set. 0 is an error, because the SDK would drop all spans or run a busy loop.
     pub(super) fn positive(&self, name: &'static str) -> Result<Option<usize>, OtelSettingsError> {
         let Some(value) = self.get(name) else { return Ok(None) };
         match value.parse() {
@@ -186,7 +188,7 @@ pub(super) fn invalid_value(
 // === impl OtlpProtocol ===
 
 impl OtlpProtocol {
-    /// The HTTP version of requests to the collector.
+    /// Returns the HTTP version of requests to the collector.
     pub(in crate::telemetry::otel) fn alpn(self) -> Alpn {
         match self {
             Self::Grpc => Alpn::Http2,

@@ -168,10 +168,10 @@ impl TracingSettings {
         })
     }
 
-    /// How the gateway reads, samples and forwards the trace context of requests. `None`: tracing is
-    /// disabled, and the trace context of clients is forwarded unchanged. If the configuration does not
-    /// trust the trace context of clients, the result is never `None`, so untrusted trace context is
-    /// never forwarded.
+    /// Returns how the gateway reads, samples and forwards the trace context of requests. `None`:
+    /// tracing is disabled, and the trace context of clients is forwarded unchanged. If the
+    /// configuration does not trust the trace context of clients, the result is never `None`, so
+    /// untrusted trace context is never forwarded.
     pub fn propagation(&self) -> Option<Propagation> {
         let propagation = self.propagation.clone();
         if self.endpoint.is_some() && self.sampling == TraceSampling::All {
@@ -187,7 +187,7 @@ impl TracingSettings {
         (!is_trusted).then_some(Propagation { sampler: never_sampler, ..propagation })
     }
 
-    /// The propagation with the configured sampler and its rate limit.
+    /// Returns the propagation settings with the configured sampler and its rate limit.
     pub(super) fn limited_propagation(&self) -> Propagation {
         let limiter = |per_second| Arc::new(GcraLimiter::new(per_second));
         let rate_limit = self.max_sampled_per_second.map(limiter);
@@ -263,7 +263,7 @@ impl OtelEnvironment<'_> {
         }
     }
 
-    /// The head sampler in `OTEL_TRACES_SAMPLER`, or the default sampler.
+    /// Returns the head sampler that `OTEL_TRACES_SAMPLER` names, or the default sampler.
     fn sampler(&self) -> Result<Sampler, OtelSettingsError> {
         const ALLOWED_SAMPLERS: &str = "always_on, always_off, traceidratio, parentbased_always_on, \
              parentbased_always_off, parentbased_traceidratio";
@@ -295,16 +295,16 @@ impl OtelEnvironment<'_> {
             .map_err(|()| invalid_value(PROPAGATORS_VARIABLE, list, ALLOWED_PROPAGATORS))
     }
 
-    /// The version of the GenAI conventions in `OTEL_SEMCONV_STABILITY_OPT_IN`. The variable is a
-    /// list that may also contain opt-ins for other conventions.
+    /// Returns the version of the GenAI conventions from `OTEL_SEMCONV_STABILITY_OPT_IN`. The
+    /// variable is a list that may also contain opt-ins for other conventions.
     fn semconv(&self) -> Semconv {
         let opt_ins = self.get(SEMCONV_OPT_IN_VARIABLE).unwrap_or_default();
         let is_latest = opt_ins.split(',').any(|name| name.trim() == LATEST_SEMCONV_OPT_IN);
         if is_latest { Semconv::Latest } else { Semconv::default() }
     }
 
-    /// The limits of spans. The variables for span attributes override the variables for the
-    /// attributes of all signals.
+    /// Returns the limits of spans from the environment variables. The variables for span
+    /// attributes override the variables for the attributes of all signals.
     fn span_limits(&self) -> Result<SpanLimits, OtelSettingsError> {
         let limit = |names: &[&'static str], default| {
             let Some((name, value)) = self.first(names) else { return Ok(default) };

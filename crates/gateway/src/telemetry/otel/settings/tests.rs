@@ -26,7 +26,7 @@ fn sampler(name: &str, arg: &str) -> Result<(bool, f64), String> {
 }
 
 #[test]
-fn all_six_samplers_are_resolved() {
+fn all_six_values_of_otel_traces_sampler_select_a_sampler_and_its_ratio() {
     for (name, arg, expected) in [
         ("", "", (true, 0.05)),
         ("always_on", "0.5", (false, 1.0)),
@@ -42,7 +42,7 @@ fn all_six_samplers_are_resolved() {
 }
 
 #[test]
-fn errors_name_the_variable_its_value_and_allowed_values() {
+fn an_error_about_an_otel_variable_names_the_variable_its_value_and_the_allowed_values() {
     let unknown = "OTEL_TRACES_SAMPLER: `jaeger_remote` is invalid; allowed: \
          always_on, always_off, traceidratio, parentbased_always_on, parentbased_always_off, \
          parentbased_traceidratio";
@@ -69,7 +69,7 @@ fn errors_name_the_variable_its_value_and_allowed_values() {
 }
 
 #[test]
-fn tracing_is_off_without_an_endpoint_or_when_disabled() {
+fn tracing_is_off_without_a_collector_endpoint_or_if_an_otel_variable_disables_it() {
     let endpoint = (ENDPOINT_VARIABLE, "http://collector:4317");
     assert!(read(&[endpoint]).unwrap().endpoint.is_some());
     for variables in [
@@ -83,7 +83,7 @@ fn tracing_is_off_without_an_endpoint_or_when_disabled() {
 }
 
 #[test]
-fn endpoint_is_completed_for_its_protocol() {
+fn the_collector_url_gets_a_scheme_and_the_path_that_its_otlp_transport_needs() {
     let http = (PROTOCOL_VARIABLES[1], "http/protobuf");
     for (variables, expected) in [
         (&[(ENDPOINT_VARIABLE, "collector:4317")][..], "http://collector:4317"),
@@ -102,7 +102,7 @@ fn endpoint_is_completed_for_its_protocol() {
 }
 
 #[test]
-fn configuration_wins_over_the_environment() {
+fn the_tracing_configuration_overrides_the_otel_environment_variables() {
     let configured = TracingConfig {
         endpoint: Some("http://own:4318".into()),
         protocol: Some(OtlpProtocol::HttpProtobuf),
@@ -122,7 +122,7 @@ fn configuration_wins_over_the_environment() {
 }
 
 #[test]
-fn service_name_variable_wins_over_resource_attributes() {
+fn otel_service_name_overrides_the_service_name_in_otel_resource_attributes() {
     let attributes =
         (RESOURCE_ATTRIBUTES_VARIABLE, "deployment.environment.name=test, service.name = edge");
     assert_eq!(read(&[]).unwrap().service_name, "tokenweir");
@@ -132,21 +132,21 @@ fn service_name_variable_wins_over_resource_attributes() {
 }
 
 #[test]
-fn batch_settings_come_from_the_environment() {
+fn the_batch_settings_of_the_span_export_come_from_environment_variables() {
     let variables = [("OTEL_BSP_MAX_QUEUE_SIZE", "64"), ("OTEL_BSP_SCHEDULE_DELAY", "250")];
     let expected = SpanBatchSettings { queue: 64, size: 1_024, delay: Duration::from_millis(250) };
     assert_eq!(read(&variables).unwrap().batch, expected);
 }
 
 #[test]
-fn latest_conventions_are_opt_in() {
+fn spans_follow_the_latest_genai_conventions_only_after_an_opt_in() {
     let opt_in = (SEMCONV_OPT_IN_VARIABLE, "http/dup, gen_ai_latest_experimental");
     assert_eq!(read(&[]).unwrap().style.semconv, Semconv::V1_41);
     assert_eq!(read(&[opt_in]).unwrap().style.semconv, Semconv::Latest);
 }
 
 #[test]
-fn span_limits_come_from_the_environment() {
+fn the_limits_of_a_span_come_from_environment_variables() {
     let variables = [
         ("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "9"),
         ("OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "7"),
@@ -157,7 +157,7 @@ fn span_limits_come_from_the_environment() {
 }
 
 #[test]
-fn export_timeout_is_the_shorter_of_both_variables() {
+fn the_timeout_of_the_span_export_is_the_shorter_of_its_exporter_and_batch_timeouts() {
     let timeout = |variables: &[(&str, &str)]| read(variables).unwrap().timeout.as_millis();
     let (shared, traces) = ("OTEL_EXPORTER_OTLP_TIMEOUT", "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT");
     assert_eq!(timeout(&[]), 10_000);
@@ -166,7 +166,7 @@ fn export_timeout_is_the_shorter_of_both_variables() {
 }
 
 #[test]
-fn untrusted_trace_context_is_not_passed_even_without_tracing() {
+fn untrusted_trace_context_of_clients_is_not_forwarded_even_without_tracing() {
     let propagation_with = |parent, variables: &[(&str, &str)]| {
         let configured = TracingConfig { parent, ..TracingConfig::default() };
         resolve_with(configured, variables).unwrap().propagation()
@@ -185,7 +185,7 @@ fn untrusted_trace_context_is_not_passed_even_without_tracing() {
 }
 
 #[test]
-fn a_list_of_propagators_has_only_known_names_or_none() {
+fn otel_propagators_accepts_only_supported_propagators_or_none() {
     assert_eq!(parse_propagators("tracecontext,baggage"), Ok(PropagationFormats::default()));
     assert_eq!(parse_propagators("none"), Ok(PropagationFormats::NONE));
     let b3 = PropagationFormats { b3: true, b3_multi: true, ..PropagationFormats::NONE };

@@ -4,22 +4,22 @@
 use opentelemetry::{Array, KeyValue, Value};
 use std::time::Duration;
 
-/// Maximum length of a text value, in bytes. The SDK has such a limit too, but applies it only in
-/// its own tracer, which the gateway does not use.
+/// Maximum length of the text in a span attribute, in bytes. The SDK has such a limit too, but
+/// applies it only in its own tracer, which the gateway does not use.
 const MAX_TEXT_BYTES: usize = 1_024;
 
-/// A list of attributes, in the order in which they were added.
+/// A list of span attributes, in the order in which they were added.
 #[derive(Debug, Default)]
 pub(super) struct SpanAttributes(Vec<KeyValue>);
 
 impl SpanAttributes {
-    /// Adds a value.
+    /// Adds an attribute with this key and value.
     pub(super) fn put(mut self, key: &'static str, value: impl Into<Value>) -> Self {
         self.0.push(KeyValue::new(key, value));
         self
     }
 
-    /// Adds a value if it is present.
+    /// Adds an attribute with this key, unless `value` is `None`.
     pub(super) fn put_some(self, key: &'static str, value: Option<impl Into<Value>>) -> Self {
         match value {
             Some(value) => self.put(key, value),
@@ -27,7 +27,7 @@ impl SpanAttributes {
         }
     }
 
-    /// The attributes as a vector.
+    /// Returns the attributes as a vector, in the order in which they were added.
     pub(super) fn into_vec(self) -> Vec<KeyValue> {
         self.0
     }
@@ -38,41 +38,42 @@ pub(super) fn text(raw: &str) -> Value {
     raw[..raw.floor_char_boundary(MAX_TEXT_BYTES)].to_owned().into()
 }
 
-/// A host name or address, without the brackets of an IPv6 address in a URL.
+/// Converts a host name or address to an attribute value, without the brackets of an IPv6 address
+/// in a URL.
 pub(super) fn host(host: &str) -> Value {
     text(host.trim_matches(['[', ']']))
 }
 
-/// A list of static texts as an attribute value. `None`: the list is empty.
+/// Converts a list of static texts to an attribute value. `None`: the list is empty.
 pub(super) fn words(words: impl Iterator<Item = &'static str>) -> Option<Value> {
     let words: Vec<_> = words.map(Into::into).collect();
     (!words.is_empty()).then_some(Value::Array(Array::String(words)))
 }
 
-/// A list of texts from clients or backends as an attribute value, each truncated to
-/// [`MAX_TEXT_BYTES`].
+/// Converts a list of texts from clients or backends to an attribute value. Each text is truncated
+/// to [`MAX_TEXT_BYTES`].
 pub(super) fn texts<'a>(raw: impl Iterator<Item = &'a str>) -> Value {
     let truncate = |raw: &str| raw[..raw.floor_char_boundary(MAX_TEXT_BYTES)].to_owned().into();
     Value::Array(Array::String(raw.map(truncate).collect()))
 }
 
-/// A list of floating-point numbers as an attribute value.
+/// Converts a list of floating-point numbers to an attribute value.
 pub(super) fn reals(numbers: impl Iterator<Item = f64>) -> Value {
     Value::Array(Array::F64(numbers.collect()))
 }
 
-/// A list of integers as an attribute value.
+/// Converts a list of integers to an attribute value.
 pub(super) fn integers(numbers: impl Iterator<Item = u32>) -> Value {
     Value::Array(Array::I64(numbers.map(i64::from).collect()))
 }
 
-/// A count as an attribute value. OTLP has signed integers only, so a larger count becomes the
-/// largest signed integer.
+/// Converts a count to an attribute value. OTLP has signed integers only, so a larger count becomes
+/// the largest signed integer.
 pub(super) fn count(count: u64) -> Value {
     i64::try_from(count).unwrap_or(i64::MAX).into()
 }
 
-/// A duration in seconds as an attribute value.
+/// Converts a duration to an attribute value in seconds.
 pub(super) fn seconds(duration: Duration) -> Value {
     duration.as_secs_f64().into()
 }
@@ -82,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_is_truncated_at_a_character_boundary() {
+    fn the_text_of_a_span_attribute_is_truncated_at_a_character_boundary() {
         let long = format!("{}é", "a".repeat(MAX_TEXT_BYTES - 1));
         assert_eq!(text(&long).as_str().len(), MAX_TEXT_BYTES - 1);
         assert_eq!(text("é").as_str(), "é");

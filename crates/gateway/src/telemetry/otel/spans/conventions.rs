@@ -36,7 +36,7 @@ pub struct SpanConventions {
 // === impl Semconv ===
 
 impl Semconv {
-    /// The OpenTelemetry schema URL of this version of the conventions.
+    /// Returns the OpenTelemetry schema URL of this version of the conventions.
     pub(super) const fn schema_url(self) -> &'static str {
         match self {
             Self::V1_41 => "https://opentelemetry.io/schemas/1.41.0",
@@ -44,8 +44,8 @@ impl Semconv {
         }
     }
 
-    /// The name of the attribute for the number of prompt tokens that were written to the prefix
-    /// cache.
+    /// Returns the name of the attribute for the number of prompt tokens that were written to the
+    /// prefix cache.
     pub(super) const fn cache_write_attribute(self) -> &'static str {
         match self {
             Self::V1_41 => "gen_ai.usage.cache_creation.input_tokens",

@@ -35,12 +35,12 @@ pub(super) fn has_inference(record: &RequestRecord) -> bool {
     record.api.is_some() && (!record.attempts.is_empty() || is_known)
 }
 
-/// The name of the inference span.
+/// Returns the name of the inference span of a request.
 pub(super) fn span_name(record: &RequestRecord) -> String {
     format!("{} {}", operation_name(record), record.model.name())
 }
 
-/// The attributes of the inference span.
+/// Returns the attributes of the inference span of a request.
 pub(super) fn span_attributes(
     record: &RequestRecord,
     conventions: &SpanConventions,
@@ -74,7 +74,7 @@ pub(super) fn span_attributes(
     })
 }
 
-/// The events of the inference span, ordered by time.
+/// Returns the events of the inference span of a request, ordered by time.
 pub(super) fn span_events(record: &RequestRecord, conventions: &SpanConventions) -> Vec<Event> {
     let timings = &record.timings;
     let moments = [
@@ -122,7 +122,8 @@ fn add_request(
         .put_some("server.port", address.map(|(_, port)| i64::from(*port)))
 }
 
-/// Adds the sampling parameters of the request.
+/// Adds the sampling parameters of the request, such as the temperature, to the attributes of the
+/// inference span.
 fn add_parameters(
     attributes: SpanAttributes,
     record: &RequestRecord,
@@ -232,7 +233,7 @@ fn add_latency(attributes: SpanAttributes, record: &RequestRecord) -> SpanAttrib
         )
 }
 
-/// Adds the durations of the known phases of the request.
+/// Adds the durations of the known phases of the request to the attributes of the inference span.
 fn add_phases(mut attributes: SpanAttributes, record: &RequestRecord) -> SpanAttributes {
     let phases = RequestPhases::from_record(record);
     for span in phases.iter() {
@@ -253,8 +254,8 @@ fn add_phases(mut attributes: SpanAttributes, record: &RequestRecord) -> SpanAtt
     attributes.put_some("tokenweir.phase.estimated", unexplained.map(|span| span.is_estimated))
 }
 
-/// The event of the routing decision. It lists the backend and the predicted TTFT of the candidates
-/// with the lowest cost, lowest cost first.
+/// Returns the span event of the routing decision. It lists the backend and the predicted TTFT of
+/// the candidates with the lowest cost, lowest cost first.
 fn decision_events(record: &RequestRecord) -> impl Iterator<Item = Event> {
     let decision = record.decision.as_ref().zip(record.timings.routed);
     decision.into_iter().map(|(decision, at)| {
@@ -269,7 +270,8 @@ fn decision_events(record: &RequestRecord) -> impl Iterator<Item = Event> {
     })
 }
 
-/// Up to two events per stall: the detection of the stall, and its end if the stall ended.
+/// Returns up to two span events per stall of the stream: the detection of the stall, and its end
+/// if the stall ended.
 fn stall_events(record: &RequestRecord) -> impl Iterator<Item = Event> {
     record.observed.stalls.iter().flat_map(|stall| {
         let condition = &stall.condition;
@@ -290,8 +292,9 @@ fn stall_events(record: &RequestRecord) -> impl Iterator<Item = Event> {
     })
 }
 
-/// The event with the times of the chunks of a slow or broken stream, at its end. Times are in
-/// milliseconds from the request head. `None`: the stream was neither slow nor broken.
+/// Returns the span event with the times of the chunks of a slow or broken stream, at the end of
+/// the stream. Times are in milliseconds from the request head. `None`: the stream was neither slow
+/// nor broken.
 fn chunk_timings_event(record: &RequestRecord) -> Option<Event> {
     let timings = record.examined_chunk_timings()?;
     let gaps = || timings.longest_gaps();
@@ -305,8 +308,9 @@ fn chunk_timings_event(record: &RequestRecord) -> Option<Event> {
     Some(new_event(record, "tokenweir.chunk_timings", ended, attributes))
 }
 
-/// Returns one event for each continuation of the stream by the attempt with this span. The event has the
-/// cause, the number of output tokens before the continuation, and the seconds without output.
+/// Returns one span event for each time that the attempt with this span continued the stream of an
+/// earlier attempt. The event has the cause, the number of output tokens before the continuation,
+/// and the seconds without output.
 pub(super) fn continuation_events(record: &RequestRecord, span_id: u64) -> Vec<Event> {
     let of_attempt = record.continuations.begun.iter().filter(|begun| begun.span_id == span_id);
     let event = |continuation: &Continuation| {
@@ -320,7 +324,7 @@ pub(super) fn continuation_events(record: &RequestRecord, span_id: u64) -> Vec<E
     of_attempt.map(event).collect()
 }
 
-/// One event for each attempt after which the request was retried.
+/// Returns one span event for each attempt after which the request was retried.
 fn retry_events(record: &RequestRecord) -> impl Iterator<Item = Event> {
     let is_continuation = |attempt: &Attempt| {
         record.continuations.begun.iter().any(|begun| begun.span_id == attempt.span_id)

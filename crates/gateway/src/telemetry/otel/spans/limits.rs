@@ -1,8 +1,8 @@
 //! The limits of spans in the `OTEL_SPAN_*` and `OTEL_ATTRIBUTE_*` environment variables. The SDK
 //! applies the limits only in its own tracer, which the gateway does not use.
 //!
-//! If a span has more attributes, events or links than its limit allows, the last ones are dropped, and the
-//! span has the number of dropped ones. Texts over the limit are truncated and not counted.
+//! If a span has more attributes, events or links than its limit allows, the last ones are dropped,
+//! and the span states how many were dropped. Texts over the limit are truncated and not counted.
 
 use opentelemetry::{Array, KeyValue, StringValue, Value};
 use opentelemetry_sdk::trace::SpanData;
@@ -76,7 +76,7 @@ mod tests {
     use tokenweir_request::record::fixtures::streamed;
 
     #[test]
-    fn items_over_the_limits_are_dropped_and_counted() {
+    fn attributes_events_and_links_over_the_limits_of_a_span_are_dropped_and_counted() {
         let mut span = spans(&streamed()).swap_remove(1);
         let (attributes, events) = (span.attributes.len(), span.events.events.len());
         SpanLimits::default().apply(&mut span);

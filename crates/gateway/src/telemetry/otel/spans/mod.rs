@@ -78,7 +78,7 @@ struct SpanTreeBuilder<'a> {
 /// trace ID, are the same for all spans of the request.
 struct SpanFields {
     span_id: u64,
-    /// `None`: the span has no parent.
+    /// ID of the parent span. `None`: the span has no parent.
     parent_span_id: Option<u64>,
     kind: SpanKind,
     name: Cow<'static, str>,
@@ -110,8 +110,8 @@ impl<'a> SpanTreeBuilder<'a> {
         Self { record, trace, conventions, trace_state, scope, end_time }
     }
 
-    /// The server span: from the request head to the end of the response, as the client sees the
-    /// request.
+    /// Builds the server span: from the request head to the end of the response, as the client sees
+    /// the request.
     fn server_span(&self) -> SpanData {
         let Self { record, trace, .. } = self;
         let has_head = record.timings.headers.is_some();
@@ -162,7 +162,7 @@ impl<'a> SpanTreeBuilder<'a> {
         })
     }
 
-    /// The inference span: the generation of one response, over all attempts.
+    /// Builds the inference span: the generation of one response, over all attempts.
     fn inference_span(&self) -> SpanData {
         let record = self.record;
         let start = record.timings.received.unwrap_or(record.timings.accepted);
@@ -179,8 +179,9 @@ impl<'a> SpanTreeBuilder<'a> {
         })
     }
 
-    /// The client span of an attempt. `resend_count` is the number of attempts before this attempt.
-    /// `leg` is `prefill` for a prefill leg, and `None` for an attempt of the request itself.
+    /// Builds the client span of an attempt. `resend_count` is the number of attempts before this
+    /// attempt. `leg` is `prefill` for a prefill leg, and `None` for an attempt of the request
+    /// itself.
     fn attempt_span(
         &self,
         resend_count: i64,
@@ -219,8 +220,9 @@ impl<'a> SpanTreeBuilder<'a> {
         })
     }
 
-    /// The attribute `error.type` of an attempt: the failure of the attempt, or the error type of
-    /// the request if this is the last attempt and the response is incomplete. `None`: no error.
+    /// Returns the attribute `error.type` of an attempt: the failure of the attempt, or the error
+    /// type of the request if this is the last attempt and the response is incomplete. `None`: no
+    /// error.
     fn attempt_error_type(&self, attempt: &Attempt) -> Option<Value> {
         let record = self.record;
         let is_last = record.attempts.last().is_some_and(|last| last.span_id == attempt.span_id);
@@ -230,8 +232,8 @@ impl<'a> SpanTreeBuilder<'a> {
         attempt_failure(attempt).or_else(incomplete)
     }
 
-    /// The links of a span. If the gateway starts a new trace although the client sent a trace
-    /// context, the server span links to the span of the client. Other spans have no links.
+    /// Returns the links of a span. If the gateway starts a new trace although the client sent a
+    /// trace context, the server span links to the span of the client. Other spans have no links.
     fn span_links(&self, kind: &SpanKind) -> SpanLinks {
         let mut links = SpanLinks::default();
         if let Some(client) = self.trace.linked_parent.filter(|_| *kind == SpanKind::Server) {
@@ -279,8 +281,8 @@ fn is_server_error(record: &RequestRecord) -> bool {
     record.outcome != Outcome::Cancelled && (is_5xx || record.outcome.is_backend_failure())
 }
 
-/// The attribute `error.type` of the server span: the error type of the request, or else the HTTP status of
-/// the response.
+/// Returns the attribute `error.type` of the server span: the error type of the request, or else
+/// the HTTP status of the response.
 fn server_error_type(record: &RequestRecord) -> Value {
     match (error_type(record), record.status) {
         (Some(error), _) => text(error),
@@ -289,7 +291,7 @@ fn server_error_type(record: &RequestRecord) -> Value {
     }
 }
 
-/// The HTTP method as it appears in the name of a span: `HTTP` for an unknown method.
+/// Returns the HTTP method as it appears in the name of a span: `HTTP` for an unknown method.
 fn method_name(method: &'static str) -> &'static str {
     if method == "_OTHER" { "HTTP" } else { method }
 }

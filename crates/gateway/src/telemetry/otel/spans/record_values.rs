@@ -4,8 +4,8 @@ use opentelemetry::Value;
 use std::time::{Instant, SystemTime};
 use tokenweir_request::record::{Attempt, Outcome, RequestRecord};
 
-/// The attribute `error.type` of the request. For an error event inside a stream it is the error code or
-/// the error type that the backend reported. `None`: no error.
+/// Returns the attribute `error.type` of the request. For an error event inside a stream it is the
+/// error code or the error type that the backend reported. `None`: no error.
 pub(super) fn error_type(record: &RequestRecord) -> Option<&str> {
     let is_in_band = record.outcome == Outcome::StreamError;
     let reported = record.observed.error.as_ref().filter(|_| is_in_band);
@@ -13,8 +13,8 @@ pub(super) fn error_type(record: &RequestRecord) -> Option<&str> {
     reported_type.or_else(|| record.error_type())
 }
 
-/// The attribute `error.type` of an attempt: why the attempt failed, or the error status of its
-/// response. `None`: the attempt succeeded.
+/// Returns the attribute `error.type` of an attempt: why the attempt failed, or the error status of
+/// its response. `None`: the attempt succeeded.
 pub(super) fn attempt_failure(attempt: &Attempt) -> Option<Value> {
     let error_status = attempt.status.filter(|status| *status >= 400);
     let status = || error_status.map(|status| status.to_string().into());

@@ -15,7 +15,7 @@ use tokenweir_request::record::fixtures::{at, streamed};
 use tokenweir_request::record::*;
 
 #[test]
-fn embeddings_have_no_output_tokens() {
+fn the_spans_of_embeddings_requests_have_no_output_tokens() {
     let mut record = streamed();
     record.observed.usage.output = Some(0);
     for (api, has_output) in [(Api::Embeddings, false), (Api::Other, false), (Api::Chat, true)] {
@@ -29,7 +29,7 @@ fn embeddings_have_no_output_tokens() {
 }
 
 #[test]
-fn backend_4xx_is_an_error_of_the_client_span() {
+fn a_4xx_response_of_a_backend_makes_the_client_span_of_the_attempt_an_error() {
     let mut record = before_output(streamed());
     record.status = Some(400);
     record.outcome = Outcome::ClientError;
@@ -39,13 +39,13 @@ fn backend_4xx_is_an_error_of_the_client_span() {
 }
 
 #[test]
-fn request_without_available_backend_has_no_attempt() {
+fn the_spans_of_a_request_without_an_available_backend_have_no_attempt() {
     let record = refused_by_gateway(streamed(), 503, "no_backend");
     assert_matches_golden("refused", &record, &SpanConventions::default());
 }
 
 #[test]
-fn unknown_model_has_no_inference_span() {
+fn a_request_for_an_unknown_model_has_no_inference_span() {
     let mut record = before_output(streamed());
     record.model = ModelLabel::Unknown;
     record.attempts = Vec::new();
@@ -54,7 +54,7 @@ fn unknown_model_has_no_inference_span() {
 }
 
 #[test]
-fn truncated_stream_is_an_error_of_the_last_attempt_only() {
+fn a_truncated_stream_makes_the_span_of_the_last_attempt_an_error_and_of_no_earlier_one() {
     let mut record = streamed();
     record.outcome = Outcome::Truncated;
     record.end = Termination::UpstreamReset;
@@ -67,7 +67,7 @@ fn truncated_stream_is_an_error_of_the_last_attempt_only() {
 }
 
 #[test]
-fn valid_trace_state_of_the_client_is_preserved() {
+fn the_spans_of_a_request_have_the_trace_state_of_the_client_if_it_is_valid() {
     let mut record = streamed();
     for (state, expected) in [("a=1,b=2", "a=1,b=2"), ("no list", "")] {
         record.trace.as_mut().unwrap().trace_state = Some(state.into());
@@ -75,7 +75,7 @@ fn valid_trace_state_of_the_client_is_preserved() {
     }
 }
 
-/// The spans of a record by the default conventions.
+/// Builds the spans of a record with the default conventions.
 pub(super) fn spans(record: &RequestRecord) -> Vec<SpanData> {
     build_spans(record, &record.trace.clone().unwrap(), &SpanConventions::default())
 }
@@ -180,7 +180,7 @@ fn render(
     }
 }
 
-/// The attributes as sorted `key=value` texts.
+/// Renders the attributes as sorted `key=value` texts.
 fn render_attributes(attributes: &[KeyValue]) -> Vec<String> {
     let mut lines: Vec<_> =
         attributes.iter().map(|kv| format!("{}={}", kv.key, kv.value)).collect();

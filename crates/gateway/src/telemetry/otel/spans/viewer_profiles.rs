@@ -25,8 +25,8 @@ pub(super) fn attributes(
     }
 }
 
-/// The additional event of the inference span for a viewer. `None`: the viewer has no such event,
-/// or the response had no output.
+/// Returns the additional event of the inference span for a viewer. `None`: the viewer has no such
+/// event, or the response had no output.
 pub(super) fn event(profile: ViewerProfile, record: &RequestRecord) -> Option<Event> {
     let is_open_inference = profile == ViewerProfile::OpenInference;
     let first_output = record.timings.first_output.filter(|_| is_open_inference)?;
@@ -63,9 +63,10 @@ fn add_langfuse(attributes: SpanAttributes, record: &RequestRecord) -> SpanAttri
         .put_some("langfuse.observation.usage_details", langfuse_usage(record))
 }
 
-/// The numbers of tokens as Langfuse expects them: each token is in one number only, so `input` does not
-/// include cached tokens. From the attributes of the GenAI conventions alone, Langfuse counts cached and
-/// reasoning tokens twice. `None`: the engine did not report the input tokens or the output tokens.
+/// Returns the numbers of tokens as Langfuse expects them: each token is in one number only, so
+/// `input` does not include cached tokens. From the attributes of the GenAI conventions alone,
+/// Langfuse counts cached and reasoning tokens twice. `None`: the engine did not report the input
+/// tokens or the output tokens.
 fn langfuse_usage(record: &RequestRecord) -> Option<String> {
     let usage = &record.observed.usage;
     let (input, output) = (usage.input?, usage.output?);

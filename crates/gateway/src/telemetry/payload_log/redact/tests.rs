@@ -30,7 +30,7 @@ fn assert_redacted(kind: RedactionKind, secrets: &[&str]) {
 }
 
 #[test]
-fn email_addresses_are_redacted() {
+fn email_addresses_in_prompts_and_responses_are_redacted() {
     assert_redacted(
         RedactionKind::Email,
         &["bob@example.com", "a.b+c_d@mail.example.co.uk", "müller@exämple.de", "X%y@A1.IO"],
@@ -39,7 +39,7 @@ fn email_addresses_are_redacted() {
 }
 
 #[test]
-fn phone_numbers_are_redacted() {
+fn phone_numbers_in_prompts_and_responses_are_redacted() {
     assert_redacted(
         RedactionKind::Phone,
         &[
@@ -64,7 +64,7 @@ fn phone_numbers_are_redacted() {
 }
 
 #[test]
-fn card_numbers_are_redacted() {
+fn payment_card_numbers_in_prompts_and_responses_are_redacted() {
     assert_redacted(
         RedactionKind::Card,
         &[
@@ -80,7 +80,7 @@ fn card_numbers_are_redacted() {
 }
 
 #[test]
-fn keys_are_redacted() {
+fn api_keys_and_access_tokens_of_known_formats_are_redacted() {
     // Each key is written in two parts, so that secret scanners do not report this file.
     let keys = [
         ("sk-", "proj-abcdefghijklmnop1234"),
@@ -109,7 +109,7 @@ fn private_key_blocks_are_redacted_with_any_newline_and_when_truncated() {
 }
 
 #[test]
-fn secret_values_are_redacted_and_their_names_stay() {
+fn the_value_of_a_password_or_key_is_redacted_and_the_name_before_it_stays() {
     for (text, expected) in [
         ("Authorization: Bearer abc123def456", "Authorization: Bearer [key]"),
         ("password=hunter2!", "password=[key]"),
@@ -126,7 +126,7 @@ fn secret_values_are_redacted_and_their_names_stay() {
 }
 
 #[test]
-fn non_private_text_is_unchanged() {
+fn redaction_does_not_change_text_without_private_data() {
     for text in [
         "max_tokens: 1024, total_tokens=123456789012",
         "at 1795278586249 ms",
@@ -153,7 +153,7 @@ fn non_private_text_is_unchanged() {
 }
 
 #[test]
-fn only_selected_kinds_are_redacted_and_counted() {
+fn only_the_selected_kinds_of_private_data_are_redacted_and_counted() {
     let text = "bob@example.com and +1 415 555 0123 and eve@example.com";
     let (redacted, count) = redact(text, &[RedactionKind::Email]);
     assert_eq!((redacted.as_str(), count), ("[email] and +1 415 555 0123 and [email]", 2));
@@ -161,7 +161,7 @@ fn only_selected_kinds_are_redacted_and_counted() {
 }
 
 #[test]
-fn near_misses_in_long_texts_stay_fast() {
+fn redaction_of_long_texts_that_almost_match_a_pattern_is_fast() {
     for piece in ["4111 ", "+1 ", "a@", "eyJ", "key=", "\\\\", "0123 ", "-----BEGIN PRIVATE KEY "] {
         let text = piece.repeat(4_000);
         assert!(redact(&text, &RedactionKind::ALL).0.len() <= text.len() + 16, "{piece}");
