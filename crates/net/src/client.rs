@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_of_an_expired_certificate_does_not_change_with_time() {
+    fn the_error_text_of_an_expired_certificate_does_not_change_with_time() {
         let error = "invalid peer certificate: certificate expired: verification time 7 (UNIX), but \
                      certificate is not valid after 5 (2 seconds ago)";
         assert_eq!(lasting_text(error), "invalid peer certificate: certificate expired");
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_time_of_the_backend_does_not_run_while_the_client_holds_its_upload() {
+    async fn the_response_timeout_of_a_backend_does_not_run_while_the_client_pauses_its_upload() {
         const TIMEOUT: Duration = Duration::from_secs(3);
         let upload = Arc::new(UploadProgress::default());
         upload.record(true, false);

@@ -13,7 +13,7 @@ use tokenweir_kv_events::groups::{GroupNumber, ModelledCache, UsedPrompt};
 pub(super) struct BackendUse {
     pub(super) backend: Arc<Backend>,
     pub(super) cache: ModelledCache,
-    /// Counts of requests. The index is the number of the group in `cache`.
+    /// Request counts of each group of prompts. The index is the number of the group in `cache`.
     requests: Box<[GroupRequests]>,
     /// Number of restarts of the server process until the last recorded request. A further restart
     /// empties `cache`.
@@ -67,7 +67,7 @@ impl BackendUse {
         requests.cached_tokens += used.cached_tokens;
     }
 
-    /// The counts of requests by group.
+    /// Returns the request counts of each group of prompts.
     pub(super) fn requests(&self) -> HashMap<GroupKey, GroupRequests> {
         let groups = self.cache.groups().counts();
         let requests = groups.map(|(number, group)| {

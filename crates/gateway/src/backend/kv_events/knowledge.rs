@@ -21,14 +21,14 @@ pub struct CacheKnowledge {
     /// The blocks of the requests in flight. Only background tasks lock the table, so that no
     /// request waits.
     chains: Mutex<RequestChains>,
-    /// The queue of ended requests for the learner. If the queue is full, further requests are
+    /// The queue of ended requests for the learner task. If the queue is full, further requests are
     /// dropped.
     pub(super) ended: mpsc::Sender<EndedRequest>,
     /// The receiving end of the queue. The learner keeps it locked while it runs.
     pub(super) inbox: tokio::sync::Mutex<mpsc::Receiver<EndedRequest>>,
     next_backend: AtomicU32,
-    /// Background tasks and the status lock the counts for a moment, and a request at its end only if the
-    /// queue is full.
+    /// The counts of followed requests. Background tasks and status pages lock them briefly. A
+    /// request locks them only if the queue is full when the request ends.
     counts: Mutex<LearningCounts>,
 }
 

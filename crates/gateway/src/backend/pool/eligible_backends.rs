@@ -59,7 +59,7 @@ pub(super) struct BackendSearch<'a> {
     pub(super) requirements: &'a BackendRequirements<'a>,
     /// The backends of earlier attempts of the request. They are excluded.
     pub(super) tried: &'a [Arc<Backend>],
-    /// Backends above one of these thresholds are saturated and excluded. `None`: saturation is
+    /// The saturation thresholds. Backends above one of them are excluded. `None`: saturation is
     /// ignored.
     pub(super) thresholds: Option<&'a SaturationThresholds>,
     pub(super) breaker_mode: BreakerMode,

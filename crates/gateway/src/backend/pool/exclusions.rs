@@ -15,7 +15,8 @@ use tokenweir_routing::{Candidate, CandidateSampler};
 struct RequestLength {
     /// Tokens of the prompt and of the output that the client allows.
     tokens: f64,
-    /// Whether responses have shown how many tokens a byte of prompt text has.
+    /// Whether `tokens` is computed with a number of tokens per byte that responses have shown.
+    /// Otherwise the number is assumed.
     is_learned: bool,
 }
 

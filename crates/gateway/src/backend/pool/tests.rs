@@ -181,7 +181,7 @@ fn a_large_pool_has_prefix_affinity_and_finds_every_backend_that_is_up() {
 }
 
 #[tokio::test]
-async fn freed_capacity_and_an_update_are_notified_only_while_requests_wait() {
+async fn freed_capacity_and_pool_updates_notify_the_admission_queue_only_while_requests_wait() {
     let pool = pool(&[None]);
     let is_notified = || {
         futures_util::FutureExt::now_or_never(pool.capacity_notifier.wait_capacity_freed())
@@ -222,7 +222,7 @@ fn ports(pool: &BackendPool) -> Vec<u16> {
 }
 
 #[test]
-fn a_retained_backend_keeps_its_state_and_gets_the_new_settings() {
+fn a_backend_that_stays_in_the_pool_at_an_update_keeps_its_state_and_gets_the_new_settings() {
     let pool = pool(&[Some(&["a"]), Some(&["b"])]);
     let before = pool.backends();
     let lease = lease(&pool, Some("a")).unwrap();
@@ -262,7 +262,7 @@ fn a_drain_ends_when_its_duration_is_over_and_a_second_drain_replaces_the_durati
 }
 
 #[test]
-fn a_drain_of_the_configuration_is_applied_at_the_start_and_when_the_value_changes() {
+fn a_configured_drain_is_applied_at_the_start_and_when_the_setting_changes() {
     let pool = pool(&[]);
     let set = |is_drained| {
         let settings = BackendSettings { is_drained, ..Default::default() };
@@ -285,7 +285,7 @@ fn a_drain_of_the_configuration_is_applied_at_the_start_and_when_the_value_chang
 }
 
 #[test]
-fn another_name_address_or_key_makes_another_backend() {
+fn a_pool_update_with_another_name_address_or_api_key_makes_a_new_backend() {
     let same = backend_at(8000);
     let (id, address) = (&same.identity.id, &same.identity.address);
     let mut other_metrics = backend_at(8000);
@@ -322,7 +322,7 @@ fn a_removed_backend_gets_no_new_requests_and_is_retiring_until_its_last_request
 }
 
 #[test]
-fn an_update_changes_the_models_and_the_policy() {
+fn a_pool_update_changes_the_models_and_the_policy() {
     let pool = pool(&[Some(&["a"]), Some(&["a"])]);
     let model = |backends: &[&str]| ModelConfig {
         name: "gpt".into(),
@@ -359,7 +359,7 @@ fn a_large_pool_keeps_its_prefix_affinity_when_other_backends_change() {
 
 proptest! {
     #[test]
-    fn an_update_has_exactly_the_given_backends_and_retained_ones_keep_their_positions(
+    fn a_pool_update_results_in_exactly_the_given_backends_and_retained_ones_keep_their_positions(
         lists in proptest::collection::vec(
             proptest::collection::btree_set(0..12_usize, 0..9), 1..6),
     ) {

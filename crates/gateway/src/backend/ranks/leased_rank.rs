@@ -17,8 +17,9 @@ pub(in crate::backend) struct LeasedRank {
 }
 
 impl LeasedRank {
-    /// Adds a request to the load of the rank of its candidate. `None`: the backend decides on the rank,
-    /// or its ranks have changed since `candidate` was computed.
+    /// Adds a request to the load of the data-parallel rank of `candidate`, which the policy
+    /// picked. `None`: the backend chooses the rank, or its ranks have changed since `candidate`
+    /// was computed.
     pub(in crate::backend) fn new(
         ranks: &DataParallelRanks,
         candidate: &Candidate,

@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn the_values_of_a_backend_that_follows_the_header_are_found() {
+    fn the_header_value_of_each_data_parallel_rank_is_found_if_the_backend_follows_the_header() {
         let known = Some(vec![(0, 0), (1, 1)]);
         assert_eq!(search(&[0, 1], |_, value| value), known);
         let known = Some(vec![(4, 0), (5, 1), (6, 2)]);
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_that_balances_by_itself_does_not_follow_the_header() {
+    fn a_backend_that_spreads_requests_over_its_ranks_by_itself_does_not_follow_the_rank_header() {
         for count in [2, 3, 8] {
             let numbers: Vec<u32> = (0..count).collect();
             let round_robin = |index: usize, _| index as u32 % count;

@@ -63,7 +63,7 @@ fn backends_have_the_names_of_their_pods() {
 }
 
 #[test]
-fn slices_of_a_service_are_merged() {
+fn the_endpoint_slices_of_a_service_are_merged() {
     let part = |name, pods: Value| slice(name, "IPv4", &http_port(), &pods);
     let first = part("x", json!([pod("b", "10.0.0.2", READY), pod("a", "10.0.0.1", READY)]));
     let second = part("y", json!([pod("b", "10.0.0.2", READY), pod("c", "10.0.0.3", READY)]));
@@ -79,7 +79,7 @@ fn slices_of_a_service_are_merged() {
 }
 
 #[test]
-fn current_addresses_stay_until_a_new_list_is_complete() {
+fn the_current_pod_addresses_stay_in_use_until_a_new_list_of_endpoint_slices_is_complete() {
     let part =
         |name, address| slice(name, "IPv4", &http_port(), &json!([pod(name, address, READY)]));
     let mut slices = slices_from_list(None, [part("x", "10.0.0.1"), part("y", "10.0.0.2")]);
@@ -121,7 +121,7 @@ fn unready_and_terminating_pods_are_excluded() {
 }
 
 #[test]
-fn dual_stack_pod_is_one_backend() {
+fn a_dual_stack_pod_is_one_backend() {
     let v4 = json!([pod("a", "10.0.0.1", READY)]);
     let v6 = json!([pod("a", "fd00::1", READY), pod("b", "fd00::2", READY)]);
     let parts = [slice("six", "IPv6", &http_port(), &v6), slice("four", "IPv4", &http_port(), &v4)];
@@ -132,7 +132,7 @@ fn dual_stack_pod_is_one_backend() {
 }
 
 #[test]
-fn port_is_the_only_one_or_selected_by_name_or_number() {
+fn the_backend_port_is_the_only_port_of_the_endpoint_slice_or_selected_by_name_or_number() {
     let named = |name: &str| Some(PodPort::Name(name.to_owned()));
     let two = json!([
         { "name": "metrics", "port": 9000, "protocol": "TCP" },
@@ -162,7 +162,7 @@ fn port_is_the_only_one_or_selected_by_name_or_number() {
 }
 
 #[test]
-fn invalid_addresses_are_skipped() {
+fn invalid_pod_addresses_in_endpoint_slices_are_skipped() {
     let pods = json!([
         { "addresses": [] }, { "addresses": ["a b"] }, { "addresses": ["10.0.0.1", "10.0.0.2"] },
     ]);

@@ -21,7 +21,7 @@ use tokenweir_request::observe::{Continue, Exchange};
 use tokenweir_routing::PromptFingerprint;
 use tokenweir_routing::resilience::FailureKind;
 
-/// The values of the request that a continuation needs.
+/// The values of a request with which the gateway continues its stream at another backend.
 pub(crate) struct StreamContinuation {
     pub(crate) context: Arc<ProxyContext>,
     pub(crate) head: request::Parts,
@@ -56,7 +56,7 @@ struct Sending {
     response: Pin<Box<dyn Future<Output = Result<Response<BackendBody>, SendError>> + Send>>,
 }
 
-/// Maximum number of backends that are asked for one continuation.
+/// Maximum number of backends to which the gateway sends the request for one continuation.
 const MAX_ASKED_BACKENDS: usize = 3;
 
 impl Continue<BackendBody, (Lease, Option<ConcurrencyPermit>)> for StreamContinuation {

@@ -201,7 +201,7 @@ impl Refusals {
 // === impl Refusal ===
 
 impl Refusal {
-    /// Applies the refusal to its backend as a failure.
+    /// Counts the refusal as a failure of its backend, for the circuit breaker.
     fn apply(&self, now: Instant) {
         let why = format!("{}: the backend answered {}", self.kind.as_str(), self.status);
         self.backend.on_failure(self.kind, &why, self.rest, now);

@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_configured_path_is_found_byte_for_byte_and_by_its_methods() {
+    fn a_configured_route_matches_only_its_exact_path_and_its_methods() {
         let methods = vec![Method::GET, Method::POST];
         let routes = [ConfiguredRoute::new("/a/b", methods, None)];
         let routes = ConfiguredRoutes::new(routes.into_iter());

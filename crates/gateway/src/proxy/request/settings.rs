@@ -38,7 +38,8 @@ pub struct RequestSettings {
 // === impl RequestSettings ===
 
 impl RequestSettings {
-    /// The options of the record, from the fields and the headers of the request.
+    /// The options of a request for its record, such as `stream` and `max_tokens`, from the fields
+    /// of the body and the headers.
     pub(in crate::proxy) fn options(
         &self,
         headers: &HeaderMap,

@@ -118,8 +118,9 @@ async fn respond(
     })
 }
 
-/// Makes a future in its box. `Box::pin` makes the future first and copies all of its bytes, because
-/// the allocation can fail with a panic that has to drop the future.
+/// Creates a future directly in its heap allocation. `Box::pin` creates the future on the stack and
+/// copies all of its bytes, because the allocation can fail with a panic that has to drop the
+/// future.
 fn pin_in_place<F: Future>(make: impl FnOnce() -> F) -> Pin<Box<F>> {
     let place = Box::new_uninit();
     Box::into_pin(Box::write(place, make()))
