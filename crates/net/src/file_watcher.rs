@@ -50,7 +50,7 @@ pub enum LoadError<E> {
     /// A read of the files would block, or takes too long.
     #[error("{0}")]
     Unread(String),
-    /// The loader failed.
+    /// The function that loads the value from the files failed.
     #[error("{0}")]
     Invalid(E),
 }

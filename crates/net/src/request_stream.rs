@@ -53,7 +53,7 @@ impl UploadProgress {
 }
 
 impl RequestStream {
-    /// A body whose parts are read from `parts` when they can be written.
+    /// Creates a body whose parts are read from `parts` when they can be written to the backend.
     pub fn new(
         parts: impl Body<Data = Bytes, Error = io::Error> + Send + 'static,
         framing: RequestFraming,

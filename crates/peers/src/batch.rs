@@ -33,7 +33,7 @@ impl Batch {
         }
     }
 
-    /// Whether nothing was added.
+    /// Whether the batch has no backlog and no prompt.
     pub fn is_empty(&self) -> bool {
         self.message.backlogs.is_empty()
     }

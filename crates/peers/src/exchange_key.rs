@@ -7,7 +7,7 @@ use ring::hmac;
 /// Identifies one gateway from its start to its end. Each gateway chooses it at random when it starts.
 pub type SessionId = [u8; 16];
 
-/// The shared key. Its `Debug` output is redacted.
+/// The key that all gateways of an exchange share. Its `Debug` output is redacted.
 #[derive(Clone)]
 pub struct ExchangeKey {
     shared: Prk,
@@ -24,14 +24,14 @@ pub struct ExchangeKey {
 )]
 pub struct KeyTooShort(usize);
 
-/// Least length of the shared key in bytes.
+/// Minimum length of the shared key, in bytes.
 pub const MIN_KEY_BYTES: usize = 32;
 /// Makes the derived keys differ from those that other protocols derive from the same secret. Raise the
 /// number at the end of this text when the hashes of prompts change.
 const SALT: &[u8] = b"tokenweir peer exchange 1";
 
 impl ExchangeKey {
-    /// The shared key with these bytes.
+    /// Creates the shared key from its bytes. Fails if there are too few.
     pub fn new(secret: &[u8]) -> Result<Self, KeyTooShort> {
         if secret.len() < MIN_KEY_BYTES {
             return Err(KeyTooShort(secret.len()));

@@ -39,7 +39,7 @@ pub struct SentPrompt {
     pub prompt: Arc<PromptFingerprint>,
 }
 
-/// Greatest length of a message in bytes.
+/// Maximum length of a message, in bytes.
 pub const MAX_MESSAGE_BYTES: usize = 256 << 10;
 
 /// Encoded length of a message without backlogs and prompts, in bytes.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokenweir_protocol::named_enum;
 use tokenweir_routing::MAX_PEERS;
 
-/// Checks the messages of a bus, and decrypts those of other gateways.
+/// Checks the messages of the message bus, and decrypts those of other gateways.
 #[derive(Debug)]
 pub struct Receiver {
     key: ExchangeKey,

@@ -137,10 +137,10 @@ impl Backend {
             && self.identity.counted_streams.try_acquire(now)
     }
 
-    /// Whether the streams of the backend have a `system_fingerprint`, which only the Python front
-    /// end of vLLM writes. With continuous usage, the Rust front end writes all parts of a tool
-    /// call that the engine generates in one step into one event. Without continuous usage, it
-    /// writes them into several events.
+    /// Whether the streams of the backend have a `system_fingerprint`: only the Python front end of
+    /// vLLM writes it. The Rust front end differs in another respect, too: with continuous usage,
+    /// it writes all parts of a tool call that the engine generates in one step into one event, and
+    /// otherwise into several events.
     pub fn has_fingerprint(&self) -> bool {
         self.load.stream_profile.fingerprint().is_some_and(|member| !member.is_empty())
     }

@@ -13,8 +13,9 @@ use tokenweir_request::record::{ObservedResponse, UsageEventOutcome, UsageLayout
 /// sample, which is tolerated.
 #[derive(Debug, Default)]
 pub(super) struct StreamProfile {
-    /// The usage mode of each API with `stream_options`, one of the constants below. The APIs of one
-    /// server can differ: old versions of vLLM write `null` only into the events of completions.
+    /// The usage mode of each API with `stream_options`, such as [`USAGE_ON_REQUEST`]. The APIs of
+    /// one server can differ: old versions of vLLM write `null` only into the events of
+    /// completions.
     usage_modes: [AtomicU8; 2],
     /// The `system_fingerprint` in the usage events of the backend, with its quotes. Empty: the events
     /// have no fingerprint. `None`: unknown.

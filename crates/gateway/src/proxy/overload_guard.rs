@@ -45,7 +45,7 @@ pub struct OverloadGuard {
 }
 
 impl OverloadGuard {
-    /// A guard with these limits.
+    /// Creates a guard that rejects requests above these limits.
     pub fn new(limits: OverloadLimits) -> Self {
         Self {
             limits,

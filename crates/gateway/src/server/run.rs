@@ -35,7 +35,7 @@ pub struct Server {
     pub tls: ServerTls,
 }
 
-/// The result of [`Server::run`].
+/// How the gateway was drained at its end, as [`Server::run`] returns it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DrainOutcome {
     /// All client connections ended before the deadline of the drain.

@@ -24,7 +24,7 @@ pub(super) struct BackendUse {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct GroupRequests {
     pub(super) requests: u64,
-    /// Number of requests that reused at least one text block.
+    /// Number of requests that reused at least one cached text block of the prompt.
     pub(super) reused: u64,
     pub(super) prompt_tokens: u64,
     pub(super) cached_tokens: u64,
@@ -40,7 +40,7 @@ impl BackendUse {
         }
     }
 
-    /// Approximate number of allocated bytes.
+    /// Approximate memory of this value, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.cache.bytes() + size_of_val(&*self.requests)
     }

@@ -9,8 +9,8 @@ use tokenweir_engine::address::BackendId;
 use tokenweir_kv_events::groups::EvictionCounts;
 use tokenweir_routing::CachedSource;
 
-/// Maximum number of pairs of one backend. The pairs with the most blocks that were computed again are
-/// kept.
+/// Maximum number of evicting pairs of prompt groups that are reported for one backend. The pairs
+/// with the most blocks that were computed again are kept.
 const MAX_PAIRS: usize = 16;
 
 /// Finds the pairs of groups that evict each other: each group evicted blocks of the other group, and

@@ -37,7 +37,7 @@ pub struct CacheMap {
 // === impl CacheMap ===
 
 impl CacheMap {
-    /// An empty map of the backends of a pool.
+    /// Creates an empty cache map for the backends of a pool.
     pub fn new(pool: Arc<BackendPool>) -> Self {
         Self { pool, ids: RandomState::new(), state: Mutex::new(MapState::new()) }
     }
@@ -59,7 +59,7 @@ impl CacheMap {
         (key != GroupKey::Other).then(|| format!("{:016x}", self.ids.hash_one(key)))
     }
 
-    /// The groups in the caches of the backends of the pool.
+    /// Locks the map, and reads the groups of prompts in the caches of all backends of the pool.
     fn read(&self) -> (MutexGuard<'_, MapState>, Vec<(BackendId, BackendGroups)>) {
         let backends = self.pool.backends();
         let mut state = lock(&self.state);

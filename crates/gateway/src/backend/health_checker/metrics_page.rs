@@ -16,9 +16,9 @@ use tokenweir_net::page_fetcher::PageFetcher;
 pub(super) struct MetricsPage {
     /// The fetcher and the path of the configured URL. `None`: the backend itself serves the page.
     configured: Option<(PageFetcher, PathAndQuery)>,
-    /// URL path of the page at the backend.
+    /// URL path of the metrics page at the backend.
     path: &'static str,
-    /// The last page that was read.
+    /// What the last metrics page showed.
     pub(super) last: LastPage,
     /// Whether the next fetch tries the other known paths if `path` has no metrics.
     pub(super) should_discover_path: bool,

@@ -96,7 +96,7 @@ impl ModelListRefresh {
         self.status == Some(StatusCode::SERVICE_UNAVAILABLE)
     }
 
-    /// Makes the next refresh due at once.
+    /// Makes the next refresh of the model list due at once.
     pub(super) fn expire(&mut self) {
         (self.fetched_at, self.failed_at) = (None, None);
     }

@@ -11,7 +11,7 @@ pub(super) struct BackendActivity {
     pub(super) in_flight: u32,
     /// Whether requests wait in the engine of the backend.
     pub(super) has_waiting_requests: bool,
-    /// KV usage of the backend, from 0 to 1.
+    /// KV cache usage of the backend, from 0 to 1.
     pub(super) kv_usage: f64,
     /// Whether the loads of the last two scrapes differ. Then the engine works, possibly for other
     /// gateways.

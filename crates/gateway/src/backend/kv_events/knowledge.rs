@@ -24,7 +24,7 @@ pub struct CacheKnowledge {
     /// The queue of ended requests for the learner task. If the queue is full, further requests are
     /// dropped.
     pub(super) ended: mpsc::Sender<EndedRequest>,
-    /// The receiving end of the queue. The learner keeps it locked while it runs.
+    /// The receiving end of the queue `ended`. The learner task keeps it locked while it runs.
     pub(super) inbox: tokio::sync::Mutex<mpsc::Receiver<EndedRequest>>,
     next_backend: AtomicU32,
     /// The counts of followed requests. Background tasks and status pages lock them briefly. A
@@ -81,7 +81,7 @@ impl CacheKnowledge {
         })
     }
 
-    /// The number of a new backend, which no other backend has.
+    /// Returns a number for a new backend that no other backend has.
     pub(super) fn next_backend(&self) -> u32 {
         self.next_backend.fetch_add(1, Ordering::Relaxed)
     }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use tokenweir_kv_events::zmtp::ZmqEndpoint;
 use tokenweir_net::page_fetcher::PageFetcher;
 
-/// The publisher of one data-parallel rank.
+/// The publisher of the KV events of one data-parallel rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::backend) struct Publisher {
     pub(in crate::backend) endpoint: ZmqEndpoint,

@@ -88,7 +88,7 @@ impl Fixture {
         Self { knowledge: knowledge.clone(), backend, sink }
     }
 
-    /// The engine stores the blocks of a prompt that another gateway sent.
+    /// Simulates that the engine stores the blocks of a prompt that another gateway sent.
     pub(in crate::backend) fn store(&mut self, number: u64) {
         self.sink.apply(&stored(&blocks_of(number), "of another gateway")).unwrap();
     }

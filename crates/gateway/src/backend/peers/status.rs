@@ -52,7 +52,7 @@ pub(in crate::backend) struct PeerCounters {
 /// Another gateway counts as present if its last message is at most this old.
 const PRESENT_WITHIN: Duration = Duration::from_secs(5);
 
-/// Adds to a counter.
+/// Adds `count` to a counter.
 pub(in crate::backend) fn add(counter: &AtomicU64, count: usize) {
     counter.fetch_add(count as u64, Ordering::Relaxed);
 }

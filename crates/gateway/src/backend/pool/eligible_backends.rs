@@ -38,8 +38,9 @@ pub struct BackendRequirements<'a> {
     /// The path of the request. Backends that do not serve it are avoided. `None`: every backend serves
     /// it.
     pub path: Option<&'static str>,
-    /// The output tokens of a choice that the client allows, 0 if it states no limit. With the prompt,
-    /// they must fit into the context of the model. `None`: the length of the request cannot be estimated.
+    /// Maximum number of output tokens of one choice, from the request. 0: the client states no
+    /// limit. The prompt and these tokens must fit into the context of the model. `None`: the
+    /// length of the request cannot be estimated.
     pub max_tokens: Option<u32>,
     /// Number of choices that the client requests.
     pub choices: u32,
@@ -111,7 +112,7 @@ impl<'a> BackendRequirements<'a> {
         }
     }
 
-    /// The output tokens of all choices that the client allows. `None`: the client states no limit.
+    /// Maximum number of output tokens of all choices together. `None`: the client states no limit.
     pub fn output_limit(&self) -> Option<u64> {
         let limit = self.max_tokens.filter(|limit| *limit > 0)?;
         Some(u64::from(limit) * u64::from(self.choices))

@@ -65,9 +65,10 @@ impl PoolSnapshot {
     }
 
     /// Keeps the backends of `up` that can serve the request. What the gateway knows of them can be
-    /// wrong. So if no backend seems able, those that come nearest are kept, with two exceptions. In a
-    /// sample of the route none is kept, because backends outside of the sample may be able. After a
-    /// failed attempt none is kept, because the response to that attempt tells the client more.
+    /// wrong. So if no backend seems able, those that come nearest are kept, with two exceptions.
+    /// In a sample of the route none is kept, because backends outside of the sample may be able.
+    /// After a failed attempt none is kept, because the response to that attempt is more useful to
+    /// the client.
     pub(super) fn retain_capable(
         &self,
         up: &mut Vec<usize>,

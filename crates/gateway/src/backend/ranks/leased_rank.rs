@@ -8,7 +8,7 @@ use tokenweir_protocol::clock;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_routing::{Candidate, LoadEstimator, PromptFingerprint, Reservation};
 
-/// The load of one attempt on one rank. Dropping this value releases the load.
+/// The load of one attempt on one data-parallel rank. Dropping this value releases the load.
 #[derive(Debug)]
 pub(in crate::backend) struct LeasedRank {
     ranks: Arc<Vec<Rank>>,

@@ -2,7 +2,8 @@
 //! metrics page. They can differ: in a group of several hosts, the header numbers the ranks of one
 //! server from 0, and the page numbers the ranks of the whole group.
 
-/// The values of the header that a search sends, one probe after the other, to try `values`.
+/// Returns the values of `X-data-parallel-rank` to send in successive test requests (probes), which
+/// find out which rank each of `values` selects.
 ///
 /// Each value is sent twice, the second time in reverse order: otherwise a backend that ignores the
 /// header and spreads requests evenly would seem to follow the header.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokenweir_engine::model::ServedModel;
 use tokenweir_request::record::ModelLabel;
 
-/// The models that have a label value of their own.
+/// The models that have a label value of their own in metrics.
 #[derive(Debug)]
 pub(in crate::backend) struct ModelLabelTable {
     /// Maximum number of label values for models that the configuration does not name.
@@ -36,7 +36,7 @@ struct AssignedLabel {
     left_with_backend: bool,
 }
 
-/// A model with a label value of its own.
+/// A model with a label value of its own in metrics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LabelledModel {
     /// The label value.

@@ -143,7 +143,7 @@ impl PoolTarget {
         }
     }
 
-    /// The slice of one pod. It has no endpoint while the pod has no address.
+    /// Returns the `EndpointSlice` of one pod. It has no endpoint while the pod has no address.
     fn slice(&self, pod: Pod) -> EndpointSlice {
         let status = pod.status.unwrap_or_default();
         let is_true = |it: &PodCondition| it.type_ == "Ready" && it.status == "True";

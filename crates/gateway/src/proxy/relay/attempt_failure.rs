@@ -16,7 +16,7 @@ use tokenweir_routing::resilience::FailureKind;
 /// A response of a backend whose head and first frames have been read.
 pub(crate) type PrefetchedResponse = Response<PrefetchedBody<BackendBody>>;
 
-/// A failed attempt.
+/// The failure of an attempt, and what the client gets if the request cannot fail over.
 pub(super) struct AttemptFailure {
     pub(super) kind: FailureKind,
     /// A description of the failure for logs and status pages.

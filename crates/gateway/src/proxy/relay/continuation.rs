@@ -42,7 +42,7 @@ pub(crate) struct StreamContinuation {
     pub(crate) failures: u32,
 }
 
-/// A stream that waits for another backend.
+/// The state of an interrupted stream, which another backend shall continue.
 pub(crate) struct Interruption {
     at: Instant,
     /// The backends that are not tried again: the backend whose stream was interrupted, and those

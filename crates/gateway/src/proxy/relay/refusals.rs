@@ -16,7 +16,7 @@ use tokenweir_request::record::{FailoverDenialReason, RoutingDecision};
 use tokenweir_routing::PromptFingerprint;
 use tokenweir_routing::resilience::FailureKind;
 
-/// The refusals of one request so far.
+/// The responses in which backends refused one request, so far.
 #[derive(Default)]
 pub(super) struct Refusals {
     refused: Vec<Refusal>,

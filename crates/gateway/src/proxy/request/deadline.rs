@@ -119,7 +119,7 @@ impl AttemptDeadlines {
         self.client = self.client.map(|(limit, _)| (limit, now()));
     }
 
-    /// The next deadline. `None`: no deadline applies.
+    /// The earliest deadline. `None`: no deadline applies.
     pub(crate) fn next(self) -> Option<ResponseDeadline> {
         let client =
             self.client.and_then(|(limit, since)| ResponseDeadline::of_client(limit, since));

@@ -14,7 +14,7 @@ use tokenweir_protocol::clock;
 use tokenweir_request::error::GatewayError;
 use tokio::time::Sleep;
 
-/// A body that is forwarded while it arrives.
+/// A request body that the gateway forwards to the backend while it arrives.
 pub(crate) struct ForwardedBody<B> {
     body: B,
     /// Number of bytes of the body that have arrived so far.

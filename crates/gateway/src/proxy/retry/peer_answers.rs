@@ -31,7 +31,7 @@ pub(in crate::proxy) struct PeerAnswers {
     slots: Box<[AtomicU64]>,
 }
 
-/// Maximum of the milliseconds in a slot.
+/// Maximum number of milliseconds that a slot can store.
 const MAX_MILLISECONDS: u64 = 0x7fff_ffff;
 
 /// The refusals of one backend with one status to one group of clients. The gateway learns one share for

@@ -27,8 +27,8 @@ pub struct ConnectionLimiter {
     /// The clients with open connections or requests, by address (IPv4) or /64 network (IPv6).
     clients: Mutex<HashMap<IpAddr, Weak<ClientUsage>>>,
     activities: ConnectionActivities,
-    /// The numbers of refused and failed connections. The guard counts the open ones instead. Errors of
-    /// `accept()` are those of both listeners.
+    /// The numbers of refused and failed connections. `overload_guard` counts the open connections.
+    /// The errors of `accept()` are those of both listeners.
     counts: Mutex<ConnectionStatusSnapshot>,
     /// Time of the last log line about refused connections. `None`: there was none.
     last_warning: Mutex<Option<Instant>>,

@@ -32,7 +32,7 @@ pub(super) struct ConnectionContext {
 
 /// The body of a client's request.
 pub(super) enum RequestBody {
-    /// Polling the body reads from the connection.
+    /// The body of an HTTP/1.1 request. Polling it reads from the connection.
     Http1(SharedHttp1Connection),
     Http2(hyper::body::Incoming),
 }
