@@ -223,7 +223,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     #[test]
-    fn a_connection_that_takes_too_long_is_a_timeout_and_a_refused_one_is_not() {
+    fn a_connection_attempt_that_takes_too_long_is_a_timeout_and_a_refused_one_is_not() {
         assert!(is_timeout(&Error::new(ErrorKind::TimedOut, "deadline has elapsed")));
         assert!(!is_timeout(&Error::from(ErrorKind::ConnectionRefused)));
     }

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_other_gateways_are_received_and_own_messages_are_recognized() {
+    fn peer_messages_of_other_gateways_are_received_and_those_of_this_gateway_are_recognized() {
         let mut receiver = TestReceiver::new();
         let (mut a, mut b) = (sealer(1), sealer(2));
         let mut receive = |sealer: &mut Sealer| receiver.receive(&sealer.seal(&message()).unwrap());

@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_for_the_first_health_check_and_for_a_down_backend_end_at_these_events() {
+    fn a_wait_ends_when_the_first_health_check_completes_or_the_backend_is_declared_down() {
         let health = new_health();
         assert!(health.wait_first_check().now_or_never().is_none());
         health.on_check_completed();

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn the_final_token_of_a_stream_without_text_does_not_count_towards_the_tokens_per_event() {
+    fn a_final_token_without_text_does_not_count_towards_the_tokens_per_event_of_a_stream() {
         let response = ObservedResponse { estimated_tokens: 11, ..counted_stream(41, 10) };
         assert_eq!(response.exact_tokens_and_output_events(), Some((40, 10)));
     }

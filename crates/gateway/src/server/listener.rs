@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_machine_without_ipv6_is_recognized() {
+    fn a_bind_error_of_a_machine_without_ipv6_is_recognized() {
         for error in [io::Error::from_raw_os_error(97), io::ErrorKind::AddrNotAvailable.into()] {
             assert!(is_unsupported(&error), "{error}");
         }

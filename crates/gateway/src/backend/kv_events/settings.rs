@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kv_event_publisher_is_set_per_backend_or_by_the_global_port_or_asked_for() {
+    fn the_gateway_asks_a_backend_for_its_kv_event_publishers_if_no_setting_states_them() {
         let settings = KvEventsSettings { enabled: Some(true), ..KvEventsSettings::default() };
         let asked = KvEventSource::default().resolve(&settings, &address("http://a:8000")).unwrap();
         assert_eq!((asked.endpoint, asked.replay_endpoint), (None, None));

@@ -89,7 +89,7 @@ fn a_backend_whose_engine_seems_stuck_gets_only_requests_that_no_other_backend_c
 }
 
 #[test]
-fn a_model_is_expected_if_the_configuration_or_a_backend_that_left_named_it_or_no_list_is_known() {
+fn a_model_is_expected_to_be_served_if_the_configuration_or_a_removed_backend_names_it() {
     let is_expected = |pool: &BackendPool, model: &str| pool.routes().is_expected(Some(model));
     let unlisted = pool(&[None]);
     assert!(is_expected(&unlisted, "any"), "the backend may serve it");

@@ -127,7 +127,7 @@ fn a_pool_of_overloaded_backends_is_ready_and_not_in_panic_mode() {
 }
 
 #[test]
-fn panic_mode_applies_to_the_backends_of_one_model() {
+fn panic_mode_applies_to_a_model_with_too_many_ejected_backends_and_not_to_other_models() {
     let models: [&[&str]; 6] = [&["a"], &["a"], &["b"], &["b"], &["b"], &["b"]];
     let (pool, now) = (pool_with_models(&models, 0.5, PolicyKind::default()), clock::now());
     let backends = pool.backends();

@@ -66,7 +66,7 @@ fn a_model_is_unknown_only_if_every_backend_has_listed_its_models() {
 }
 
 #[test]
-fn a_backend_that_is_down_or_was_tried_is_not_picked() {
+fn a_backend_that_is_down_or_that_the_request_has_tried_is_not_picked() {
     let pool = pool(&[None, None]);
     let (first, _) = pool.lease(requirements(None), &[], clock::now()).unwrap();
     let (second, _) =
@@ -94,7 +94,7 @@ pub(super) fn lease_offered(
 }
 
 #[test]
-fn saturated_backends_are_not_leased_and_a_saturated_pool_is_no_error() {
+fn saturated_backends_are_not_leased_and_a_fully_saturated_pool_is_no_error() {
     let thresholds = SaturationThresholds { waiting: None, kv_usage: None, in_flight: Some(1) };
     let pool = pool(&[None, None]);
     let lease = |model| lease_offered(&pool, &thresholds, requirements(model), clock::now());
@@ -146,7 +146,7 @@ fn a_request_waits_for_a_saturated_backend_rather_than_go_to_a_stuck_one() {
 }
 
 #[test]
-fn a_large_pool_has_prefix_affinity_and_finds_every_backend_that_is_up() {
+fn requests_in_a_large_pool_have_prefix_affinity_and_find_every_backend_that_is_up() {
     let pool = pool(&[None; 200]);
     let prompt = long_prompt("a long prompt ");
     let pick = |seed| pick(&pool, &prompt, seed);

@@ -75,7 +75,7 @@ fn a_model_that_no_backend_serves_has_the_metric_label_other_and_an_alias_has_it
 }
 
 #[test]
-fn a_request_without_a_model_may_go_to_every_backend_and_has_the_label_of_the_only_model() {
+fn a_request_without_a_model_may_go_to_every_backend_and_has_the_label_of_their_only_model() {
     for (listed_ids, label) in [
         (&[Some(&["base", "adapter"][..]), Some(&["base"]), None][..], "base"),
         (&[Some(&["a"]), Some(&["b"])], "_other"),

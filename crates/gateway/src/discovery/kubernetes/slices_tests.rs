@@ -56,7 +56,7 @@ fn addresses_for_port(port: Option<PodPort>, ports: &Value) -> Vec<String> {
 }
 
 #[test]
-fn backends_have_the_names_of_their_pods() {
+fn discovered_backends_have_the_names_of_their_kubernetes_pods() {
     let endpoints = json!([pod("vllm-7c9-x", "10.0.0.1", READY)]);
     let slices = slices_from_list(None, [slice("x", "IPv4", &http_port(), &endpoints)]);
     assert_eq!(slices.backends()[0].pod.as_deref(), Some("vllm-7c9-x"));
@@ -94,7 +94,7 @@ fn the_current_pod_addresses_stay_in_use_until_a_new_list_of_endpoint_slices_is_
 }
 
 #[test]
-fn unready_and_terminating_pods_are_excluded() {
+fn terminating_pods_are_no_backends_and_unready_pods_only_if_no_pod_is_ready() {
     let pods = |conditions: &[[Option<bool>; 3]]| {
         let pods = conditions.iter().enumerate();
         let pods = pods.map(|(index, conditions)| {

@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_growing_body_buffer_needs_memory_for_the_old_and_the_new_buffer() {
+    async fn a_growing_request_body_needs_memory_for_the_old_and_the_new_buffer() {
         // Two chunks need a buffer of 200 bytes in addition to the first chunk of 100 bytes. The
         // third chunk needs a buffer of 400 bytes in addition to the buffer of 200 bytes.
         for (limit, chunks, counted) in [

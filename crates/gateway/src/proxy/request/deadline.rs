@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_output_timeout_applies_to_streams_only_and_the_earlier_deadline_is_next() {
+    fn the_first_output_timeout_applies_to_streams_only_and_the_earliest_deadline_counts() {
         let failure =
             |stream, header| deadlines(stream, header).next().map(|deadline| deadline.failure);
         let long = Some(("x-stainless-timeout", "900"));

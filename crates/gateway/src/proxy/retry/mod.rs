@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_fifth_of_all_requests_and_ten_per_second_may_be_retried() {
+    async fn a_fifth_of_all_requests_and_in_any_case_ten_per_second_may_be_retried() {
         let retry = RetryController::new(RetrySettings::default());
         let shares = [RetryBudgetShare(0), RetryBudgetShare(1), RetryBudgetShare(2)];
         let count_in_all_shares =
