@@ -1,4 +1,4 @@
-//! Queries to a name server on loopback.
+//! Tests of DNS discovery with a name server on loopback.
 
 use super::*;
 use crate::discovery::dns_watcher::DnsWatcher;

@@ -1,4 +1,4 @@
-//! Counters and state of the exchange with other gateways.
+//! The counters and the state of the data exchange with other gateways.
 
 use serde::Serialize;
 use std::sync::Mutex;

@@ -1,5 +1,5 @@
-//! What decides which backend may serve a request, the backends that may serve it now, and how far
-//! circuit breakers restrict them.
+//! The requirements of a request on its backend, the backends that may serve the request now, and how
+//! far circuit breakers restrict them.
 
 use super::panic_mode;
 use crate::backend::Backend;

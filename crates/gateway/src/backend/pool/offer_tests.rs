@@ -1,4 +1,4 @@
-//! Tests of the backend that the pool offers for a prompt.
+//! Tests of which backend the pool offers for a request.
 
 use super::tests::{lease, lease_offered, long_prompt, pick, pool, pool_with_peers, requirements};
 use super::*;

@@ -1,4 +1,4 @@
-//! Tests of the route table.
+//! Tests of the route table, which maps model names to backends.
 
 use super::model_labels::DEFAULT_MAX_MODEL_LABELS;
 use super::*;

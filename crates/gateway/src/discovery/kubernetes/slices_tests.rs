@@ -1,4 +1,5 @@
-//! `EndpointSlices` as an API server sends them (discovery.k8s.io/v1), and the resulting addresses.
+//! Tests with `EndpointSlices` as an API server sends them (discovery.k8s.io/v1), and the resulting
+//! addresses.
 
 use super::*;
 use serde_json::{Value, json};

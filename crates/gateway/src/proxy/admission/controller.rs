@@ -1,4 +1,5 @@
-//! The controller of the admission queue.
+//! Decides which requests are sent to a backend now and which wait in the admission queue, and gives
+//! freed capacity to waiting requests.
 
 use super::settings::{AdmissionSettings, WaitLimit};
 use super::waiter::{

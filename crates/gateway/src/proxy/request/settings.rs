@@ -1,4 +1,4 @@
-//! The settings of requests.
+//! The settings of request handling, such as timeouts, body limits, configured routes and tiers.
 
 use super::configured_routes::ConfiguredRoutes;
 use super::identity::IdentityReader;
