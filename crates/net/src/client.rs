@@ -196,7 +196,7 @@ fn exhausted_error(problem: &impl ToString) -> SendError {
     SendError::Exhausted(problem.to_string())
 }
 
-/// The meaning of a timeout of a connection, as a text for operators.
+/// The explanation, for operators, of a connection attempt that timed out.
 const CONNECT_TIMEOUT_MEANING: &str = "timeout: the backend does not respond to connections: its \
                                        process is stopped, or its machine cannot be reached";
 

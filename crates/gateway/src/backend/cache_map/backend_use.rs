@@ -8,7 +8,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use tokenweir_kv_events::groups::{GroupNumber, ModelledCache, UsedPrompt};
 
-/// The requests that this gateway sent to one backend.
+/// The requests that this gateway sent to one backend: a model of the backend's cache, and request
+/// counts of each group of prompts.
 #[derive(Debug)]
 pub(super) struct BackendUse {
     pub(super) backend: Arc<Backend>,

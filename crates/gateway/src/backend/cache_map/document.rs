@@ -15,8 +15,8 @@ const MAX_LISTED_GROUPS: usize = 50;
 /// Maximum number of backends that the document of `/cache` lists for a group of prompts.
 const MAX_LISTED_BACKENDS: usize = 16;
 
-/// Builds the document of `/cache`. `id`: returns the id of a group, or `None` for the blocks that
-/// belong to no group.
+/// Builds the document of `/cache`. `id`: returns the id of a group of prompts, or `None` for the
+/// blocks that belong to no group.
 pub(super) fn build(
     state: &MapState,
     backends: &[(BackendId, BackendGroups)],

@@ -18,8 +18,8 @@ pub struct CacheKnowledge {
     pub(super) settings: KvEventsSettings,
     pub(in crate::backend) session_ids: SessionIds,
     pub(super) spaces: KeySpaces,
-    /// The blocks of the requests in flight. Only background tasks lock the table, so that no
-    /// request waits.
+    /// The engine blocks of followed requests in flight. Only background tasks lock the table, so
+    /// that no request waits.
     chains: Mutex<RequestChains>,
     /// The queue of ended requests for the learner task. If the queue is full, further requests are
     /// dropped.
@@ -86,7 +86,8 @@ impl CacheKnowledge {
         self.next_backend.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The engine blocks of the requests in flight. Only background tasks call this.
+    /// Locks the table of the engine blocks of followed requests in flight. Only background tasks
+    /// call this.
     pub(in crate::backend) fn chains(&self) -> MutexGuard<'_, RequestChains> {
         lock(&self.chains)
     }

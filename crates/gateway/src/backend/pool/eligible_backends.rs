@@ -176,8 +176,8 @@ impl EligibleBackends {
         panic_mode::is_panic(self.up_count, self.open_breaker_count, panic_threshold)
     }
 
-    /// The breaker mode in which the backends of the request must be filtered. `self` is the result of
-    /// the filter with [`BreakerMode::Enforced`].
+    /// Returns how far the circuit breakers may restrict the backends of the request. `self` is the
+    /// result of the search with [`BreakerMode::Enforced`].
     pub(super) fn required_breaker_mode(&self, panic_threshold: f64) -> BreakerMode {
         if self.is_panic(panic_threshold) {
             BreakerMode::Ignored

@@ -130,8 +130,8 @@ impl PoolSnapshot {
         Some(RequestLength { tokens: prompt + max_tokens, is_learned })
     }
 
-    /// The backends of the route that are no candidates, for the record of the decision. Empty in a
-    /// large pool, where most backends are not in the sample.
+    /// The backends of the route that are no candidates, each with the reason, for the record of
+    /// the decision. Empty in a large pool, where most backends are not in the sample.
     pub(super) fn exclusions(
         &self,
         route: &ModelRoute,

@@ -107,7 +107,7 @@ impl ContinuationMemory {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
-    /// Number of bytes that all streams keep now.
+    /// Number of bytes that all streams keep now for their continuation.
     pub fn used_bytes(&self) -> usize {
         self.total.load(Ordering::Relaxed)
     }
