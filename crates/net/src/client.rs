@@ -197,7 +197,7 @@ fn exhausted_error(problem: &impl ToString) -> SendError {
     SendError::Exhausted(problem.to_string())
 }
 
-/// The meaning of a timeout of a connection, as a text for operators.
+/// The explanation, for operators, of a connection attempt that timed out.
 const CONNECT_TIMEOUT_MEANING: &str = "timeout: the backend does not respond to connections: its \
                                        process is stopped, or its machine cannot be reached";
 
@@ -224,13 +224,13 @@ mod tests {
     use tokio::net::TcpListener;
 
     #[test]
-    fn a_connection_that_takes_too_long_is_a_timeout_and_a_refused_one_is_not() {
+    fn a_connection_attempt_that_takes_too_long_is_a_timeout_and_a_refused_one_is_not() {
         assert!(is_timeout(&Error::new(ErrorKind::TimedOut, "deadline has elapsed")));
         assert!(!is_timeout(&Error::from(ErrorKind::ConnectionRefused)));
     }
 
     #[test]
-    fn the_text_of_an_expired_certificate_does_not_change_with_time() {
+    fn the_error_text_of_an_expired_certificate_does_not_change_with_time() {
         let error = "invalid peer certificate: certificate expired: verification time 7 (UNIX), but \
                      certificate is not valid after 5 (2 seconds ago)";
         assert_eq!(lasting_text(error), "invalid peer certificate: certificate expired");
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_time_of_the_backend_does_not_run_while_the_client_holds_its_upload() {
+    async fn the_response_timeout_of_a_backend_does_not_run_while_the_client_pauses_its_upload() {
         const TIMEOUT: Duration = Duration::from_secs(3);
         let upload = Arc::new(UploadProgress::default());
         upload.record(true, false);

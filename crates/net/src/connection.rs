@@ -74,7 +74,7 @@ pub struct HttpClientTimeouts {
 
 /// The part of a request that is not yet written.
 pub(crate) struct UnsentRequest {
-    /// Bytes of the head or of the framing, then bytes of the body.
+    /// The next bytes to write: first bytes of the head or of the framing, then bytes of the body.
     buffered: Chain<Bytes, Bytes>,
     /// The further parts of the body. `None`: the rest of the body is in `buffered`.
     stream: Option<RequestStream>,
@@ -134,7 +134,7 @@ impl UnsentRequest {
         Self { buffered: head.chain(body), stream }
     }
 
-    /// Whether everything is written.
+    /// Whether the whole request is written.
     pub(crate) fn is_written(&self) -> bool {
         !self.buffered.has_remaining() && self.stream.is_none()
     }

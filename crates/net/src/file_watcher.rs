@@ -50,7 +50,7 @@ pub enum LoadError<E> {
     /// A read of the files would block, or takes too long.
     #[error("{0}")]
     Unread(String),
-    /// The loader failed.
+    /// The function that loads the value from the files failed.
     #[error("{0}")]
     Invalid(E),
 }
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_stable_change_is_reported_once() {
+    async fn each_stable_change_of_a_watched_file_is_reported_once() {
         let folder = TempFolder::new("watched-file");
         let path = folder.path().join("a");
         let mut watcher = FileWatcher::new([path.clone()]);
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_retry_waits_for_one_interval_and_an_unreadable_file_is_not_retried() {
+    async fn a_file_watcher_retries_after_one_interval_but_does_not_retry_an_unreadable_file() {
         let folder = TempFolder::new("watched-retry");
         let path = folder.write("a", "one");
         let mut watcher = FileWatcher::new([path.clone()]);
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_any_file_of_a_group_is_reported() {
+    fn a_file_watcher_reports_a_change_of_any_of_its_files() {
         let folder = TempFolder::new("watched-group");
         let files = ["cert", "key"].map(|name| folder.path().join(name));
         let mut watcher = FileWatcher::new(files.clone());
@@ -296,7 +296,7 @@ mod tests {
 
     /// A FIFO without a writer blocks its reader for ever.
     #[tokio::test(start_paused = true)]
-    async fn a_file_that_would_block_its_reader_is_reported_and_its_successor_too() {
+    async fn a_file_watcher_reports_a_file_that_would_block_its_reader_and_its_replacement() {
         let folder = TempFolder::new("watched-fifo");
         let path = folder.write("a", "one");
         let mut watcher = FileWatcher::new([path.clone()]);
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_read_that_takes_too_long_is_given_up() {
+    async fn a_file_watcher_gives_up_a_read_that_takes_too_long() {
         let (sender, receiver) = std::sync::mpsc::channel::<()>();
         tokio::time::pause();
         let reading = tokio::spawn(read_within_limit(move || receiver.recv()));
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_value_that_is_not_loaded_in_time_is_an_error_and_reported_again() {
+    async fn files_that_are_not_loaded_in_time_are_an_error_and_reported_again() {
         let folder = TempFolder::new("watched-load");
         let mut watcher = FileWatcher::new([folder.write("a", "one")]);
         watcher.changed().await;
@@ -350,7 +350,7 @@ mod tests {
     /// The kubelet updates a volume in this way: it writes a new folder and replaces the symbolic
     /// link `..data`.
     #[tokio::test(start_paused = true)]
-    async fn swapped_symlink_is_reported_as_a_change() {
+    async fn a_file_watcher_reports_a_replaced_symbolic_link_as_a_change() {
         let folder = TempFolder::new("watched-links");
         let path = |name: &str| folder.path().join(name);
         folder.write("1/a.yaml", "1");

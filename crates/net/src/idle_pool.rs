@@ -77,7 +77,7 @@ impl std::fmt::Debug for IdlePool {
 
 /// Closes connections one by one in a background task, with [`CLOSE_INTERVAL`] between them. After
 /// a burst of requests, hundreds of connections expire together, and each close costs the kernel as
-/// much time as the forwarding of a chunk, on both machines.
+/// much time as the forwarding of a chunk, on the machines of gateway and backend.
 fn close_gradually(connections: Vec<Connection>) {
     if connections.is_empty() {
         return;
@@ -132,7 +132,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn expired_connections_are_closed_in_the_background() {
+    async fn expired_idle_connections_are_closed_in_the_background() {
         let (idle, peers) = filled_pool(20).await;
         let mut peers: Vec<_> = peers.into_iter().map(|peer| peer.into_std().unwrap()).collect();
         assert!(idle.take(&limits(), clock::now() + IDLE_TIMEOUT).is_none());
@@ -147,7 +147,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_that_is_old_or_has_carried_its_requests_is_not_used_again() {
+    async fn a_backend_connection_above_its_maximum_age_or_number_of_requests_is_not_used_again() {
         let (idle, _peers) = filled_pool(2).await;
         let connection_age = Some(IDLE_TIMEOUT / 3);
         let now = clock::now();
@@ -163,7 +163,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn connections_closed_by_the_backend_are_skipped() {
+    async fn idle_connections_that_the_backend_closed_are_not_used_again() {
         let (idle, mut peers) = filled_pool(3).await;
         let expected = peers[0].peer_addr().unwrap();
         peers.truncate(1);

@@ -53,7 +53,7 @@ impl UploadProgress {
 }
 
 impl RequestStream {
-    /// A body whose parts are read from `parts` when they can be written.
+    /// Creates a body whose parts are read from `parts` when they can be written to the backend.
     pub fn new(
         parts: impl Body<Data = Bytes, Error = io::Error> + Send + 'static,
         framing: RequestFraming,
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_is_framed_by_its_length_in_chunks_or_not_at_all() {
+    fn a_forwarded_request_body_is_framed_by_its_length_or_in_chunks_or_not_at_all() {
         let parts = ["ab", "", "cde"];
         assert_eq!(written(RequestFraming::Length(5), &parts).unwrap(), "abcde");
         assert_eq!(written(RequestFraming::Upgrade, &parts).unwrap(), "abcde");
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_without_its_stated_length_is_an_error() {
+    fn a_forwarded_request_body_that_does_not_have_its_stated_length_is_an_error() {
         for length in [4, 6] {
             assert!(written(RequestFraming::Length(length), &["ab", "cde"]).is_err(), "{length}");
         }

@@ -166,7 +166,8 @@ where
     SupervisedTask(tokio::spawn(run_supervised(task, start)))
 }
 
-/// The futures are boxed, because each type of a spawned future adds 1,500 lines of LLVM code to the build.
+/// Runs the future from `start`, and again after each panic, until the future returns. The futures
+/// are boxed, because each type of a spawned future adds 1,500 lines of LLVM code to the build.
 async fn run_supervised(
     task: BackgroundTask,
     mut start: Box<dyn FnMut() -> BoxFuture<'static, ()> + Send>,
@@ -227,7 +228,7 @@ mod tests {
     use tokenweir_protocol::clock;
 
     #[tokio::test(start_paused = true)]
-    async fn panicking_task_is_counted_and_restarted_with_backoff() {
+    async fn a_background_task_that_panics_is_counted_and_restarted_with_growing_delays() {
         let (before, start_time) =
             (PanicCounts::snapshot().for_task(BackgroundTask::Diagnosis), clock::now());
         let starts = Arc::new(AtomicUsize::new(0));
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn backoff_resets_after_a_stable_run() {
+    async fn the_restart_delay_of_a_background_task_is_short_again_after_a_time_without_panic() {
         let start_time = clock::now();
         let mut starts = 0_u32;
         let mut running = spawn(BackgroundTask::MemoryWatch, move || {
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn dropped_or_stopped_task_ends_and_drops_its_state() {
+    async fn a_dropped_or_stopped_background_task_ends_and_drops_its_state() {
         let state = Arc::new(());
         let spawn_with = |state: Arc<()>| {
             spawn(BackgroundTask::Admission, move || {
@@ -285,7 +286,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn end_of_a_task_that_is_not_restarted_is_reported() {
+    async fn the_end_of_a_background_task_that_is_not_restarted_is_reported() {
         let before = PanicCounts::snapshot().for_task(BackgroundTask::AdminListener);
         spawn_once(BackgroundTask::AdminListener, async { panic!("a defect") })
             .wait_for_end()
@@ -296,13 +297,13 @@ mod tests {
     }
 
     #[test]
-    fn tasks_have_unique_names() {
+    fn background_tasks_have_unique_names() {
         let names: BTreeSet<&str> = BackgroundTask::NAMES.iter().copied().collect();
         assert_eq!(names.len(), BackgroundTask::NAMES.len());
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_recent_panics_are_known_by_task() {
+    async fn recent_panics_are_counted_by_background_task() {
         assert_eq!(catch_panic(BackgroundTask::Routing, || -> u32 { panic!("a defect") }), None);
         let since = clock::now();
         let count = |since| {

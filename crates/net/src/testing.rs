@@ -1,4 +1,4 @@
-//! What tests of several crates use.
+//! Helpers for the tests of several crates.
 
 #![expect(
     clippy::unwrap_used,

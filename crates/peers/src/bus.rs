@@ -8,19 +8,19 @@ use std::time::Duration;
 /// Address and credentials for the message bus. The `Debug` output has no password.
 #[derive(Clone)]
 pub struct BusSettings {
-    /// `redis://HOST:PORT` or, with TLS, `rediss://HOST:PORT`.
+    /// URL of the server: `redis://HOST:PORT` or, with TLS, `rediss://HOST:PORT`.
     pub url: String,
     /// User name. `None`: the default user.
     pub username: Option<String>,
     /// Password. `None`: the server needs none.
     pub password: Option<String>,
-    /// Name of the channel.
+    /// Name of the channel on which the gateways publish their messages.
     pub channel: String,
     /// Time limit of a connection attempt, and of one message to the server.
     pub timeout: Duration,
 }
 
-/// Publishes messages on the channel.
+/// Publishes messages on the channel of the message bus.
 pub struct Publisher {
     connection: MultiplexedConnection,
     channel: String,
@@ -29,7 +29,7 @@ pub struct Publisher {
 /// Receives the messages of all gateways, also those of this one.
 pub struct Subscription(PubSubStream);
 
-/// Why the bus cannot be used.
+/// Why the message bus cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BusError {
     /// The server refused a command, or the connection failed.
@@ -53,7 +53,8 @@ impl std::fmt::Debug for BusSettings {
 }
 
 impl BusSettings {
-    /// What is wrong with a URL of a server, and what to write instead. `None`: the URL is valid.
+    /// What is wrong with the URL of a message bus server, and what to write instead. `None`: the
+    /// URL is valid.
     pub fn url_problem(url: &str) -> Option<&'static str> {
         let Some(parsed) = redis::parse_redis_url(url) else {
             return Some(
@@ -117,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_names_a_server_and_no_password() {
+    fn the_url_of_the_message_bus_names_a_server_and_no_password() {
         for url in ["redis://valkey:6379", "rediss://10.0.0.1", "redis://[::1]:7/2"] {
             assert_eq!(BusSettings::url_problem(url), None, "{url}");
         }

@@ -7,7 +7,7 @@ use ring::hmac;
 /// Identifies one gateway from its start to its end. Each gateway chooses it at random when it starts.
 pub type SessionId = [u8; 16];
 
-/// The shared key. Its `Debug` output is redacted.
+/// The key that all gateways of an exchange share. Its `Debug` output is redacted.
 #[derive(Clone)]
 pub struct ExchangeKey {
     shared: Prk,
@@ -24,14 +24,14 @@ pub struct ExchangeKey {
 )]
 pub struct KeyTooShort(usize);
 
-/// Least length of the shared key in bytes.
+/// Minimum length of the shared key, in bytes.
 pub const MIN_KEY_BYTES: usize = 32;
 /// Makes the derived keys differ from those that other protocols derive from the same secret. Raise the
 /// number at the end of this text when the hashes of prompts change.
 const SALT: &[u8] = b"tokenweir peer exchange 1";
 
 impl ExchangeKey {
-    /// The shared key with these bytes.
+    /// Creates the shared key from its bytes. Fails if there are too few.
     pub fn new(secret: &[u8]) -> Result<Self, KeyTooShort> {
         if secret.len() < MIN_KEY_BYTES {
             return Err(KeyTooShort(secret.len()));
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_short_key_is_refused_and_equal_keys_hash_prompts_equally() {
+    fn a_short_exchange_key_is_refused_and_equal_exchange_keys_hash_prompts_equally() {
         assert_eq!(ExchangeKey::new(&[7; 31]).unwrap_err(), KeyTooShort(31));
         let key = |byte| ExchangeKey::new(&[byte; 32]).unwrap();
         let seed = |byte| key(byte).prompt_seed(Some("m"), None);
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn models_and_salts_have_different_seeds() {
+    fn prompt_hashes_of_different_models_or_cache_salts_have_different_seeds() {
         let key = ExchangeKey::new(&[1; 32]).unwrap();
         let pairs = [(None, None), (Some(""), None), (None, Some("")), (Some("a"), Some("bc"))];
         let pairs = pairs.into_iter().chain([(Some("ab"), Some("c")), (Some("abc"), None)]);
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_is_not_in_its_debug_output() {
+    fn the_debug_output_of_an_exchange_key_does_not_contain_the_key() {
         let key = ExchangeKey::new(b"a secret of thirty-two characters").unwrap();
         assert_eq!(format!("{key:?}"), "[redacted]");
     }

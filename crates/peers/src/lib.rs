@@ -1,5 +1,5 @@
-//! Messages between gateways: the prompts that they send to backends, and the prompt tokens that
-//! they wait for.
+//! Messages between gateways: the prompts that each gateway sends to backends, and the prompt tokens
+//! that the backends must still compute for its requests.
 //!
 //! A message contains hashes and numbers. It is encrypted and authenticated with a key that all
 //! gateways share, so a reader of the message bus learns only lengths and times. Everything except

@@ -39,12 +39,12 @@ pub struct SentPrompt {
     pub prompt: Arc<PromptFingerprint>,
 }
 
-/// Greatest length of a message in bytes.
+/// Maximum length of a message, in bytes.
 pub const MAX_MESSAGE_BYTES: usize = 256 << 10;
 
-/// Bytes of a message without backlogs and prompts.
+/// Encoded length of a message without backlogs and prompts, in bytes.
 pub(crate) const EMPTY_BYTES: usize = 8 + 4 + 2 + 2;
-/// Bytes of one backlog.
+/// Encoded length of one backlog, in bytes.
 pub(crate) const BACKLOG_BYTES: usize = 16;
 
 impl SentPrompt {
@@ -139,7 +139,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_message_is_decoded_as_it_was_encoded() {
+    fn a_peer_message_is_decoded_as_it_was_encoded() {
         assert_eq!(PeerMessage::decode(&message().encode()), Some(message()));
         let empty = PeerMessage::default();
         assert_eq!(empty.encode().len(), EMPTY_BYTES);
@@ -147,7 +147,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_truncated_or_extended_message_is_damaged() {
+    fn a_truncated_or_extended_peer_message_is_not_decoded() {
         let bytes = message().encode();
         for length in 0..bytes.len() {
             assert_eq!(PeerMessage::decode(&bytes[..length]), None, "{length} bytes");
@@ -157,7 +157,9 @@ pub(crate) mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_decoded_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn any_bytes_are_decoded_as_a_peer_message_or_refused(
+            bytes in proptest::collection::vec(any::<u8>(), 0..300),
+        ) {
             if let Some(message) = PeerMessage::decode(&bytes) {
                 let blocks = message.prompts.iter().map(|sent| sent.prompt.blocks.len());
                 prop_assert!(blocks.sum::<usize>() * 8 <= bytes.len());

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokenweir_protocol::named_enum;
 use tokenweir_routing::MAX_PEERS;
 
-/// Checks the messages of a bus, and decrypts those of other gateways.
+/// Checks the messages of the message bus, and decrypts those of other gateways.
 #[derive(Debug)]
 pub struct Receiver {
     key: ExchangeKey,
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_other_gateways_are_received_and_own_messages_are_recognized() {
+    fn peer_messages_of_other_gateways_are_received_and_those_of_this_gateway_are_recognized() {
         let mut receiver = TestReceiver::new();
         let (mut a, mut b) = (sealer(1), sealer(2));
         let mut receive = |sealer: &mut Sealer| receiver.receive(&sealer.seal(&message()).unwrap());
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_contains_no_hash_and_no_number_in_clear() {
+    fn an_encrypted_peer_message_contains_no_hash_and_no_number_in_clear_text() {
         let sealed = sealer(1).seal(&message()).unwrap();
         assert!(!sealed.windows(8).any(|bytes| bytes == u64::MAX.to_le_bytes()));
         let equal = [sealer(1), sealer(2)].map(|mut sealer| sealer.seal(&message()).unwrap());
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn every_changed_bit_and_every_other_key_is_refused() {
+    fn a_peer_message_with_a_changed_bit_or_encrypted_with_another_key_is_refused() {
         let mut receiver = TestReceiver::new();
         let sealed = sealer(1).seal(&message()).unwrap();
         for bit in 0..sealed.len() * 8 {
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn truncated_huge_and_future_messages_are_refused() {
+    fn truncated_huge_and_future_peer_messages_are_refused() {
         let mut receiver = TestReceiver::new();
         let sealed = sealer(1).seal(&message()).unwrap();
         for length in 0..sealed.len() {
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_counts_once_and_not_after_a_later_one() {
+    fn a_peer_message_is_accepted_once_and_not_after_a_later_one_of_the_same_gateway() {
         let mut receiver = TestReceiver::new();
         let mut sealer = sealer(1);
         let [first, second] = [0, 1].map(|_| sealer.seal(&message()).unwrap());
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_recorded_message_is_refused_also_when_another_gateway_has_the_number_of_its_gateway() {
+    fn a_replayed_peer_message_is_refused_even_when_another_gateway_has_the_index_of_its_sender() {
         let mut receiver = TestReceiver::new();
         let recorded = sealer(1).seal(&message()).unwrap();
         assert!(receiver.receive(&recorded).is_ok());
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_a_forgotten_gateway_is_used_again_and_numbers_are_bounded() {
+    fn the_index_of_a_forgotten_gateway_is_used_again_and_the_number_of_gateways_is_bounded() {
         let mut receiver = TestReceiver::new();
         let mut at = |seconds, session| {
             let sent_at_millis = NOW_MILLIS + seconds * 1_000;

@@ -11,7 +11,7 @@ use crate::exchange_key::{ExchangeKey, SessionId};
 use crate::message::PeerMessage;
 use ring::aead::{Aad, LessSafeKey, Nonce};
 
-/// Encrypts the messages of one session.
+/// Encrypts the messages of one gateway process (a session).
 #[derive(Debug)]
 pub struct Sealer {
     session: SessionId,
@@ -19,11 +19,11 @@ pub struct Sealer {
     next_sequence: u64,
 }
 
-/// Version of the protocol.
+/// Version of the protocol of the messages between gateways.
 pub(crate) const VERSION: u8 = 1;
-/// Beginning of every message of every version.
+/// The first bytes of every message, in every version of the protocol.
 pub(crate) const MAGIC: [u8; 4] = *b"twpx";
-/// Bytes before the ciphertext.
+/// Length of the message head, which precedes the ciphertext, in bytes.
 pub(crate) const HEAD_BYTES: usize = 4 + 1 + 16 + 8;
 
 impl Sealer {

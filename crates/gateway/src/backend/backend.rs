@@ -129,18 +129,18 @@ impl Backend {
         }
     }
 
-    /// Whether the gateway may request usage in every event of a stream that is not in
-    /// [`Self::continuous_usage_share`]. If so, counts the stream towards the rate limit of such
-    /// streams. Always false if the outputs of the backend are long.
+    /// Whether the gateway may request usage in every event of one more stream, in addition to the
+    /// streams of [`Self::continuous_usage_share`]. If so, counts the stream towards the rate limit
+    /// of such additional streams. Always false if the outputs of the backend are long.
     pub fn take_counted_stream(&self, now: Instant) -> bool {
         !self.load.stream_profile.has_long_outputs()
             && self.identity.counted_streams.try_acquire(now)
     }
 
-    /// Whether the streams of the backend have a `system_fingerprint`, which only the Python front
-    /// end of vLLM writes. With continuous usage, the Rust front end writes all parts of a tool
-    /// call that the engine generates in one step into one event. Without continuous usage, it
-    /// writes them into several events.
+    /// Whether the streams of the backend have a `system_fingerprint`: only the Python front end of
+    /// vLLM writes it. The Rust front end differs in another respect, too: with continuous usage,
+    /// it writes all parts of a tool call that the engine generates in one step into one event, and
+    /// otherwise into several events.
     pub fn has_fingerprint(&self) -> bool {
         self.load.stream_profile.fingerprint().is_some_and(|member| !member.is_empty())
     }
@@ -214,8 +214,8 @@ impl Backend {
     }
 
     /// Applies the effect of a failed request to the backend, for example an ejection. `why` is the
-    /// reason of the failure for the log and the status. `rest`: the time for which an overloaded
-    /// backend wants no requests. `None`: the backend stated no time.
+    /// reason of the failure for the log and the status. `rest`: the time, stated by an overloaded
+    /// backend, for which it should get no requests. `None`: the backend stated no time.
     pub fn on_failure(
         &self,
         failure: FailureKind,
@@ -290,8 +290,8 @@ impl Backend {
         self.publish_load_hint(clock::now());
     }
 
-    /// Publishes the load hint (an estimate of the load) and notifies the admission queue. Must be
-    /// called after every change that may affect routing.
+    /// Publishes the load hint (an estimate of the load) of the backend, and notifies the admission
+    /// queue. Must be called after every change of the backend that may affect routing.
     pub(super) fn on_change(&self, now: Instant) {
         self.publish_load_hint(now);
         self.membership.capacity_notifier.notify();

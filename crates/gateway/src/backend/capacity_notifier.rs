@@ -9,7 +9,8 @@
 use std::sync::atomic::{AtomicUsize, Ordering, fence};
 use tokio::sync::Notify;
 
-/// The notifier of the admission queue, which all backends of a pool share.
+/// Notifies the admission queue that a backend may have free capacity. All backends of a pool share
+/// it.
 #[derive(Debug, Default)]
 pub struct CapacityNotifier {
     waiting_requests: AtomicUsize,

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant, SystemTime};
 use tokenweir_protocol::clock;
 
-/// The drain of a backend.
+/// The drain of a backend, during which the backend gets no new requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Drain {
     /// The initiator of the drain.

@@ -36,8 +36,8 @@ pub struct BackendHealth {
     /// The circuit breaker, which ejects the backend when its requests fail.
     pub breaker: CircuitBreaker,
     state: ArcSwap<BackendState>,
-    /// The signals of the health checker. They are boxed so that in memory the load of the backend
-    /// follows closely.
+    /// The signals of the health checker. They are boxed to keep this struct small: then the load
+    /// of the backend, which routing also reads, is close to the health in memory.
     pub(super) signals: Box<HealthSignals>,
 }
 
@@ -235,7 +235,8 @@ impl BackendHealth {
         self.request_check();
     }
 
-    /// Counts that the gateway put the engine to sleep (`is_asleep`) or woke it.
+    /// Adds 1 to the number of times that the gateway put the engine to sleep (`is_asleep`), or
+    /// that it woke the engine.
     pub(super) fn count_sleep(&self, is_asleep: bool) {
         self.signals.sleep_counts[usize::from(is_asleep)].fetch_add(1, Ordering::Relaxed);
     }
@@ -329,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drained_backend_is_drained_whatever_its_health_is() {
+    fn a_drained_backend_has_the_availability_drained_whether_it_is_unknown_up_or_down() {
         let (health, now) = (new_health(), clock::now());
         assert_eq!(health.availability(1, now), Availability::Unknown);
         let drain = Arc::new(Drain::begin(DrainInitiator::Configuration, None, None));
@@ -343,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rejected_model_requests_one_check_until_the_list_arrives() {
+    fn a_backend_that_rejects_a_listed_model_is_checked_once_until_its_new_model_list_arrives() {
         let health = new_health();
         let is_check_requested = || health.wait_check_requested().now_or_never().is_some();
         health.mark_models_stale();
@@ -357,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn the_waits_end_with_the_first_check_and_when_the_backend_is_declared_down() {
+    fn a_wait_ends_when_the_first_health_check_completes_or_the_backend_is_declared_down() {
         let health = new_health();
         assert!(health.wait_first_check().now_or_never().is_none());
         health.on_check_completed();

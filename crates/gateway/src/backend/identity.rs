@@ -62,8 +62,9 @@ pub struct BackendSettings {
     pub gpu_cost: [Option<f64>; 2],
 }
 
-/// Streams per second and backend whose usage is requested in every event beyond the configured share.
-/// At this rate the cost of the longer events is too small to measure.
+/// Maximum number of streams per second and backend, in addition to the configured share, for which
+/// the gateway requests usage in every event. At this rate the cost of the longer events is too
+/// small to measure.
 const COUNTED_STREAMS_PER_SECOND: u32 = 2;
 
 impl BackendIdentity {

@@ -133,7 +133,7 @@ mod tests {
     use tokenweir_protocol::clock;
 
     #[test]
-    fn stalls_are_counted_and_the_streams_that_are_stalled_now_as_well() {
+    fn a_backend_counts_all_stalls_and_the_streams_that_are_stalled_now() {
         let (load, now) = (BackendLoad::new(clock::now()), clock::now());
         load.on_stall(true, now);
         load.on_stall(true, now);

@@ -37,7 +37,7 @@ const GAP_BUCKET_COUNT: usize = OutputGap::BOUNDS.len() + 1;
 pub(super) const GAP_WINDOW: Duration = Duration::from_secs(30);
 /// Minimum number of gaps in both windows together for which a p99 is computed.
 const MIN_GAPS_FOR_P99: u32 = 200;
-/// Age at which the baseline of [`MeanPrefill`] is replaced by the current scrape.
+/// Age at which the current scrape replaces the baseline scrape of [`MeanPrefill`].
 const MEAN_WINDOW: Duration = Duration::from_secs(10);
 
 // === impl RollingGapHistogram ===
@@ -77,7 +77,7 @@ impl RollingGapHistogram {
 // === impl MeanPrefill ===
 
 impl MeanPrefill {
-    /// Updates the mean with the load of a scrape that started at `scraped_at`.
+    /// Updates the mean prefill time with the load of a scrape that started at `scraped_at`.
     pub(super) fn record_load(&mut self, load: &EngineLoad, scraped_at: Instant) {
         let Some((baseline, baseline_at)) = &self.baseline else {
             self.baseline = Some((*load, scraped_at));
@@ -108,7 +108,7 @@ mod tests {
     use tokenweir_protocol::clock;
 
     #[test]
-    fn the_p99_covers_the_last_two_windows_and_needs_enough_gaps() {
+    fn the_p99_of_output_gaps_covers_the_last_two_time_windows_and_needs_enough_gaps() {
         let gaps = RollingGapHistogram::default();
         let gap = Duration::from_millis(10);
         (0..MIN_GAPS_FOR_P99 - 1).for_each(|_| gaps.observe(gap));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mean_covers_the_increase_of_the_counters() {
+    fn the_mean_prefill_time_is_computed_from_the_increase_of_the_engine_counters() {
         let mut mean = MeanPrefill::default();
         let now = clock::now();
         let load = |count: f64, prefill: f64| EngineLoad {

@@ -13,15 +13,16 @@ use tokenweir_request::record::{ObservedResponse, UsageEventOutcome, UsageLayout
 /// sample, which is tolerated.
 #[derive(Debug, Default)]
 pub(super) struct StreamProfile {
-    /// The usage mode of each API with `stream_options`, one of the constants below. The APIs of one
-    /// server can differ: old versions of vLLM write `null` only into the events of completions.
+    /// The usage mode of each API with `stream_options`, such as [`USAGE_ON_REQUEST`]. The APIs of
+    /// one server can differ: old versions of vLLM write `null` only into the events of
+    /// completions.
     usage_modes: [AtomicU8; 2],
     /// The `system_fingerprint` in the usage events of the backend, with its quotes. Empty: the events
     /// have no fingerprint. `None`: unknown.
     fingerprint: Mutex<Option<Bytes>>,
     /// Exponentially weighted mean of the output tokens of a stream. 0 before the first
-    /// stream. The ratio of `mean_tokens` and `mean_events` weighs each stream by its
-    /// length.
+    /// stream. `mean_tokens ÷ mean_events` is the mean number of tokens per event, in which
+    /// longer streams have more weight.
     mean_tokens: AtomicF64,
     /// Exponentially weighted mean of the output events of a stream. 0 before the first
     /// stream.
@@ -54,7 +55,7 @@ const LONG_OUTPUT_TOKENS: f64 = 1_000.0;
 const TOKENS_PER_EVENT_RANGE: std::ops::RangeInclusive<f64> = 0.25..=1024.0;
 
 impl StreamProfile {
-    /// Learns from a response of `api` that has ended.
+    /// Updates the learned properties with a response of `api` that has ended.
     pub(super) fn on_response_ended(&self, api: Option<Api>, observed: &ObservedResponse) {
         let usage = match observed.usage_layout {
             _ if observed.usage_event == Some(UsageEventOutcome::NotRemoved) => {
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn long_streams_weigh_more_than_short_ones_and_the_mean_follows_changes() {
+    fn long_streams_weigh_more_in_the_mean_tokens_per_event_and_the_mean_follows_changes() {
         let profile = StreamProfile::default();
         for _ in 0..20 {
             profile.on_response_ended(None, &counted_stream(400, 100));
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn responses_without_an_exact_count_or_without_a_stream_are_not_learned_from() {
+    fn tokens_per_event_are_learned_only_from_streams_with_an_exact_token_count() {
         let profile = StreamProfile::default();
         let non_stream = ObservedResponse { is_stream: false, ..counted_stream(400, 100) };
         let not_exact =
@@ -192,20 +193,20 @@ mod tests {
     }
 
     #[test]
-    fn a_final_token_without_text_does_not_count_towards_the_tokens_per_event() {
+    fn a_final_token_without_text_does_not_count_towards_the_tokens_per_event_of_a_stream() {
         let response = ObservedResponse { estimated_tokens: 11, ..counted_stream(41, 10) };
         assert_eq!(response.exact_tokens_and_output_events(), Some((40, 10)));
     }
 
     #[test]
-    fn an_exact_count_is_not_scaled() {
+    fn an_exact_token_count_of_a_response_is_not_scaled() {
         let mut exact = counted_stream(7, 7);
         exact.scale_estimated_tokens(4.0);
         assert_eq!(exact.estimated_tokens, 7);
     }
 
     #[test]
-    fn continuous_usage_is_requested_only_where_it_is_not_sent_anyway_and_can_be_removed() {
+    fn the_gateway_requests_continuous_usage_only_if_it_is_sent_on_request_only_and_is_removable() {
         let api = Some(Api::Chat);
         let with_layout = |usage_layout| ObservedResponse {
             usage_layout,
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn fewer_streams_are_sampled_where_streams_are_long() {
+    fn continuous_usage_is_requested_for_fewer_streams_of_a_backend_with_long_streams() {
         for (tokens, expected) in [(100, 0.05), (1_000, 0.05), (10_000, 0.005)] {
             let profile = StreamProfile::default();
             profile.on_response_ended(None, &counted_stream(tokens, 50));
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fingerprint_is_that_of_the_last_stream_since_the_restart() {
+    fn the_system_fingerprint_of_a_backend_is_that_of_its_last_stream_since_its_restart() {
         let profile = StreamProfile::default();
         for (observed, expected) in
             [(None, None), (Some("a"), Some("a")), (None, Some("a")), (Some(""), Some(""))]

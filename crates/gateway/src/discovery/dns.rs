@@ -45,7 +45,7 @@ pub enum DnsError {
     NoAddresses,
 }
 
-/// Timeout of one query.
+/// Timeout of one DNS query.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(2);
 
 // === impl DnsResolver ===

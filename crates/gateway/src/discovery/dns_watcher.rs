@@ -5,7 +5,7 @@ use super::{DiscoveryChange, DiscoverySource};
 use std::time::Duration;
 use tokenweir_engine::address::BackendAddress;
 
-/// A discovery source that resolves one name.
+/// A discovery source that resolves one DNS name.
 pub struct DnsWatcher {
     resolver: DnsResolver,
     query: DnsQuery,

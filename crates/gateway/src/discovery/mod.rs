@@ -1,4 +1,5 @@
-//! Discovers backends while the gateway runs: by DNS, from a file, or from a Kubernetes Service.
+//! Discovers backends while the gateway runs: by DNS, from a file, or from a Kubernetes Service
+//! or `InferencePool`.
 //!
 //! A discovery source reports its complete list of addresses whenever the list changes. A failure
 //! changes nothing: the last valid list stays in use while a name server fails or returns no addresses,

@@ -192,9 +192,10 @@ impl Principal {
         self.key.as_ref().map(|key| &*key.caller.tenant)
     }
 
-    /// A digest that identifies the client to which the resumable runs of the principal belong. It is
-    /// the digest of the API key's tenant and name or, on a gateway without keys, that of the
-    /// forwarded credentials. `None`: the request has no credentials, so anybody could be its client.
+    /// A digest that identifies the client of a request, so that only this client can return to the
+    /// response after a lost connection (`streams.resume`). It is the digest of the API key's
+    /// tenant and name or, on a gateway without keys, that of the forwarded credentials. `None`:
+    /// the request has no credentials, so anybody could be its client.
     pub(super) fn client_digest(&self, headers: &HeaderMap) -> Option<Digest> {
         if let Some(key) = &self.key {
             return Some(Digest::of(&[key.caller.tenant.as_bytes(), key.caller.key.as_bytes()]));

@@ -47,7 +47,7 @@ pub struct ProxyState {
     pub access: Arc<AccessControl>,
     /// The backends and the tenants of stored responses.
     pub stored_responses: Arc<StoredResponses>,
-    /// The runs that clients can return to.
+    /// The requests to whose responses the clients can return after a lost connection.
     pub resumption: Arc<Resumption>,
     /// Admission control and its queue.
     pub admission: Arc<AdmissionController>,

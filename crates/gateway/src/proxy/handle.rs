@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_in_flight_takes_little_memory_for_its_future() {
+    fn the_future_that_handles_a_request_takes_little_memory() {
         let bytes = future_bytes(handle_request);
         assert!(bytes <= 5016, "{bytes} bytes");
     }

@@ -45,7 +45,7 @@ pub struct OverloadGuard {
 }
 
 impl OverloadGuard {
-    /// A guard with these limits.
+    /// Creates a guard that rejects requests above these limits.
     pub fn new(limits: OverloadLimits) -> Self {
         Self {
             limits,
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn each_limit_rejects_requests_and_none_is_no_limit() {
+    fn each_overload_limit_rejects_requests_and_an_unset_limit_rejects_none() {
         assert_eq!(OverloadGuard::default().check(1_000_000, &client(1_000_000)), Ok(()));
         let limits = OverloadLimits {
             max_requests: Some(2),

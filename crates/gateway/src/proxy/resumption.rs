@@ -1,4 +1,5 @@
-//! The runs of the whole gateway: requests that go on while their client is away.
+//! The runs of the whole gateway: requests that continue after the connection of their client is
+//! lost.
 
 use super::response::RunHead;
 use std::future::Future;
@@ -8,7 +9,7 @@ use tokenweir_protocol::mutex::lock;
 use tokenweir_request::resume::Registry;
 use tokio::task::JoinSet;
 
-/// All runs, and their tasks.
+/// All requests that continue after a lost connection of their client (runs), and their tasks.
 #[derive(Default)]
 pub struct Resumption {
     pub(super) registry: Arc<Registry<RunHead>>,
@@ -16,7 +17,7 @@ pub struct Resumption {
 }
 
 impl Resumption {
-    /// The memory of all runs, in bytes.
+    /// The memory of the stored responses of all runs, in bytes.
     pub fn used_bytes(&self) -> usize {
         self.registry.used_bytes()
     }
@@ -32,7 +33,7 @@ impl Resumption {
         tasks.shutdown().await;
     }
 
-    /// Starts the task of a run.
+    /// Starts the task that handles the request of a run.
     pub(super) fn spawn(&self, run: impl Future<Output = ()> + Send + 'static) {
         let mut tasks = lock(&self.tasks);
         while tasks.try_join_next().is_some() {}

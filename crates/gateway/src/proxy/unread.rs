@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_model_in_the_query_is_decoded() {
+    fn the_model_in_the_query_of_a_websocket_request_is_percent_decoded() {
         for (query, expected) in [
             ("model=tiny", Some("tiny")),
             ("a=b&model=org%2Fname%3A1&model=x", Some("org/name:1")),

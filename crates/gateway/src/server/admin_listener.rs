@@ -50,8 +50,8 @@ struct AdminConnections {
 
 struct AdminConnection {
     task: AbortHandle,
-    /// One reference is this one, one is that of the connection, and each open request has one until its
-    /// response is sent or dropped.
+    /// Counts the open requests by its references: this field and the connection have one each, and
+    /// each open request has one until its response is sent or dropped.
     requests: Arc<()>,
 }
 
@@ -158,7 +158,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     #[tokio::test(start_paused = true)]
-    async fn idle_connection_is_closed_after_the_header_read_timeout() {
+    async fn an_idle_admin_connection_is_closed_after_the_header_read_timeout() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let limits = ServerLimits::default();

@@ -40,7 +40,7 @@ pub(super) struct ClientStream<S> {
 struct IdleTimeout {
     activity: Arc<ConnectionActivity>,
     limits: ServerLimits,
-    /// Its key is the time at which a request last ended.
+    /// The timer. Its key is the time at which a request last ended.
     timer: KeyedTimer<Option<Instant>>,
 }
 
@@ -286,7 +286,7 @@ mod tests {
     const WRITE_TIMEOUT: Duration = Duration::from_mins(1);
 
     #[tokio::test(start_paused = true)]
-    async fn write_timeout_closes_the_connection_and_aborts_responses() {
+    async fn the_write_timeout_closes_the_client_connection_and_aborts_its_responses() {
         let (gateway_side, _client_side) = duplex(4);
         let abort_handle = ResponseAbortHandle::default();
         let mut stream = ClientStream::new(gateway_side, WRITE_TIMEOUT, abort_handle.clone());
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn slow_reads_do_not_trigger_the_write_timeout() {
+    async fn slow_reads_of_a_client_do_not_trigger_the_write_timeout() {
         let (gateway_side, mut client_side) = duplex(1);
         let abort_handle = ResponseAbortHandle::default();
         let mut stream = ClientStream::new(gateway_side, WRITE_TIMEOUT, abort_handle.clone());

@@ -3,7 +3,7 @@
 use http_body::Body;
 use http_body_util::BodyExt;
 
-/// `body` with a guard, which is dropped when the body is dropped.
+/// Attaches a guard to a body. The guard is dropped when the body is dropped.
 pub(super) fn guarded<B: Body>(
     body: B,
     guard: impl Send + 'static,

@@ -35,7 +35,7 @@ pub struct Server {
     pub tls: ServerTls,
 }
 
-/// The result of [`Server::run`].
+/// How the gateway was drained at its end, as [`Server::run`] returns it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DrainOutcome {
     /// All client connections ended before the deadline of the drain.
@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_tick_is_late_by_the_time_for_which_the_runtime_was_blocked() {
+    async fn a_timer_tick_is_late_by_the_time_for_which_the_runtime_was_blocked() {
         let mut ticks = tokio::time::interval(STREAM_SWEEP_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         assert_eq!(next_tick_delay(&mut ticks).await, Duration::ZERO);

@@ -11,7 +11,7 @@ fn request_with_body(length: usize) -> Request<Bytes> {
 
 // The paused clock advances only when a test advances it, because these tests have no timers.
 #[tokio::test(start_paused = true)]
-async fn close_race_is_distinguished_from_other_closes() {
+async fn a_connection_close_that_races_with_the_request_is_distinguished_from_other_closes() {
     const LONG: usize = 64 << 20;
     for (served_requests, length, delay, expected) in [
         (1, 3, Duration::ZERO, Some(true)),
@@ -40,7 +40,7 @@ async fn close_race_is_distinguished_from_other_closes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_body_fails_when_its_backend_sends_no_part_of_it_in_time() {
+async fn a_response_body_fails_when_the_backend_sends_no_part_of_it_in_time() {
     let (connection, mut peer) = connection_and_peer().await;
     let idle = IdlePool::default();
     let head = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nab";

@@ -74,7 +74,7 @@ pub enum ConnectError {
 // === impl OutboundTls ===
 
 impl OutboundTls {
-    /// Creates contexts with one context for all hosts.
+    /// Creates the TLS contexts, with `default_context` for all hosts.
     pub fn new(default_context: TlsClientContext) -> Arc<Self> {
         Arc::new(Self {
             default_context: Arc::new(default_context),

@@ -5,7 +5,7 @@ use std::time::SystemTime;
 const SEQUENCE: u8 = 0x30;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
-/// Tag of the version, which certificates of version 1 lack.
+/// DER tag of the version field, which X.509 certificates of version 1 lack.
 const VERSION: u8 = 0xa0;
 
 /// The end of the validity of a certificate. `None`: the bytes are no certificate.
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn the_expiry_is_read_in_both_forms_with_and_without_a_version() {
+    fn the_expiry_of_a_certificate_is_read_in_both_time_forms_with_and_without_a_version_field() {
         let version = encode(VERSION, &encode(0x02, &[2]));
         for (form, digits, expected) in [
             (UTC_TIME, "491231235959Z", "2049-12-31T23:59:59Z"),
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_certificate_has_no_expiry() {
+    fn bytes_that_are_no_certificate_have_no_expiry() {
         let complete = certificate(&[], UTC_TIME, "491231235959Z");
         for length in 0..complete.len() {
             assert_eq!(not_after(&complete[..length]), None, "{length}");

@@ -9,15 +9,16 @@ use tokenweir_kv_events::groups::{EvictionCounts, GroupNumber, PrefixGroups};
 use tokenweir_kv_events::residency::StreamState;
 use tokenweir_routing::CachedSource;
 
-/// The groups of prompts in the cache of one backend.
+/// The groups of prompts (with the same beginning) in the prefix cache of one backend.
 #[derive(Debug, Default)]
 pub(super) struct BackendGroups {
     pub(super) source: CachedSource,
-    /// Number of tokens in a block. 0: not known.
+    /// Number of tokens in a KV cache block. 0: not known.
     pub(super) block_tokens: f64,
-    /// Number of blocks in the cache, by group.
+    /// Number of blocks in the prefix cache, by group of prompts.
     pub(super) blocks: HashMap<GroupKey, u64>,
-    /// Evictions by pair of groups: the group that lost blocks, and the group that took their space.
+    /// Evictions by pair of prompt groups: the group that lost blocks, and the group that took
+    /// their space.
     pub(super) evictions: HashMap<(GroupKey, GroupKey), EvictionCounts>,
     /// Maps the hash of the engine block that identifies a group to the hash of the first text
     /// block of the group.
@@ -25,8 +26,8 @@ pub(super) struct BackendGroups {
 }
 
 impl BackendGroups {
-    /// Reads the groups of a backend. `modelled`: the model of its cache, for a backend without
-    /// exact KV events.
+    /// Reads the groups of prompts in the cache of a backend. `modelled`: the gateway's model of
+    /// this cache, for a backend without exact KV events.
     pub(super) fn read(backend: &Backend, modelled: Option<&BackendUse>) -> Self {
         let mut groups = Self::default();
         let events = backend.identity.kv_cache();
@@ -41,7 +42,7 @@ impl BackendGroups {
         groups
     }
 
-    /// Converts a number of blocks to tokens.
+    /// Returns the number of tokens in this number of KV cache blocks.
     pub(super) fn tokens(&self, blocks: u64) -> u64 {
         (blocks as f64 * self.block_tokens) as u64
     }

@@ -8,12 +8,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use tokenweir_kv_events::groups::{GroupNumber, ModelledCache, UsedPrompt};
 
-/// The requests that this gateway sent to one backend.
+/// The requests that this gateway sent to one backend: a model of the backend's cache, and request
+/// counts of each group of prompts.
 #[derive(Debug)]
 pub(super) struct BackendUse {
     pub(super) backend: Arc<Backend>,
     pub(super) cache: ModelledCache,
-    /// Counts of requests. The index is the number of the group in `cache`.
+    /// Request counts of each group of prompts. The index is the number of the group in `cache`.
     requests: Box<[GroupRequests]>,
     /// Number of restarts of the server process until the last recorded request. A further restart
     /// empties `cache`.
@@ -24,7 +25,7 @@ pub(super) struct BackendUse {
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct GroupRequests {
     pub(super) requests: u64,
-    /// Number of requests that reused at least one text block.
+    /// Number of requests that reused at least one cached text block of the prompt.
     pub(super) reused: u64,
     pub(super) prompt_tokens: u64,
     pub(super) cached_tokens: u64,
@@ -40,7 +41,7 @@ impl BackendUse {
         }
     }
 
-    /// Approximate number of allocated bytes.
+    /// Approximate memory of this value, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.cache.bytes() + size_of_val(&*self.requests)
     }
@@ -67,7 +68,7 @@ impl BackendUse {
         requests.cached_tokens += used.cached_tokens;
     }
 
-    /// The counts of requests by group.
+    /// Returns the request counts of each group of prompts.
     pub(super) fn requests(&self) -> HashMap<GroupKey, GroupRequests> {
         let groups = self.cache.groups().counts();
         let requests = groups.map(|(number, group)| {

@@ -10,13 +10,13 @@ use tokenweir_api::{CacheMapDocument, CacheSummary, GroupAtBackend, GroupEvictor
 use tokenweir_engine::address::BackendId;
 use tokenweir_kv_events::groups::EvictionCounts;
 
-/// Maximum number of groups that the document lists.
+/// Maximum number of groups of prompts that the document of `/cache` lists.
 const MAX_LISTED_GROUPS: usize = 50;
-/// Maximum number of backends that the document lists for a group.
+/// Maximum number of backends that the document of `/cache` lists for a group of prompts.
 const MAX_LISTED_BACKENDS: usize = 16;
 
-/// Builds the document of `/cache`. `id`: returns the id of a group, or `None` for the blocks that
-/// belong to no group.
+/// Builds the document of `/cache`. `id`: returns the id of a group of prompts, or `None` for the
+/// blocks that belong to no group.
 pub(super) fn build(
     state: &MapState,
     backends: &[(BackendId, BackendGroups)],
@@ -48,7 +48,7 @@ pub(super) fn build(
     }
 }
 
-/// The groups of all backends, with their tokens and requests summed over the backends.
+/// Sums the tokens and the requests of each group of prompts over all backends.
 fn sum_rows(
     state: &MapState,
     backends: &[(BackendId, BackendGroups)],
@@ -76,7 +76,7 @@ fn sum_rows(
     rows
 }
 
-/// The groups of one backend that have blocks in the cache, and those that lost blocks.
+/// Returns the groups of prompts that have blocks in the cache of one backend, or that lost blocks.
 fn rows_of_backend(
     backend: &BackendId,
     groups: &BackendGroups,

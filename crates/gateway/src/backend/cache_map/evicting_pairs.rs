@@ -9,13 +9,13 @@ use tokenweir_engine::address::BackendId;
 use tokenweir_kv_events::groups::EvictionCounts;
 use tokenweir_routing::CachedSource;
 
-/// Maximum number of pairs of one backend. The pairs with the most blocks that were computed again are
-/// kept.
+/// Maximum number of evicting pairs of prompt groups that are reported for one backend. The pairs
+/// with the most blocks that were computed again are kept.
 const MAX_PAIRS: usize = 16;
 
-/// Finds the pairs of groups that evict each other: each group evicted blocks of the other group, and
-/// the engine computed blocks of both again. Includes only groups of which this gateway sent prompts.
-/// `id`: returns the id of a group.
+/// Finds the pairs of prompt groups that evict each other: each group evicted blocks of the other
+/// group, and the engine computed blocks of both again. Includes only groups of which this gateway
+/// sent prompts. `id`: returns the id of a group.
 pub(super) fn find(
     state: &MapState,
     backends: &[(BackendId, BackendGroups)],
@@ -58,9 +58,9 @@ pub(super) fn find(
     found
 }
 
-/// The pairs of groups that evicted blocks of each other, with the counts of the blocks that each group
-/// lost. At most [`MAX_PAIRS`] pairs. The pairs with the most blocks that were computed again come
-/// first.
+/// The pairs of prompt groups that evicted blocks of each other, with the counts of the blocks that
+/// each group lost. At most [`MAX_PAIRS`] pairs. The pairs with the most blocks that were computed
+/// again come first.
 fn mutual_evictions(
     groups: &BackendGroups,
 ) -> Vec<((GroupKey, EvictionCounts), (GroupKey, EvictionCounts))> {

@@ -28,8 +28,8 @@ use tokenweir_request::record::RequestRecord;
 #[derive(Debug)]
 pub struct CacheMap {
     pool: Arc<BackendPool>,
-    /// Makes the ids of groups from the hashes of their texts. Several gateways can share the secret key
-    /// of these hashes, so the hashes themselves do not leave the process.
+    /// Computes the ids of prompt groups from the hashes of their texts. Several gateways can share
+    /// the secret key of these hashes, so the hashes themselves do not leave the process.
     ids: RandomState,
     state: Mutex<MapState>,
 }
@@ -37,7 +37,7 @@ pub struct CacheMap {
 // === impl CacheMap ===
 
 impl CacheMap {
-    /// An empty map of the backends of a pool.
+    /// Creates an empty cache map for the backends of a pool.
     pub fn new(pool: Arc<BackendPool>) -> Self {
         Self { pool, ids: RandomState::new(), state: Mutex::new(MapState::new()) }
     }
@@ -48,18 +48,19 @@ impl CacheMap {
         document::build(&state, &groups, now, |key| self.id(key))
     }
 
-    /// The pairs of groups that evict blocks of each other, with counts since the start of the map.
+    /// The pairs of prompt groups that evict blocks of each other, with counts since the start of
+    /// the map.
     pub fn evicting_pairs(&self) -> Vec<EvictingPair> {
         let (state, groups) = self.read();
         evicting_pairs::find(&state, &groups, |key| self.id(key))
     }
 
-    /// The id of a group. `None`: the key is that of the blocks that belong to no group.
+    /// The id of a group of prompts. `None`: the key is that of the blocks that belong to no group.
     fn id(&self, key: GroupKey) -> Option<String> {
         (key != GroupKey::Other).then(|| format!("{:016x}", self.ids.hash_one(key)))
     }
 
-    /// The groups in the caches of the backends of the pool.
+    /// Locks the map, and reads the groups of prompts in the caches of all backends of the pool.
     fn read(&self) -> (MutexGuard<'_, MapState>, Vec<(BackendId, BackendGroups)>) {
         let backends = self.pool.backends();
         let mut state = lock(&self.state);

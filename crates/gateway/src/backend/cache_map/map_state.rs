@@ -11,7 +11,8 @@ use std::time::Instant;
 use tokenweir_engine::address::BackendId;
 use tokenweir_request::record::ClientIdentity;
 
-/// The first clients of groups, and the requests to backends.
+/// What the cache map keeps about ended requests: the first client of each group of prompts, and
+/// the requests to each backend.
 #[derive(Debug)]
 pub(super) struct MapState {
     /// For each text block with which prompts begin: who used it first, and when it was used. The key is
@@ -24,13 +25,13 @@ pub(super) struct MapState {
 /// The use of a text at all backends: the requests whose prompts begin with the text.
 #[derive(Debug)]
 pub(super) struct TextUse {
-    /// The client that sent the first prompt.
+    /// The client that sent the first prompt that begins with the text.
     pub(super) first_caller: Option<Arc<ClientIdentity>>,
     pub(super) first_used: Instant,
     pub(super) last_used: Instant,
 }
 
-/// Maximum number of groups whose first client is known.
+/// Maximum number of groups of prompts whose first client is known.
 const MAX_TEXTS: usize = 4_096;
 /// Estimated memory for each group whose first client is known, in bytes.
 const TEXT_BYTES: usize = 120;
@@ -42,7 +43,7 @@ impl MapState {
         Self { texts: LruCache::unbounded(), backends: HashMap::new() }
     }
 
-    /// Approximate number of allocated bytes.
+    /// Approximate memory of this value, in bytes.
     pub(super) fn bytes(&self) -> usize {
         let backends: usize = self.backends.values().map(BackendUse::bytes).sum();
         backends + self.texts.len() * TEXT_BYTES

@@ -64,7 +64,7 @@ fn document(map: &CacheMap) -> CacheMapDocument {
 }
 
 #[test]
-fn a_group_has_its_first_tenant_its_requests_and_its_backends() {
+fn the_cache_map_shows_the_first_tenant_the_requests_and_the_backends_of_a_prompt_group() {
     let (_, map) = map(&["a", "b"]);
     let requests = [("red", "a", 0), ("blue", "a", 20), ("red", "b", 0)];
     for (tenant, backend, cached) in requests {
@@ -89,7 +89,7 @@ fn a_group_has_its_first_tenant_its_requests_and_its_backends() {
 }
 
 #[test]
-fn a_group_that_lost_blocks_names_the_group_that_took_their_space() {
+fn the_cache_map_names_the_prompt_group_that_evicted_the_blocks_of_another_group() {
     let (_, map) = map(&["a"]);
     map.finished(&[&record("a", prompt(1, 80), 0), &record("a", prompt(2, 80), 0)]);
     let shown = document(&map);
@@ -104,7 +104,7 @@ fn a_group_that_lost_blocks_names_the_group_that_took_their_space() {
 }
 
 #[test]
-fn groups_that_are_requested_again_after_they_evicted_each_other_are_a_pair() {
+fn prompt_groups_that_evict_each_other_and_are_requested_again_are_an_evicting_pair() {
     let (_, map) = map(&["a"]);
     for _ in 0..10 {
         map.finished(&[&of_tenant("red", record("a", prompt(1, 80), 0))]);
@@ -126,7 +126,7 @@ fn groups_that_are_requested_again_after_they_evicted_each_other_are_a_pair() {
 }
 
 #[test]
-fn prompts_that_nobody_asks_for_again_are_no_pair() {
+fn prompt_groups_that_are_not_requested_again_after_eviction_are_no_evicting_pair() {
     let (_, map) = map(&["a"]);
     for text in 1..300 {
         map.finished(&[&record("a", prompt(text, 7), 0)]);
@@ -138,7 +138,7 @@ fn prompts_that_nobody_asks_for_again_are_no_pair() {
 }
 
 #[test]
-fn requests_that_were_not_computed_or_have_no_text_are_ignored() {
+fn the_cache_map_ignores_requests_without_prompt_text_and_those_that_no_backend_computed() {
     let (_, map) = map(&["a"]);
     let mut failed = record("a", prompt(1, 20), 0);
     (failed.outcome, failed.timings.first_output) = (Outcome::UpstreamError, None);
@@ -149,7 +149,7 @@ fn requests_that_were_not_computed_or_have_no_text_are_ignored() {
 }
 
 #[test]
-fn a_restart_empties_the_cache_of_the_backend() {
+fn a_backend_restart_empties_the_cache_of_the_backend_in_the_cache_map() {
     let (pool, map) = map(&["a"]);
     map.finished(&[&record("a", prompt(1, 20), 0)]);
     pool.backends()[0].load.on_restart();
@@ -160,7 +160,7 @@ fn a_restart_empties_the_cache_of_the_backend() {
 }
 
 #[test]
-fn the_document_and_the_map_are_bounded() {
+fn the_cache_map_and_its_document_have_a_maximum_size() {
     let (_, map) = map(&["a", "b"]);
     let mut greatest = 0;
     for text in 1..6_000 {
@@ -177,7 +177,7 @@ fn the_document_and_the_map_are_bounded() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn exact_events_replace_the_model() {
+async fn exact_kv_events_replace_the_modelled_cache_of_a_backend_in_the_cache_map() {
     let (pool, map) = map(&["a", "b"]);
     map.finished(&[&of_tenant("red", record("a", prompt(1, 20), 0))]);
     let knowledge = events::knowledge();
@@ -206,7 +206,7 @@ async fn exact_events_replace_the_model() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_text_that_one_backend_tells_names_the_group_at_others() {
+async fn the_kv_events_of_one_backend_identify_the_same_prompt_group_at_another_backend() {
     let (pool, map) = map(&["a", "b"]);
     let knowledge = events::knowledge();
     let _learner = start_learner(&knowledge);

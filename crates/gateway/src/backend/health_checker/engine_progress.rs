@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_stands_still_while_it_has_requests_and_nothing_moves() {
+    fn an_engine_with_requests_is_at_a_standstill_while_its_metrics_and_output_do_not_change() {
         let same = (Some(7.0), Some(1), false);
         assert_eq!(standstill(3.0, &[(Some(7.0), None, false), same, same]), 2);
         for moved in

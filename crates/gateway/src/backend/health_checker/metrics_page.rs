@@ -16,9 +16,9 @@ use tokenweir_net::page_fetcher::PageFetcher;
 pub(super) struct MetricsPage {
     /// The fetcher and the path of the configured URL. `None`: the backend itself serves the page.
     configured: Option<(PageFetcher, PathAndQuery)>,
-    /// URL path of the page at the backend.
+    /// URL path of the metrics page at the backend.
     path: &'static str,
-    /// The last page that was read.
+    /// What the last metrics page showed.
     pub(super) last: LastPage,
     /// Whether the next fetch tries the other known paths if `path` has no metrics.
     pub(super) should_discover_path: bool,
@@ -33,9 +33,10 @@ pub(super) struct LastPage {
     /// A hash of all values of the engine. `None`: not computed, because the engine is idle or its token
     /// counts had changed.
     pub(super) engine_values: Option<u64>,
-    /// The reason that a response with the status 503 states. The engines of a group whose number of
-    /// data-parallel ranks can change answer so to all requests but `/health`. `None`: the response had
-    /// another status.
+    /// The reason that the last response stated, if its status was 503. While a
+    /// vLLM server changes its number of data-parallel ranks, and after the server was removed from
+    /// a group of ranks, it answers 503 to all requests but `/health`. `None`: the last response
+    /// had another status.
     unavailable: Option<DownCause>,
     /// Whether the page is in the format OpenMetrics, although the gateway did not request this format:
     /// it ends with `# EOF`.
@@ -69,8 +70,8 @@ impl MetricsPage {
         }
     }
 
-    /// The state that the backend named when it answered the last request for the page with 503. `None`:
-    /// the backend sent another response, or the page has a configured URL.
+    /// Returns why the backend answered the last request for the metrics page with 503. `None`: the
+    /// response had another status, or the page has a configured URL.
     pub(super) fn unavailable(&self) -> Option<DownCause> {
         self.last.unavailable.filter(|_| self.configured.is_none())
     }

@@ -132,7 +132,7 @@ struct HealthChecker {
     interval: Duration,
 }
 
-/// What the health checker found out about a server since its last start.
+/// What the health checker found out about a server since the last start of the server.
 #[derive(Default)]
 struct Findings {
     /// Whether a scrape was checked for missing metrics.
@@ -142,7 +142,7 @@ struct Findings {
     /// Time of the next search for the values of `X-data-parallel-rank` with which requests reach
     /// each data-parallel rank. `None`: at the next check.
     next_rank_search: Option<Instant>,
-    /// When the engine was last told to wake. `None`: never.
+    /// Time of the last request that asked the engine to wake. `None`: there was no such request.
     woken_at: Option<Instant>,
     /// Whether the engine has refused to sleep.
     refuses_sleep: bool,
@@ -199,7 +199,8 @@ impl HealthChecker {
         }
     }
 
-    /// Waits for the next check: for the interval, or less after a first or a failed request.
+    /// Waits until the next health check is due: until the interval is over, or until the idle
+    /// backend gets a request or a request to the backend fails.
     async fn wait_until_next_check(&mut self) {
         let started_at = clock::now();
         let ScrapeSettings { min_interval, max_interval, .. } = self.context.settings;

@@ -39,9 +39,9 @@ pub(super) struct ModelListRefresh {
 /// Why some or all models of a backend are not known.
 #[derive(Debug, PartialEq, Eq)]
 struct ModelListProblem {
-    /// What was seen.
+    /// The description of the problem, such as an error status of `/v1/models`.
     text: String,
-    /// What an operator can do.
+    /// What an operator can do about the problem.
     help: &'static str,
 }
 
@@ -96,7 +96,7 @@ impl ModelListRefresh {
         self.status == Some(StatusCode::SERVICE_UNAVAILABLE)
     }
 
-    /// Makes the next refresh due at once.
+    /// Makes the next refresh of the model list due at once.
     pub(super) fn expire(&mut self) {
         (self.fetched_at, self.failed_at) = (None, None);
     }
@@ -118,8 +118,8 @@ impl ModelListRefresh {
 }
 
 impl ModelListProblem {
-    /// The problem with a response that is no model list. `has_key`: whether the backend has a key in the
-    /// configuration.
+    /// Describes the problem with a response of `/v1/models` that is no model list. `has_key`:
+    /// whether the configuration sets an API key for the backend.
     fn of_response(response: &Result<(StatusCode, &[u8]), FetchError>, has_key: bool) -> Self {
         const UNREADABLE: &str = "until it is readable, models that the gateway does not know \
                                   otherwise are sent to this backend; `tokenweir doctor` checks it";
@@ -146,8 +146,8 @@ impl ModelListProblem {
         Self { text, help }
     }
 
-    /// The problem with a list that has more models, or longer ids, than the gateway accepts. `models`:
-    /// the number of models that are not served.
+    /// Describes the problem with a model list that has more models, or longer ids, than the
+    /// gateway accepts. `models`: the number of models that are not served.
     fn of_excess(models: usize) -> Self {
         let (most, bytes) = (ModelList::MOST, ModelList::MAX_ID_BYTES);
         let text = format!(
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_version_is_truncated() {
+    fn a_long_server_version_is_truncated() {
         assert_eq!(parse_version(br#"{"version":"0.32.0"}"#).as_deref(), Some("0.32.0"));
         let long = format!(r#"{{"version":"{}"}}"#, "9".repeat(1 << 20));
         let length = parse_version(long.as_bytes()).map(|version| version.len());
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn each_problem_names_what_was_seen_and_what_to_do() {
+    fn each_problem_with_a_model_list_states_the_response_of_the_backend_and_a_remedy() {
         let status = |code| Ok((StatusCode::from_u16(code).unwrap(), &b"[]"[..]));
         for (response, has_key, seen, remedy) in [
             (status(401), false, "requires a key: /v1/models answers 401", "api_key"),

@@ -70,7 +70,8 @@ impl HealthChecker {
         }
     }
 
-    /// Searches among `values` the value of the header for each rank.
+    /// Finds, among `values`, the value of `X-data-parallel-rank` for each rank of `numbers`.
+    /// Returns pairs of rank number and header value.
     async fn search_ranks(
         &mut self,
         numbers: &[u32],
@@ -118,7 +119,8 @@ impl HealthChecker {
         Err(Failure::Unclear)
     }
 
-    /// The number of responses with one output token, by rank.
+    /// Reads from the metrics page how many responses of each rank had one output token. Returns
+    /// pairs of rank number and count.
     async fn short_responses(&mut self) -> Result<Vec<(u32, f64)>, Failure> {
         let page = self.metrics_page.fetch(&mut self.fetcher, true).await;
         page.map_err(|_| Failure::Unclear)?;

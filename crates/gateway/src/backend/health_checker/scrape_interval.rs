@@ -11,7 +11,7 @@ pub(super) struct BackendActivity {
     pub(super) in_flight: u32,
     /// Whether requests wait in the engine of the backend.
     pub(super) has_waiting_requests: bool,
-    /// KV usage of the backend, from 0 to 1.
+    /// KV cache usage of the backend, from 0 to 1.
     pub(super) kv_usage: f64,
     /// Whether the loads of the last two scrapes differ. Then the engine works, possibly for other
     /// gateways.
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_pool_is_scraped_at_most_a_thousand_times_a_second() {
+    fn all_backends_of_a_large_pool_together_are_scraped_at_most_a_thousand_times_per_second() {
         for backend_count in [0, 1, 16, 100] {
             assert_eq!(min_interval_for_pool(MIN_INTERVAL, backend_count), MIN_INTERVAL);
         }
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_backend_has_the_max_interval_and_one_under_load_the_min_interval() {
+    fn an_idle_backend_has_the_maximum_scrape_interval_and_one_under_load_the_minimum() {
         let idle = BackendActivity::default();
         for (activity, expected) in [
             (idle, MAX_INTERVAL),
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn more_requests_in_flight_never_make_the_interval_longer() {
+    fn more_requests_in_flight_never_make_the_scrape_interval_of_a_backend_longer() {
         let intervals: Vec<Duration> = (0..50)
             .map(|in_flight| {
                 converged_interval(BackendActivity { in_flight, ..BackendActivity::default() })
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_interval_halves_under_load_and_grows_by_half_when_idle() {
+    fn the_scrape_interval_of_a_backend_halves_under_load_and_grows_by_half_when_idle() {
         let next_when_busy = |previous| next_interval(previous, 1.0, MIN_INTERVAL, MAX_INTERVAL);
         let next_when_idle = |previous| next_interval(previous, 0.0, MIN_INTERVAL, MAX_INTERVAL);
         assert_eq!(next_when_busy(MAX_INTERVAL), Duration::from_millis(2_500));
@@ -182,21 +182,21 @@ mod tests {
     }
 
     #[test]
-    fn scrapes_take_less_than_a_twentieth_of_the_time() {
+    fn scrapes_take_less_than_a_twentieth_of_the_time_of_a_backend() {
         let took = Duration::from_millis(30);
         assert!(took.as_secs_f64() / (took + backoff(took)).as_secs_f64() < 0.05);
     }
 
     /// Regression: a scrape of 2.3 s caused a backoff of 46 s, in which the sample became stale.
     #[test]
-    fn the_sample_of_a_slow_metrics_page_does_not_become_stale_during_the_backoff() {
+    fn the_load_sample_of_a_slow_metrics_page_does_not_become_stale_during_the_scrape_backoff() {
         let took = Duration::from_millis(2_300);
         assert!(took + backoff(took) < Duration::from_secs(15));
         assert_eq!(backoff(Duration::MAX), MAX_BACKOFF);
     }
 
     #[test]
-    fn aligned_intervals_of_the_same_length_end_at_few_moments() {
+    fn aligned_scrape_intervals_of_the_same_length_end_at_few_different_times() {
         let ends: std::collections::BTreeSet<Duration> = (0..1_000)
             .map(Duration::from_millis)
             .map(|start| start + align_to_grid(start, Duration::from_secs(1)))
@@ -206,7 +206,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_aligned_interval_differs_by_at_most_an_eighth(
+        fn an_aligned_scrape_interval_differs_from_the_unaligned_one_by_at_most_an_eighth(
             start in 0_u64..u64::MAX / 4, millis in 0_u64..60_000,
         ) {
             let interval = Duration::from_millis(millis);
@@ -215,7 +215,7 @@ mod tests {
         }
 
         #[test]
-        fn every_interval_is_within_its_bounds(
+        fn every_scrape_interval_is_between_the_configured_minimum_and_maximum(
             previous in 0_u64..20_000, urgency in -1.0..2.0, min in 1_u64..5_000,
             range in 0_u64..60_000, random in 0.0..1.0,
         ) {

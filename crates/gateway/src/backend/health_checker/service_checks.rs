@@ -93,7 +93,7 @@ impl HealthChecker {
                 || self.engine_progress.standstill_duration() > Duration::ZERO)
     }
 
-    /// Logs that the engine of a backend that is up is asleep or paused, or works again.
+    /// Logs when the engine of a backend that is up is asleep or paused, and when it works again.
     pub(super) fn log_rest(&mut self) {
         let state = self.backend.health.state();
         if state.health != Health::Up {

@@ -12,7 +12,7 @@ use tokenweir_routing::resilience::Availability;
 /// After level 2 they would have to be loaded anew.
 const SLEEP_PATH: &str = "/sleep?level=1";
 const WAKE_PATH: &str = "/wake_up";
-/// Time after which an engine that still sleeps is woken once more.
+/// Time after which the gateway wakes an engine that still sleeps once more.
 const WAKE_INTERVAL: Duration = Duration::from_secs(10);
 
 impl HealthChecker {

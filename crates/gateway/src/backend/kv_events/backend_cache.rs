@@ -11,7 +11,7 @@ use tokenweir_kv_events::groups::PrefixGroups;
 use tokenweir_kv_events::residency::{StoredChain, StreamState};
 use tokenweir_protocol::atomic::AtomicFlag;
 
-/// The prefix cache of one backend.
+/// The contents of the prefix cache of one backend, as far as its KV events show them.
 #[derive(Debug)]
 pub struct BackendCache {
     pub(in crate::backend) knowledge: Arc<CacheKnowledge>,
@@ -33,16 +33,16 @@ pub struct BackendCache {
 /// The state of the cache of a backend, for metrics and status.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct CacheStatus {
-    /// How far the contents can be trusted, for all ranks together.
+    /// How far the known contents of the cache can be trusted, for all ranks together.
     pub state: &'static str,
     /// Number of blocks in the KV caches on the GPUs of all ranks.
     pub blocks: usize,
-    /// Allocated bytes of the contents.
+    /// Memory of the gateway for the known contents of the cache, in bytes.
     pub bytes: usize,
-    /// Batches of events that were applied.
+    /// Number of batches of KV events that were applied.
     pub batches: u64,
-    /// Failed connections to publishers, failed requests of `/kv_event_sources`, and batches that
-    /// could not be applied.
+    /// Number of failed connections to publishers, failed requests of `/kv_event_sources`, and
+    /// batches that could not be applied.
     pub errors: u64,
 }
 
@@ -74,7 +74,7 @@ impl BackendCache {
         StreamState::ALL.get(index).copied().unwrap_or_default()
     }
 
-    /// The state for metrics and status.
+    /// Returns the state of the cache for metrics and status pages.
     pub fn status(&self) -> CacheStatus {
         let ranks = self.ranks.load();
         let contents = |rank: &Arc<RankCache>| {
@@ -91,7 +91,8 @@ impl BackendCache {
         }
     }
 
-    /// Replaces the caches of the ranks by `count` empty ones, and returns these.
+    /// Replaces the known caches of the data-parallel ranks by `count` empty ones, and returns
+    /// these.
     pub(in crate::backend) fn set_rank_count(&self, count: usize) -> Arc<Vec<Arc<RankCache>>> {
         let max_blocks = self.knowledge.settings.max_blocks;
         let ranks = std::iter::repeat_with(|| Arc::new(RankCache::new(max_blocks))).take(count);
@@ -101,7 +102,7 @@ impl BackendCache {
         ranks
     }
 
-    /// Forgets the contents. The backend counts as one without KV events until
+    /// Forgets the known contents of the cache. The backend counts as one without KV events until
     /// [`Self::set_rank_count`] sets ranks again.
     pub(in crate::backend) fn withdraw(&self) {
         self.set_rank_count(0);

@@ -10,8 +10,8 @@ use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::openai::Usage;
 use tokenweir_routing::PromptFingerprint;
 
-/// One attempt of a followed request. When the value is dropped, the learner compares the prompt
-/// with the blocks that the engine stored.
+/// One attempt of a followed request: KV events with the session id that the gateway set show which
+/// blocks the engine stored. When the value is dropped, the learner compares the prompt with them.
 #[derive(Debug)]
 pub(in crate::backend) struct FollowedRequest {
     cache: Arc<BackendCache>,

@@ -16,7 +16,7 @@ use tokenweir_protocol::mutex::{SharedLock, lock};
 /// hash. Requests do not wait for a writer, and only background tasks write.
 pub(in crate::backend) type KeySpace = SharedLock<TextIndex>;
 
-/// All key spaces of a gateway.
+/// All key spaces of a gateway. The engines of one key space give equal blocks the same hash.
 #[derive(Debug, Default)]
 pub(super) struct KeySpaces(Mutex<Vec<Arc<KeySpace>>>);
 
@@ -60,7 +60,7 @@ impl KeySpaces {
         Some(other)
     }
 
-    /// Allocated bytes of all indexes.
+    /// Allocated bytes of the indexes of all key spaces.
     pub(super) fn bytes(&self) -> usize {
         let spaces = lock(&self.0);
         spaces.iter().map(|space| space.read().bytes()).sum()

@@ -18,17 +18,17 @@ pub struct CacheKnowledge {
     pub(super) settings: KvEventsSettings,
     pub(in crate::backend) session_ids: SessionIds,
     pub(super) spaces: KeySpaces,
-    /// The blocks of the requests in flight. Only background tasks lock the table, so that no
-    /// request waits.
+    /// The engine blocks of followed requests in flight. Only background tasks lock the table, so
+    /// that no request waits.
     chains: Mutex<RequestChains>,
-    /// The queue of ended requests for the learner. If the queue is full, further requests are
+    /// The queue of ended requests for the learner task. If the queue is full, further requests are
     /// dropped.
     pub(super) ended: mpsc::Sender<EndedRequest>,
-    /// The receiving end of the queue. The learner keeps it locked while it runs.
+    /// The receiving end of the queue `ended`. The learner task keeps it locked while it runs.
     pub(super) inbox: tokio::sync::Mutex<mpsc::Receiver<EndedRequest>>,
     next_backend: AtomicU32,
-    /// Background tasks and the status lock the counts for a moment, and a request at its end only if the
-    /// queue is full.
+    /// The counts of followed requests. Background tasks and status pages lock them briefly. A
+    /// request locks them only if the queue is full when the request ends.
     counts: Mutex<LearningCounts>,
 }
 
@@ -81,12 +81,13 @@ impl CacheKnowledge {
         })
     }
 
-    /// The number of a new backend, which no other backend has.
+    /// Returns a number for a new backend that no other backend has.
     pub(super) fn next_backend(&self) -> u32 {
         self.next_backend.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The engine blocks of the requests in flight. Only background tasks call this.
+    /// Locks the table of the engine blocks of followed requests in flight. Only background tasks
+    /// call this.
     pub(in crate::backend) fn chains(&self) -> MutexGuard<'_, RequestChains> {
         lock(&self.chains)
     }

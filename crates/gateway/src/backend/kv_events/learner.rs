@@ -19,7 +19,7 @@ pub(in crate::backend) fn start(knowledge: &Arc<CacheKnowledge>) -> SupervisedTa
     supervise::spawn(BackgroundTask::KvEvents, move || run(knowledge.clone()))
 }
 
-/// Learns from ended requests until the future is dropped.
+/// Learns which engine blocks contain the prompts of ended requests, until the future is dropped.
 async fn run(knowledge: Arc<CacheKnowledge>) {
     let mut inbox = knowledge.inbox.lock().await;
     let mut pending: VecDeque<(Instant, EndedRequest)> = VecDeque::new();
@@ -45,8 +45,8 @@ async fn run(knowledge: Arc<CacheKnowledge>) {
     }
 }
 
-/// Learns from one request. Returns whether the blocks of the request could be assigned to its
-/// text.
+/// Learns which engine blocks contain the prompt of one ended request. Returns whether the blocks
+/// of the request could be assigned to its text.
 fn learn(knowledge: &CacheKnowledge, ended: &EndedRequest) -> bool {
     let Some(chain) = knowledge.chains().end(ended.key) else { return false };
     if let Some(text) = ended.prompt.blocks.first() {

@@ -15,7 +15,7 @@ use tokenweir_routing::{PromptFingerprint, ResidentPrompt};
 /// does not wait for the lock.
 pub(in crate::backend) struct CacheLookup<'a> {
     text: PromptText<'a>,
-    /// One lookup of the text for each key space that was needed so far.
+    /// The lookups of the prompt text: one for each key space that was searched so far.
     lookups: Vec<(Arc<KeySpace>, PromptLookup)>,
     /// Number of leading text blocks of the prompt that the last candidate has cached.
     pub(in crate::backend) cached_blocks: u32,
@@ -27,9 +27,9 @@ impl<'a> CacheLookup<'a> {
         Self { text, lookups: Vec::new(), cached_blocks: 0 }
     }
 
-    /// The part of the prompt in the prefix cache of a backend. `place`: the rank whose cache counts;
-    /// without it, the caches of all ranks count. Returns `None` if nothing is known from KV events
-    /// about this prompt at this backend.
+    /// Returns how much of the prompt is in the prefix cache of a backend. `place`: the rank whose
+    /// cache counts; without it, the caches of all ranks count. Returns `None` if nothing is known
+    /// from KV events about this prompt at this backend.
     pub(in crate::backend) fn resident(
         &mut self,
         cache: &BackendCache,

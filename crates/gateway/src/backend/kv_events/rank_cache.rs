@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use tokenweir_kv_events::residency::{CacheContents, StreamState};
 use tokenweir_protocol::mutex::SharedLock;
 
-/// The prefix cache of one data-parallel rank.
+/// The contents of the prefix cache of one data-parallel rank, as far as its KV events show them.
 #[derive(Debug)]
 pub(in crate::backend) struct RankCache {
     /// The contents of the cache. Requests do not wait for a writer, and only background tasks write.

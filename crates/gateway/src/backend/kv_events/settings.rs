@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_has_its_own_address_or_the_global_ports_or_is_asked() {
+    fn the_gateway_asks_a_backend_for_its_kv_event_publishers_if_no_setting_states_them() {
         let settings = KvEventsSettings { enabled: Some(true), ..KvEventsSettings::default() };
         let asked = KvEventSource::default().resolve(&settings, &address("http://a:8000")).unwrap();
         assert_eq!((asked.endpoint, asked.replay_endpoint), (None, None));
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn the_setting_of_a_backend_wins_and_only_a_setting_enables_events_beside_tls() {
+    fn the_kv_events_setting_of_a_backend_wins_and_an_https_backend_needs_an_explicit_setting() {
         for (global, own, url, expected) in [
             (None, None, "http://a:1", Some(None)),
             (None, None, "https://a:1", None),

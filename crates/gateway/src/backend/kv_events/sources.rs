@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use tokenweir_kv_events::zmtp::ZmqEndpoint;
 use tokenweir_net::page_fetcher::PageFetcher;
 
-/// The publisher of one data-parallel rank.
+/// The publisher of the KV events of one data-parallel rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::backend) struct Publisher {
     pub(in crate::backend) endpoint: ZmqEndpoint,
@@ -97,7 +97,7 @@ mod tests {
     }"#;
 
     #[test]
-    fn listed_ports_are_those_of_the_backend_in_the_order_of_ranks() {
+    fn listed_kv_event_publishers_get_the_host_of_the_backend_and_the_order_of_the_ranks() {
         let publishers = listed(LISTED.as_bytes(), "vllm").unwrap();
         let endpoint = |port| ZmqEndpoint { host: "vllm".into(), port };
         assert_eq!(publishers[0].endpoint, endpoint(5557));
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_cannot_be_used_is_none_and_one_without_publishers_is_empty() {
+    fn an_unusable_list_of_kv_event_publishers_is_none_and_one_without_publishers_is_empty() {
         for body in ["[]", "", r#"{"0": {}}"#, r#"{"0": {"endpoint": "ipc://x"}}"#] {
             assert_eq!(listed(body.as_bytes(), "vllm"), None, "{body}");
         }
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn configured_ranks_have_successive_ports() {
+    fn the_kv_event_publishers_of_configured_ranks_have_successive_ports() {
         let source = KvEventSource {
             endpoint: Some("tcp://a:5557".into()),
             replay_endpoint: Some("tcp://a:6557".into()),

@@ -32,7 +32,7 @@ pub(in crate::backend) fn knowledge() -> Arc<CacheKnowledge> {
     )
 }
 
-/// The knowledge of a gateway that shares `key` with other gateways.
+/// The empty [`CacheKnowledge`] of a gateway that shares the outline key `key` with other gateways.
 fn shared_knowledge(key: u8) -> Arc<CacheKnowledge> {
     let key = ExchangeKey::new(&[key; 32]).unwrap().outline_key();
     CacheKnowledge::new(KvEventsSettings::default(), Some(key))
@@ -88,7 +88,7 @@ impl Fixture {
         Self { knowledge: knowledge.clone(), backend, sink }
     }
 
-    /// The engine stores the blocks of a prompt that another gateway sent.
+    /// Simulates that the engine stores the blocks of a prompt that another gateway sent.
     pub(in crate::backend) fn store(&mut self, number: u64) {
         self.sink.apply(&stored(&blocks_of(number), "of another gateway")).unwrap();
     }
@@ -128,7 +128,7 @@ impl Fixture {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_learned_prompt_is_exact_while_it_is_cached_and_after_its_eviction() {
+async fn the_cached_token_count_of_a_learned_prompt_is_exact_before_and_after_its_eviction() {
     let knowledge = knowledge();
     let _learner = start_learner(&knowledge);
     let mut fixture = Fixture::new(&knowledge);
@@ -145,7 +145,7 @@ async fn a_learned_prompt_is_exact_while_it_is_cached_and_after_its_eviction() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_usable_events_the_sent_prompts_count() {
+async fn without_usable_kv_events_cached_tokens_are_estimated_from_sent_prompts() {
     let knowledge = knowledge();
     let _learner = start_learner(&knowledge);
     let mut fixture = Fixture::new(&knowledge);
@@ -160,7 +160,7 @@ async fn without_usable_events_the_sent_prompts_count() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn backends_that_store_equal_blocks_share_what_one_of_them_taught() {
+async fn backends_that_store_equal_blocks_share_the_prompts_learned_from_one_of_them() {
     let knowledge = knowledge();
     let _learner = start_learner(&knowledge);
     let (mut first, mut second) = (Fixture::new(&knowledge), Fixture::new(&knowledge));
@@ -177,7 +177,7 @@ async fn backends_that_store_equal_blocks_share_what_one_of_them_taught() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn events_with_the_session_id_of_another_program_teach_nothing() {
+async fn the_gateway_learns_nothing_from_kv_events_with_the_session_id_of_another_program() {
     let knowledge = knowledge();
     let _learner = start_learner(&knowledge);
     let mut fixture = Fixture::new(&knowledge);
@@ -190,7 +190,7 @@ async fn events_with_the_session_id_of_another_program_teach_nothing() {
 }
 
 #[tokio::test]
-async fn a_request_of_a_gateway_with_the_same_key_teaches_its_prompt() {
+async fn the_gateway_learns_the_prompt_of_a_request_that_a_gateway_with_the_same_key_sent() {
     let sender = Fixture::new(&shared_knowledge(1));
     let cache = sender.backend.identity.kv_cache().unwrap();
     let tokens = BLOCKS * u64::from(BLOCK_SIZE);
@@ -213,7 +213,7 @@ async fn a_request_of_a_gateway_with_the_same_key_teaches_its_prompt() {
 }
 
 #[tokio::test]
-async fn a_request_gets_a_session_id_only_if_the_events_of_its_backend_are_received() {
+async fn a_request_gets_a_session_id_only_if_the_kv_events_of_its_backend_are_received() {
     let (knowledge, prompt) = (knowledge(), prompt('x'));
     assert_eq!(lease(&Arc::new(backend("a")), &prompt).follow_blocks(&prompt), None);
     let fixture = Fixture::new(&knowledge);
@@ -225,7 +225,7 @@ async fn a_request_gets_a_session_id_only_if_the_events_of_its_backend_are_recei
 }
 
 #[test]
-fn without_kv_events_a_candidate_is_the_same_bit_for_bit() {
+fn without_kv_events_the_cache_lookup_does_not_change_the_estimates_of_a_candidate() {
     let backend = backend("a");
     let now = clock::now();
     for text in ['a', 'b', 'c', 'a'] {

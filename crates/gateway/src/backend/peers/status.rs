@@ -1,4 +1,4 @@
-//! Counters and state of the exchange with other gateways.
+//! The counters and the state of the data exchange with other gateways.
 
 use serde::Serialize;
 use std::sync::Mutex;
@@ -52,19 +52,20 @@ pub(in crate::backend) struct PeerCounters {
 /// Another gateway counts as present if its last message is at most this old.
 const PRESENT_WITHIN: Duration = Duration::from_secs(5);
 
-/// Adds to a counter.
+/// Adds `count` to a counter.
 pub(in crate::backend) fn add(counter: &AtomicU64, count: usize) {
     counter.fetch_add(count as u64, Ordering::Relaxed);
 }
 
 impl PeerExchangeStatus {
-    /// The names of the possible results of messages, in the order of [`Self::messages`].
+    /// Returns all results that a message can have, sent or received, in the order of
+    /// [`Self::messages`].
     pub fn message_results() -> Vec<&'static str> {
         let rejections = Rejection::ALL.into_iter().map(Rejection::as_str);
         ["sent", "failed", "received"].into_iter().chain(rejections).collect()
     }
 
-    /// The names of the possible results of decisions, in the order of [`Self::decisions`].
+    /// All results that a decision (a load change) can have, in the order of [`Self::decisions`].
     pub const DECISION_RESULTS: [&'static str; 4] =
         ["sent", "dropped", "received", "unknown_backend"];
 }
@@ -84,7 +85,8 @@ impl PeerCounters {
         has_changed
     }
 
-    /// The status. `ages`: the age of the last message of each other gateway.
+    /// Returns the counters and the state of the exchange. `ages`: the age of the last message of
+    /// each other gateway.
     pub(in crate::backend) fn status(
         &self,
         ages: impl Iterator<Item = Duration>,

@@ -1,5 +1,5 @@
-//! What decides which backend may serve a request, the backends that may serve it now, and how far
-//! circuit breakers restrict them.
+//! The requirements of a request on its backend, the backends that may serve the request now, and how
+//! far circuit breakers restrict them.
 
 use super::panic_mode;
 use crate::backend::Backend;
@@ -38,8 +38,9 @@ pub struct BackendRequirements<'a> {
     /// The path of the request. Backends that do not serve it are avoided. `None`: every backend serves
     /// it.
     pub path: Option<&'static str>,
-    /// The output tokens of a choice that the client allows, 0 if it states no limit. With the prompt,
-    /// they must fit into the context of the model. `None`: the length of the request cannot be estimated.
+    /// Maximum number of output tokens of one choice, from the request. 0: the client states no
+    /// limit. The prompt and these tokens must fit into the context of the model. `None`: the
+    /// length of the request cannot be estimated.
     pub max_tokens: Option<u32>,
     /// Number of choices that the client requests.
     pub choices: u32,
@@ -59,7 +60,7 @@ pub(super) struct BackendSearch<'a> {
     pub(super) requirements: &'a BackendRequirements<'a>,
     /// The backends of earlier attempts of the request. They are excluded.
     pub(super) tried: &'a [Arc<Backend>],
-    /// Backends above one of these thresholds are saturated and excluded. `None`: saturation is
+    /// The saturation thresholds. Backends above one of them are excluded. `None`: saturation is
     /// ignored.
     pub(super) thresholds: Option<&'a SaturationThresholds>,
     pub(super) breaker_mode: BreakerMode,
@@ -111,7 +112,7 @@ impl<'a> BackendRequirements<'a> {
         }
     }
 
-    /// The output tokens of all choices that the client allows. `None`: the client states no limit.
+    /// Maximum number of output tokens of all choices together. `None`: the client states no limit.
     pub fn output_limit(&self) -> Option<u64> {
         let limit = self.max_tokens.filter(|limit| *limit > 0)?;
         Some(u64::from(limit) * u64::from(self.choices))
@@ -175,8 +176,8 @@ impl EligibleBackends {
         panic_mode::is_panic(self.up_count, self.open_breaker_count, panic_threshold)
     }
 
-    /// The breaker mode in which the backends of the request must be filtered. `self` is the result of
-    /// the filter with [`BreakerMode::Enforced`].
+    /// Returns how far the circuit breakers may restrict the backends of the request. `self` is the
+    /// result of the search with [`BreakerMode::Enforced`].
     pub(super) fn required_breaker_mode(&self, panic_threshold: f64) -> BreakerMode {
         if self.is_panic(panic_threshold) {
             BreakerMode::Ignored

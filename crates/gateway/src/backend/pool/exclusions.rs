@@ -15,7 +15,8 @@ use tokenweir_routing::{Candidate, CandidateSampler};
 struct RequestLength {
     /// Tokens of the prompt and of the output that the client allows.
     tokens: f64,
-    /// Whether responses have shown how many tokens a byte of prompt text has.
+    /// Whether `tokens` is computed with a number of tokens per byte that responses have shown.
+    /// Otherwise the number is assumed.
     is_learned: bool,
 }
 
@@ -64,9 +65,10 @@ impl PoolSnapshot {
     }
 
     /// Keeps the backends of `up` that can serve the request. What the gateway knows of them can be
-    /// wrong. So if no backend seems able, those that come nearest are kept, with two exceptions. In a
-    /// sample of the route none is kept, because backends outside of the sample may be able. After a
-    /// failed attempt none is kept, because the response to that attempt tells the client more.
+    /// wrong. So if no backend seems able, those that come nearest are kept, with two exceptions.
+    /// In a sample of the route none is kept, because backends outside of the sample may be able.
+    /// After a failed attempt none is kept, because the response to that attempt is more useful to
+    /// the client.
     pub(super) fn retain_capable(
         &self,
         up: &mut Vec<usize>,
@@ -128,8 +130,8 @@ impl PoolSnapshot {
         Some(RequestLength { tokens: prompt + max_tokens, is_learned })
     }
 
-    /// The backends of the route that are no candidates, for the record of the decision. Empty in a
-    /// large pool, where most backends are not in the sample.
+    /// The backends of the route that are no candidates, each with the reason, for the record of
+    /// the decision. Empty in a large pool, where most backends are not in the sample.
     pub(super) fn exclusions(
         &self,
         route: &ModelRoute,

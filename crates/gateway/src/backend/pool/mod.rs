@@ -220,12 +220,13 @@ impl BackendOffer {
         self.snapshot.lease(self.picked, &requirements, now)
     }
 
-    /// Predicted seconds to the first output of the offered backend.
+    /// Predicted seconds until the first output of the request at the offered backend.
     pub(crate) fn ttft(&self) -> f64 {
         self.picked.context.ttft(self.picked.candidate())
     }
 
-    /// Predicted seconds to the first output of an empty prompt at the offered backend.
+    /// Predicted seconds until the first output of a request with an empty prompt at the offered
+    /// backend.
     pub(crate) fn base(&self) -> f64 {
         self.picked.candidate().prefill.base
     }

@@ -1,4 +1,4 @@
-//! Tests of the backend that the pool offers for a prompt.
+//! Tests of which backend the pool offers for a request.
 
 use super::tests::{lease, lease_offered, long_prompt, pick, pool, pool_with_peers, requirements};
 use super::*;
@@ -9,7 +9,7 @@ use crate::backend::state::DownCause;
 use tokenweir_peers::ExchangeKey;
 
 #[test]
-fn an_offer_loses_the_tokens_that_only_a_saturated_backend_has_cached() {
+fn the_lost_tokens_of_an_offered_backend_are_those_that_only_a_saturated_backend_has_cached() {
     let thresholds = SaturationThresholds { waiting: None, kv_usage: None, in_flight: Some(1) };
     let (pool, known, new) = (pool(&[None, None]), long_prompt("known "), long_prompt("new "));
     let lost_tokens = |prompt| {
@@ -24,7 +24,7 @@ fn an_offer_loses_the_tokens_that_only_a_saturated_backend_has_cached() {
 }
 
 #[test]
-fn gateways_with_a_key_send_a_new_prompt_to_the_same_backend_and_others_take_turns() {
+fn gateways_that_share_a_key_send_a_new_prompt_to_the_same_backend_unlike_those_without_a_key() {
     let pick_for = |peers: Peers, text: &str| {
         let pool = pool_with_peers(&[None; 8], peers);
         // Each gateway has sent a different number of requests before.
@@ -44,7 +44,7 @@ fn gateways_with_a_key_send_a_new_prompt_to_the_same_backend_and_others_take_tur
 }
 
 #[test]
-fn a_backend_with_numbers_that_cannot_be_used_serves_requests_and_ends_none() {
+fn a_backend_that_reports_unusable_numbers_fails_no_request_and_gets_requests_again() {
     use tokenweir_routing::LoadReport;
     for number in [f64::NAN, f64::INFINITY, -f64::INFINITY, 1e308] {
         let pool = pool(&[None, None]);
@@ -72,7 +72,7 @@ fn a_backend_with_numbers_that_cannot_be_used_serves_requests_and_ends_none() {
 }
 
 #[test]
-fn a_backend_whose_engine_seems_stuck_gets_only_what_no_other_backend_can_serve() {
+fn a_backend_whose_engine_seems_stuck_gets_only_requests_that_no_other_backend_can_serve() {
     let pool = pool(&[Some(&["a"]), Some(&["a", "b"])]);
     let suspected = pool.backends()[1].clone();
     suspected.update_state(|state| state.set_down(DownCause::Stuck, &"no progress".into()));
@@ -89,7 +89,7 @@ fn a_backend_whose_engine_seems_stuck_gets_only_what_no_other_backend_can_serve(
 }
 
 #[test]
-fn a_model_is_expected_if_something_has_named_it_or_nothing_is_known() {
+fn a_model_is_expected_to_be_served_if_the_configuration_or_a_removed_backend_names_it() {
     let is_expected = |pool: &BackendPool, model: &str| pool.routes().is_expected(Some(model));
     let unlisted = pool(&[None]);
     assert!(is_expected(&unlisted, "any"), "the backend may serve it");
@@ -113,7 +113,7 @@ fn a_model_is_expected_if_something_has_named_it_or_nothing_is_known() {
 }
 
 #[test]
-fn the_limit_of_the_client_bounds_the_expected_output() {
+fn the_output_token_limit_of_the_client_bounds_the_expected_output_of_a_request() {
     let pool = pool(&[None]);
     let tokens = |max_tokens, choices| {
         let requirements = BackendRequirements { max_tokens, choices, ..requirements(None) };

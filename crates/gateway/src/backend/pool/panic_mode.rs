@@ -70,7 +70,7 @@ mod tests {
     use tokenweir_protocol::clock;
 
     #[test]
-    fn the_start_and_the_end_of_a_panic_mode_that_flaps_are_logged_once() {
+    fn the_start_and_the_end_of_a_panic_mode_that_repeatedly_starts_and_ends_are_logged_once() {
         let (log, now) = (PanicModeLog::default(), clock::now());
         assert!(!log.end(now), "it has not started");
         assert!(log.begin(2, 2, now));

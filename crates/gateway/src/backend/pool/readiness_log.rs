@@ -8,8 +8,9 @@ use tokenweir_protocol::mutex::lock;
 /// Logs the start and the end of each period without an available backend.
 #[derive(Debug, Default)]
 pub(super) struct ReadinessLog {
-    /// Whether the start of a period was logged and its end was not: `unready_since` for requests, which
-    /// do not wait for a thread that writes a line.
+    /// Whether the start of a period without an available backend was logged, and its end was not.
+    /// Requests read this flag instead of `unready_since`, so that they do not wait for a lock that
+    /// is held while a log line is written.
     pub(super) is_unready: AtomicFlag,
     state: Mutex<ReadinessLogState>,
 }
@@ -25,8 +26,9 @@ struct ReadinessLogState {
     ready_since: Option<Instant>,
 }
 
-/// The end of a period without an available backend is logged when a backend was available for this time.
-/// Without this time, an ejected backend whose probe fails would log an end and a begin at each probe.
+/// The end of a period without an available backend is logged when a backend was available for this
+/// time. Without this time, each failed probe of an ejected backend would log an end and a start of
+/// the period.
 const READY_QUIET_PERIOD: Duration = Duration::from_secs(5);
 
 impl ReadinessLog {

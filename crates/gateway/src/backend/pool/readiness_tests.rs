@@ -101,7 +101,7 @@ fn the_gateway_is_ready_only_while_a_backend_is_available() {
 }
 
 #[test]
-fn an_ejected_pool_is_ready_after_the_ejection_time_and_at_once_in_panic_mode() {
+fn a_pool_of_ejected_backends_is_ready_after_the_ejection_time_and_at_once_in_panic_mode() {
     let now = clock::now();
     let pool = pool_of_two_backends(0.0);
     pool.backends().iter().for_each(|backend| eject(backend, now));
@@ -117,7 +117,7 @@ fn an_ejected_pool_is_ready_after_the_ejection_time_and_at_once_in_panic_mode() 
 }
 
 #[test]
-fn an_overloaded_pool_is_ready_and_not_in_panic_mode() {
+fn a_pool_of_overloaded_backends_is_ready_and_not_in_panic_mode() {
     let (pool, now) = (pool_of_two_backends(0.5), clock::now());
     pool.backends().iter().for_each(|backend| backend.health.breaker.on_overload(None, now));
     let readiness = pool.readiness(now);
@@ -127,7 +127,7 @@ fn an_overloaded_pool_is_ready_and_not_in_panic_mode() {
 }
 
 #[test]
-fn panic_mode_applies_to_the_backends_of_one_model() {
+fn panic_mode_applies_to_a_model_with_too_many_ejected_backends_and_not_to_other_models() {
     let models: [&[&str]; 6] = [&["a"], &["a"], &["b"], &["b"], &["b"], &["b"]];
     let (pool, now) = (pool_with_models(&models, 0.5, PolicyKind::default()), clock::now());
     let backends = pool.backends();
@@ -141,7 +141,7 @@ fn panic_mode_applies_to_the_backends_of_one_model() {
 }
 
 #[test]
-fn a_second_attempt_on_the_only_other_backend_is_not_panic_mode_although_it_is_ejected() {
+fn a_second_attempt_on_the_only_other_backend_although_it_is_ejected_is_not_panic_mode() {
     let (pool, now) = (pool_of_two_backends(0.5), clock::now());
     let backends = pool.backends();
     eject(&backends[1], now);
@@ -151,7 +151,7 @@ fn a_second_attempt_on_the_only_other_backend_is_not_panic_mode_although_it_is_e
 }
 
 #[test]
-fn a_sample_with_many_ejected_backends_by_chance_does_not_cause_panic_mode() {
+fn a_candidate_sample_that_has_many_ejected_backends_by_chance_does_not_cause_panic_mode() {
     let models: &[&str] = &["a"];
     let (pool, now) = (pool_with_models(&[models; 200], 0.5, PolicyKind::Random), clock::now());
     pool.backends().iter().step_by(5).for_each(|backend| eject(backend, now));
@@ -188,7 +188,7 @@ fn a_period_without_available_backends_is_logged_once_and_its_end_after_five_sec
 }
 
 #[test]
-fn the_first_request_without_an_available_backend_logs_it_at_once() {
+fn the_first_request_without_an_available_backend_logs_at_once_that_none_is_available() {
     let (pool, now) = (pool_of_two_backends(0.0), clock::now());
     assert!(routing_reason(&pool, "a", 0, now).is_ok());
     assert!(!pool.snapshot().readiness_log.is_unready.get());

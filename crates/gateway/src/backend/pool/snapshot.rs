@@ -34,7 +34,7 @@ pub(super) struct PoolSnapshot {
     pub(super) route_rules: Arc<[RouteRule]>,
     /// Selects candidates in a large pool. All snapshots of a pool share it.
     pub(super) candidate_sampler: Arc<CandidateSampler>,
-    /// Logs panic mode. All snapshots of a pool share it.
+    /// Logs the start and the end of panic mode. All snapshots of a pool share it.
     pub(super) panic_log: Arc<PanicModeLog>,
     /// Logs periods without an available backend. All snapshots of a pool share it.
     pub(super) readiness_log: Arc<ReadinessLog>,
@@ -231,7 +231,7 @@ impl PoolSnapshot {
         self.eligible_backends(route, request, &search)
     }
 
-    /// The eligible backends at `positions`.
+    /// Returns the backends at `positions` that may serve the request.
     fn filter_eligible(
         &self,
         positions: &[usize],

@@ -66,7 +66,7 @@ fn a_model_is_unknown_only_if_every_backend_has_listed_its_models() {
 }
 
 #[test]
-fn a_backend_that_is_down_or_was_tried_is_not_picked() {
+fn a_backend_that_is_down_or_that_the_request_has_tried_is_not_picked() {
     let pool = pool(&[None, None]);
     let (first, _) = pool.lease(requirements(None), &[], clock::now()).unwrap();
     let (second, _) =
@@ -94,7 +94,7 @@ pub(super) fn lease_offered(
 }
 
 #[test]
-fn saturated_backends_are_not_leased_and_a_saturated_pool_is_no_error() {
+fn saturated_backends_are_not_leased_and_a_fully_saturated_pool_is_no_error() {
     let thresholds = SaturationThresholds { waiting: None, kv_usage: None, in_flight: Some(1) };
     let pool = pool(&[None, None]);
     let lease = |model| lease_offered(&pool, &thresholds, requirements(model), clock::now());
@@ -146,7 +146,7 @@ fn a_request_waits_for_a_saturated_backend_rather_than_go_to_a_stuck_one() {
 }
 
 #[test]
-fn a_large_pool_has_prefix_affinity_and_finds_every_backend_that_is_up() {
+fn requests_in_a_large_pool_have_prefix_affinity_and_find_every_backend_that_is_up() {
     let pool = pool(&[None; 200]);
     let prompt = long_prompt("a long prompt ");
     let pick = |seed| pick(&pool, &prompt, seed);
@@ -181,7 +181,7 @@ fn a_large_pool_has_prefix_affinity_and_finds_every_backend_that_is_up() {
 }
 
 #[tokio::test]
-async fn freed_capacity_and_an_update_are_notified_only_while_requests_wait() {
+async fn freed_capacity_and_pool_updates_notify_the_admission_queue_only_while_requests_wait() {
     let pool = pool(&[None]);
     let is_notified = || {
         futures_util::FutureExt::now_or_never(pool.capacity_notifier.wait_capacity_freed())
@@ -222,7 +222,7 @@ fn ports(pool: &BackendPool) -> Vec<u16> {
 }
 
 #[test]
-fn a_retained_backend_keeps_its_state_and_gets_the_new_settings() {
+fn a_backend_that_stays_in_the_pool_at_an_update_keeps_its_state_and_gets_the_new_settings() {
     let pool = pool(&[Some(&["a"]), Some(&["b"])]);
     let before = pool.backends();
     let lease = lease(&pool, Some("a")).unwrap();
@@ -262,7 +262,7 @@ fn a_drain_ends_when_its_duration_is_over_and_a_second_drain_replaces_the_durati
 }
 
 #[test]
-fn a_drain_of_the_configuration_is_applied_at_the_start_and_when_the_value_changes() {
+fn a_configured_drain_is_applied_at_the_start_and_when_the_setting_changes() {
     let pool = pool(&[]);
     let set = |is_drained| {
         let settings = BackendSettings { is_drained, ..Default::default() };
@@ -285,7 +285,7 @@ fn a_drain_of_the_configuration_is_applied_at_the_start_and_when_the_value_chang
 }
 
 #[test]
-fn another_name_address_or_key_makes_another_backend() {
+fn a_pool_update_with_another_name_address_or_api_key_makes_a_new_backend() {
     let same = backend_at(8000);
     let (id, address) = (&same.identity.id, &same.identity.address);
     let mut other_metrics = backend_at(8000);
@@ -322,7 +322,7 @@ fn a_removed_backend_gets_no_new_requests_and_is_retiring_until_its_last_request
 }
 
 #[test]
-fn an_update_changes_the_models_and_the_policy() {
+fn a_pool_update_changes_the_models_and_the_policy() {
     let pool = pool(&[Some(&["a"]), Some(&["a"])]);
     let model = |backends: &[&str]| ModelConfig {
         name: "gpt".into(),
@@ -359,7 +359,7 @@ fn a_large_pool_keeps_its_prefix_affinity_when_other_backends_change() {
 
 proptest! {
     #[test]
-    fn an_update_has_exactly_the_given_backends_and_retained_ones_keep_their_positions(
+    fn a_pool_update_results_in_exactly_the_given_backends_and_retained_ones_keep_their_positions(
         lists in proptest::collection::vec(
             proptest::collection::btree_set(0..12_usize, 0..9), 1..6),
     ) {

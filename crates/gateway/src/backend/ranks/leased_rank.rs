@@ -8,7 +8,7 @@ use tokenweir_protocol::clock;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_routing::{Candidate, LoadEstimator, PromptFingerprint, Reservation};
 
-/// The load of one attempt on one rank. Dropping this value releases the load.
+/// The load of one attempt on one data-parallel rank. Dropping this value releases the load.
 #[derive(Debug)]
 pub(in crate::backend) struct LeasedRank {
     ranks: Arc<Vec<Rank>>,
@@ -17,8 +17,9 @@ pub(in crate::backend) struct LeasedRank {
 }
 
 impl LeasedRank {
-    /// Adds a request to the load of the rank of its candidate. `None`: the backend decides on the rank,
-    /// or its ranks have changed since `candidate` was computed.
+    /// Adds a request to the load of the data-parallel rank of `candidate`, which the policy
+    /// picked. `None`: the backend chooses the rank, or its ranks have changed since `candidate`
+    /// was computed.
     pub(in crate::backend) fn new(
         ranks: &DataParallelRanks,
         candidate: &Candidate,

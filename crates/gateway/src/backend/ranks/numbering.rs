@@ -2,7 +2,8 @@
 //! metrics page. They can differ: in a group of several hosts, the header numbers the ranks of one
 //! server from 0, and the page numbers the ranks of the whole group.
 
-/// The values of the header that a search sends, one probe after the other, to try `values`.
+/// Returns the values of `X-data-parallel-rank` to send in successive test requests (probes), which
+/// find out which rank each of `values` selects.
 ///
 /// Each value is sent twice, the second time in reverse order: otherwise a backend that ignores the
 /// header and spreads requests evenly would seem to follow the header.
@@ -40,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn the_values_of_a_backend_that_follows_the_header_are_found() {
+    fn the_header_value_of_each_data_parallel_rank_is_found_if_the_backend_follows_the_header() {
         let known = Some(vec![(0, 0), (1, 1)]);
         assert_eq!(search(&[0, 1], |_, value| value), known);
         let known = Some(vec![(4, 0), (5, 1), (6, 2)]);
@@ -50,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_that_balances_by_itself_does_not_follow_the_header() {
+    fn a_backend_that_spreads_requests_over_its_ranks_by_itself_does_not_follow_the_rank_header() {
         for count in [2, 3, 8] {
             let numbers: Vec<u32> = (0..count).collect();
             let round_robin = |index: usize, _| index as u32 % count;

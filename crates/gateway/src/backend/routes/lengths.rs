@@ -16,8 +16,8 @@ pub struct ModelLengths {
 
 impl ModelLengths {
     /// The lengths at the backends `positions`. `listed`: for each group of backends with equal model
-    /// lists, their positions and the context length in their list. `sets` has the values of other
-    /// models: an equal value is shared.
+    /// lists, their positions and the context length in their list. `sets`: the lengths of other
+    /// models. If they contain equal lengths, both models share one copy.
     pub(super) fn new<'a>(
         listed: impl Iterator<Item = (&'a [usize], Option<u32>)>,
         positions: &[usize],

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use tokenweir_engine::model::ServedModel;
 use tokenweir_request::record::ModelLabel;
 
-/// The models that have a label value of their own.
+/// The models that have a label value of their own in metrics.
 #[derive(Debug)]
 pub(in crate::backend) struct ModelLabelTable {
     /// Maximum number of label values for models that the configuration does not name.
@@ -36,7 +36,7 @@ struct AssignedLabel {
     left_with_backend: bool,
 }
 
-/// A model with a label value of its own.
+/// A model with a label value of its own in metrics.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LabelledModel {
     /// The label value.
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_models_keep_their_labels_when_others_are_listed_later() {
+    fn the_first_models_keep_their_metric_labels_when_other_models_are_listed_later() {
         let (mut labels, now) = (ModelLabelTable::new(2), clock::now());
         update_labels(&mut labels, &[], &["a", "b", "c"], now);
         for listed in [&["c", "b", "a"][..], &["d", "c", "b", "a"], &["b", "a"]] {
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configured_model_gets_a_label_beyond_the_limit() {
+    fn a_configured_model_gets_a_metric_label_even_beyond_the_limit_of_labels() {
         let (mut labels, now) = (ModelLabelTable::new(1), clock::now());
         update_labels(&mut labels, &[], &["a", "b"], now);
         update_labels(&mut labels, &["x", "b"], &["a", "b"], now);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_model_keeps_its_label_during_the_retention_and_then_another_model_gets_one() {
+    fn a_removed_model_keeps_its_metric_label_for_the_retention_time_and_then_frees_it() {
         let (mut labels, now) = (ModelLabelTable::new(1), clock::now());
         update_labels(&mut labels, &[], &["a"], now);
         update_labels(&mut labels, &[], &["b"], now);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn adapters_and_excess_base_models_are_not_seeded() {
+    fn lora_adapters_and_excess_base_models_have_no_time_series_before_their_first_request() {
         let (mut labels, now) = (ModelLabelTable::new(DEFAULT_MAX_MODEL_LABELS), clock::now());
         let bases: Vec<String> =
             (0..MAX_SEEDED_MODELS + 3).map(|number| format!("base{number}")).collect();

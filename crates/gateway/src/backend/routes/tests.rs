@@ -1,4 +1,4 @@
-//! Tests of the route table.
+//! Tests of the route table, which maps model names to backends.
 
 use super::model_labels::DEFAULT_MAX_MODEL_LABELS;
 use super::*;
@@ -52,7 +52,7 @@ fn model_ids(routes: &RouteTable) -> Vec<&str> {
 }
 
 #[test]
-fn an_alias_is_listed_with_the_entry_of_its_target_while_an_eligible_backend_serves_it() {
+fn a_model_alias_is_listed_with_the_entry_of_its_target_while_an_eligible_backend_serves_it() {
     let configs =
         [model_config("gpt", Some("qwen"), Some(&["r1"])), model_config("none", Some("x"), None)];
     let all = route_table(&configs, &[Some(&["qwen"]), Some(&["qwen"]), None]);
@@ -65,7 +65,7 @@ fn an_alias_is_listed_with_the_entry_of_its_target_while_an_eligible_backend_ser
 }
 
 #[test]
-fn a_model_that_no_backend_serves_has_the_label_other_and_an_alias_its_own() {
+fn a_model_that_no_backend_serves_has_the_metric_label_other_and_an_alias_has_its_own() {
     let configs = [model_config("gpt", Some("qwen"), None)];
     let routes = route_table(&configs, &[Some(&["a"])]);
     let listed = routes.lookup(Some("a"));
@@ -75,7 +75,7 @@ fn a_model_that_no_backend_serves_has_the_label_other_and_an_alias_its_own() {
 }
 
 #[test]
-fn a_request_without_a_model_may_go_to_every_backend_and_has_the_label_of_the_only_model() {
+fn a_request_without_a_model_may_go_to_every_backend_and_has_the_label_of_their_only_model() {
     for (listed_ids, label) in [
         (&[Some(&["base", "adapter"][..]), Some(&["base"]), None][..], "base"),
         (&[Some(&["a"]), Some(&["b"])], "_other"),
@@ -90,7 +90,7 @@ fn a_request_without_a_model_may_go_to_every_backend_and_has_the_label_of_the_on
 }
 
 #[test]
-fn the_default_model_is_known_only_if_every_backend_has_listed_the_same() {
+fn the_default_model_is_known_only_if_every_backend_has_listed_the_same_first_model() {
     let renamed = [model_config("base", Some("other"), None)];
     for (configs, listed_ids, expected) in [
         (&[][..], &[Some(&["base", "adapter"][..]), Some(&["base"])][..], Some("base")),
@@ -104,7 +104,7 @@ fn the_default_model_is_known_only_if_every_backend_has_listed_the_same() {
 }
 
 #[test]
-fn equal_model_lists_are_shared_while_a_backend_has_them() {
+fn equal_model_lists_share_one_copy_which_is_dropped_when_no_backend_has_the_list() {
     let mut lists = ModelListInterner::default();
     let first = lists.intern(&model_list(&["a"]));
     assert!(Arc::ptr_eq(&first, &lists.intern(&model_list(&["a"]))));
@@ -116,7 +116,7 @@ fn equal_model_lists_are_shared_while_a_backend_has_them() {
 
 proptest! {
     #[test]
-    fn the_table_equals_a_search_over_all_backends(
+    fn the_route_table_finds_the_same_backends_as_a_search_over_all_backends(
         listed_ids in proptest::collection::vec(
             proptest::option::of(proptest::collection::vec("[a-d]", 0..5)), 0..6),
         configs in proptest::collection::btree_map("[a-f]", (

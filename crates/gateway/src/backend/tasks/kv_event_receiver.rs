@@ -32,7 +32,7 @@ const SCRAPE_POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// Maximum size of a list of publishers, in bytes.
 const MAX_LIST_BYTES: usize = 64 << 10;
 
-/// Finds the publishers of one backend.
+/// Finds the publishers of the KV events of one backend.
 struct PublisherFinder {
     fetcher: PageFetcher,
     host: String,

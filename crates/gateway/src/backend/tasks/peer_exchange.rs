@@ -73,7 +73,7 @@ pub async fn run(exchange: Arc<PeerExchange>, pool: Arc<BackendPool>) {
 }
 
 impl PeerExchange {
-    /// Drops the queued decisions while there is no connection to the bus.
+    /// Drops the queued decisions (load changes) while there is no connection to the message bus.
     async fn discard(&self, queue: &mut mpsc::Receiver<Decision>) -> Infallible {
         loop {
             if queue.recv().await.is_some() {
@@ -82,7 +82,7 @@ impl PeerExchange {
         }
     }
 
-    /// Publishes decisions until the bus fails.
+    /// Publishes the queued decisions (load changes) until the message bus fails.
     async fn publish(
         &self,
         queue: &mut mpsc::Receiver<Decision>,
@@ -225,7 +225,7 @@ mod tests {
 
     /// Runs in real time, because the server uses real sockets.
     #[tokio::test]
-    async fn a_bus_that_refuses_to_publish_is_tried_again_with_growing_delays() {
+    async fn the_gateway_reconnects_to_a_message_bus_that_refuses_to_publish_with_growing_delays() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let bus = BusSettings {
             url: format!("redis://{}", listener.local_addr().unwrap()),

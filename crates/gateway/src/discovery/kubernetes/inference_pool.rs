@@ -143,7 +143,7 @@ impl PoolTarget {
         }
     }
 
-    /// The slice of one pod. It has no endpoint while the pod has no address.
+    /// Returns the `EndpointSlice` of one pod. It has no endpoint while the pod has no address.
     fn slice(&self, pod: Pod) -> EndpointSlice {
         let status = pod.status.unwrap_or_default();
         let is_true = |it: &PodCondition| it.type_ == "Ready" && it.status == "True";
@@ -180,7 +180,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn a_pool_selects_pods_by_all_of_its_labels_and_its_first_port() {
+    fn an_inference_pool_selects_pods_by_all_of_its_labels_and_uses_its_first_port() {
         let pool = |spec: Value| PoolTarget::read(&json!({ "spec": spec }));
         let labels = json!({ "matchLabels": { "app": "vllm", "tier": "a" } });
         let found = pool(json!({ "selector": labels, "targetPorts": [{ "number": 8000 }] }));

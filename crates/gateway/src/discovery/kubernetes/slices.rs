@@ -10,7 +10,7 @@ use tokenweir_engine::address::BackendAddress;
 /// The `EndpointSlices` of a Service.
 #[derive(Debug)]
 pub(super) struct EndpointSlices {
-    /// The selected port. `None`: the only port of each slice.
+    /// The configured port of the pods. `None`: the only port of each slice.
     port: Option<PodPort>,
     /// The pods of each slice, by the name of the slice.
     current: BTreeMap<String, Vec<PodEndpoint>>,

@@ -1,4 +1,5 @@
-//! `EndpointSlices` as an API server sends them (discovery.k8s.io/v1), and the resulting addresses.
+//! Tests with `EndpointSlices` as an API server sends them (discovery.k8s.io/v1), and the resulting
+//! addresses.
 
 use super::*;
 use serde_json::{Value, json};
@@ -56,14 +57,14 @@ fn addresses_for_port(port: Option<PodPort>, ports: &Value) -> Vec<String> {
 }
 
 #[test]
-fn backends_have_the_names_of_their_pods() {
+fn discovered_backends_have_the_names_of_their_kubernetes_pods() {
     let endpoints = json!([pod("vllm-7c9-x", "10.0.0.1", READY)]);
     let slices = slices_from_list(None, [slice("x", "IPv4", &http_port(), &endpoints)]);
     assert_eq!(slices.backends()[0].pod.as_deref(), Some("vllm-7c9-x"));
 }
 
 #[test]
-fn slices_of_a_service_are_merged() {
+fn the_endpoint_slices_of_a_service_are_merged() {
     let part = |name, pods: Value| slice(name, "IPv4", &http_port(), &pods);
     let first = part("x", json!([pod("b", "10.0.0.2", READY), pod("a", "10.0.0.1", READY)]));
     let second = part("y", json!([pod("b", "10.0.0.2", READY), pod("c", "10.0.0.3", READY)]));
@@ -79,7 +80,7 @@ fn slices_of_a_service_are_merged() {
 }
 
 #[test]
-fn current_addresses_stay_until_a_new_list_is_complete() {
+fn the_current_pod_addresses_stay_in_use_until_a_new_list_of_endpoint_slices_is_complete() {
     let part =
         |name, address| slice(name, "IPv4", &http_port(), &json!([pod(name, address, READY)]));
     let mut slices = slices_from_list(None, [part("x", "10.0.0.1"), part("y", "10.0.0.2")]);
@@ -94,7 +95,7 @@ fn current_addresses_stay_until_a_new_list_is_complete() {
 }
 
 #[test]
-fn unready_and_terminating_pods_are_excluded() {
+fn terminating_pods_are_no_backends_and_unready_pods_only_if_no_pod_is_ready() {
     let pods = |conditions: &[[Option<bool>; 3]]| {
         let pods = conditions.iter().enumerate();
         let pods = pods.map(|(index, conditions)| {
@@ -121,7 +122,7 @@ fn unready_and_terminating_pods_are_excluded() {
 }
 
 #[test]
-fn dual_stack_pod_is_one_backend() {
+fn a_dual_stack_pod_is_one_backend() {
     let v4 = json!([pod("a", "10.0.0.1", READY)]);
     let v6 = json!([pod("a", "fd00::1", READY), pod("b", "fd00::2", READY)]);
     let parts = [slice("six", "IPv6", &http_port(), &v6), slice("four", "IPv4", &http_port(), &v4)];
@@ -132,7 +133,7 @@ fn dual_stack_pod_is_one_backend() {
 }
 
 #[test]
-fn port_is_the_only_one_or_selected_by_name_or_number() {
+fn the_backend_port_is_the_only_port_of_the_endpoint_slice_or_selected_by_name_or_number() {
     let named = |name: &str| Some(PodPort::Name(name.to_owned()));
     let two = json!([
         { "name": "metrics", "port": 9000, "protocol": "TCP" },
@@ -162,7 +163,7 @@ fn port_is_the_only_one_or_selected_by_name_or_number() {
 }
 
 #[test]
-fn invalid_addresses_are_skipped() {
+fn invalid_pod_addresses_in_endpoint_slices_are_skipped() {
     let pods = json!([
         { "addresses": [] }, { "addresses": ["a b"] }, { "addresses": ["10.0.0.1", "10.0.0.2"] },
     ]);

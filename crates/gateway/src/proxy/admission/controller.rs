@@ -1,4 +1,5 @@
-//! The controller of the admission queue.
+//! Decides which requests are sent to a backend now and which wait in the admission queue, and gives
+//! freed capacity to waiting requests.
 
 use super::settings::{AdmissionSettings, WaitLimit};
 use super::waiter::{
@@ -53,7 +54,7 @@ enum AdmitOutcome {
 /// The entry of a waiting request in the queue. Dropping the guard removes the entry.
 struct QueueGuard<'a> {
     controller: &'a AdmissionController,
-    /// The id of the entry.
+    /// The id of the entry in the queue.
     key: QueuedRequestId,
     result_receiver: oneshot::Receiver<WaitResult>,
 }
@@ -105,8 +106,8 @@ impl AdmissionController {
         lock(&self.queue).oldest()
     }
 
-    /// The gateway treats a backend as full if it has this number of requests in flight there. `None`:
-    /// the settings have no such threshold.
+    /// Number of requests in flight at a backend from which the gateway treats the backend as full.
+    /// `None`: the settings have no such threshold.
     pub fn max_in_flight(&self) -> Option<u32> {
         self.settings.load().as_ref().and_then(|settings| settings.thresholds.in_flight)
     }

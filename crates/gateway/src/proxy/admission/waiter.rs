@@ -89,7 +89,7 @@ pub(super) fn enqueue(
     }
 }
 
-/// The requirements of a waiting request.
+/// What a waiting request requires of a backend.
 pub(super) fn queued_requirements(request: &QueuedRequest<LeaseWaiter>) -> BackendRequirements<'_> {
     let waiter = &request.payload;
     // A request that needs one certain backend, or a longer context after an attempt, does not wait in

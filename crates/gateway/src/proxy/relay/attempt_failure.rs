@@ -16,12 +16,13 @@ use tokenweir_routing::resilience::FailureKind;
 /// A response of a backend whose head and first frames have been read.
 pub(crate) type PrefetchedResponse = Response<PrefetchedBody<BackendBody>>;
 
-/// A failed attempt.
+/// The failure of an attempt, and what the client gets if the request cannot fail over.
 pub(super) struct AttemptFailure {
     pub(super) kind: FailureKind,
     /// A description of the failure for logs and status pages.
     pub(super) message: Cow<'static, str>,
-    /// The time in `Retry-After`, in which the backend wants no requests. `None`: the backend stated no time.
+    /// The time in `Retry-After`, for which the backend should get no requests. `None`: the backend
+    /// stated no time.
     pub(super) rest: Option<Duration>,
     /// The result for the client if the request cannot fail over: the response of the backend, or
     /// an error if the backend sent no response.

@@ -21,7 +21,7 @@ use tokenweir_request::observe::{Continue, Exchange};
 use tokenweir_routing::PromptFingerprint;
 use tokenweir_routing::resilience::FailureKind;
 
-/// The values of the request that a continuation needs.
+/// The values of a request with which the gateway continues its stream at another backend.
 pub(crate) struct StreamContinuation {
     pub(crate) context: Arc<ProxyContext>,
     pub(crate) head: request::Parts,
@@ -42,7 +42,7 @@ pub(crate) struct StreamContinuation {
     pub(crate) failures: u32,
 }
 
-/// A stream that waits for another backend.
+/// The state of an interrupted stream, which another backend shall continue.
 pub(crate) struct Interruption {
     at: Instant,
     /// The backends that are not tried again: the backend whose stream was interrupted, and those
@@ -56,7 +56,7 @@ struct Sending {
     response: Pin<Box<dyn Future<Output = Result<Response<BackendBody>, SendError>> + Send>>,
 }
 
-/// Maximum number of backends that are asked for one continuation.
+/// Maximum number of backends to which the gateway sends the request for one continuation.
 const MAX_ASKED_BACKENDS: usize = 3;
 
 impl Continue<BackendBody, (Lease, Option<ConcurrencyPermit>)> for StreamContinuation {

@@ -324,8 +324,8 @@ fn refine_refusal(
     kind
 }
 
-/// Learns the ratio of tokens to bytes of prompts from a refusal because of the length, which states a
-/// minimum number of prompt tokens. Ignores prompts with media.
+/// Learns the number of tokens per byte of prompt text from a response in which the backend refused
+/// the length of the prompt and stated a minimum number of its tokens. Ignores prompts with media.
 fn learn_length(failure: &AttemptFailure, lease: &Lease, requirements: &BackendRequirements<'_>) {
     let response = failure.fallback.as_ref().ok().filter(|_| requirements.prompt.media == 0);
     if let Some(tokens) = response.and_then(|it| first_output::refused_tokens(it.body())) {
@@ -334,9 +334,9 @@ fn learn_length(failure: &AttemptFailure, lease: &Lease, requirements: &BackendR
     }
 }
 
-/// Replaces the client's result of the failure by an error if the response to the client has begun and
-/// the last backend ended its stream without output. Without the error, the client would see a stream
-/// that has only comments.
+/// Replaces the result that the client would get for a failed attempt by an error, if the response
+/// to the client has begun and the backend ended its stream without output. Without the error, the
+/// client would get a stream of comments only.
 fn reported_in_stream(failure: AttemptFailure, request: &PreparedRequest<'_>) -> AttemptFailure {
     let has_begun = request.early.is_some_and(EarlyResponse::has_begun);
     if has_begun && matches!(failure.kind, FailureKind::Died | FailureKind::Empty) {

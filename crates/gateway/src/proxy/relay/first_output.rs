@@ -186,8 +186,8 @@ fn buffered(prefetched: &PrefetchedBody<BackendBody>) -> Vec<u8> {
     chunks.collect::<Vec<&[u8]>>().concat()
 }
 
-/// The least number of prompt tokens that an error response about the length states, as in `contains
-/// at least 2049 input tokens`. `None`: it states none.
+/// The minimum number of prompt tokens that an error response about the prompt length states, as in
+/// `contains at least 2049 input tokens`. `None`: the response states none.
 pub(super) fn refused_tokens(prefetched: &PrefetchedBody<BackendBody>) -> Option<u64> {
     let body = buffered(prefetched);
     let end = memmem::find(&body, b" input tokens")?;

@@ -31,7 +31,8 @@ pub(super) struct Legs {
     is_off: bool,
 }
 
-/// The parameters with which one engine may read the KV blocks that a prefill leg computed, once.
+/// The parameters with which one decode engine may read, once, the KV blocks that a prefill leg
+/// computed.
 struct Parameters {
     text: String,
     got_at: Instant,

@@ -16,7 +16,7 @@ use tokenweir_request::record::{FailoverDenialReason, RoutingDecision};
 use tokenweir_routing::PromptFingerprint;
 use tokenweir_routing::resilience::FailureKind;
 
-/// The refusals of one request so far.
+/// The responses in which backends refused one request, so far.
 #[derive(Default)]
 pub(super) struct Refusals {
     refused: Vec<Refusal>,
@@ -201,7 +201,7 @@ impl Refusals {
 // === impl Refusal ===
 
 impl Refusal {
-    /// Applies the refusal to its backend as a failure.
+    /// Counts the refusal as a failure of its backend, for the circuit breaker.
     fn apply(&self, now: Instant) {
         let why = format!("{}: the backend answered {}", self.kind.as_str(), self.status);
         self.backend.on_failure(self.kind, &why, self.rest, now);

@@ -173,7 +173,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_addresses_of_an_ipv6_network_are_one_owner() {
+    fn clients_in_the_same_ipv6_network_are_one_owner_of_request_bodies() {
         let owner = |address: &str| BodyOwner::new(None, address.parse().unwrap());
         assert_eq!(owner("2001:db8::1"), owner("2001:db8::2"));
         assert_ne!(owner("2001:db8::1"), owner("2001:db8:0:1::1"));
@@ -182,7 +182,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_large_bodies_of_one_party_leave_a_quarter_of_the_memory_to_others() {
+    fn the_large_request_bodies_of_one_tenant_leave_a_quarter_of_the_body_memory_to_others() {
         const MIB: usize = 1 << 20;
         let memory = BodyMemory::new(8 * MIB);
         let mut permits: Vec<_> = (0..2).map(|_| memory.empty_permit(owner("a"))).collect();
@@ -200,7 +200,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn memory_is_limited_and_released() {
+    fn the_memory_of_request_bodies_is_limited_and_released() {
         let memory = BodyMemory::new(10);
         let (mut first, mut second) =
             (memory.empty_permit(owner("a")), memory.empty_permit(owner("b")));

@@ -14,7 +14,7 @@ pub struct ConfiguredRoute {
     /// The path that a request must have, byte for byte.
     pub(crate) path: &'static str,
     methods: Vec<Method>,
-    /// The methods, separated by commas, as in the `Allow` header.
+    /// The accepted methods, separated by commas, as in the `Allow` header.
     allowed: &'static str,
     /// Timeout of the whole request. `None`: the timeout of the model, or else the global timeout.
     pub(crate) total: Option<Duration>,
@@ -26,18 +26,18 @@ pub struct ConfiguredRoute {
 /// The model and the limit of a request body that is forwarded unread.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct UnreadBody {
-    /// The model of all requests.
+    /// The model of all requests for this route.
     pub(crate) model: String,
     /// Maximum length of a body, in bytes. `None`: the limit of all other request bodies.
     pub(crate) max_bytes: Option<usize>,
 }
 
-/// All configured paths.
+/// All routes that the configuration adds.
 #[derive(Debug, Default)]
 pub struct ConfiguredRoutes(Vec<Arc<ConfiguredRoute>>);
 
 impl ConfiguredRoute {
-    /// The route of a path for these methods.
+    /// Creates the route of a path, which accepts these methods.
     pub fn new(path: &str, methods: Vec<Method>, total: Option<Duration>) -> Self {
         let names: Vec<&str> = methods.iter().map(Method::as_str).collect();
         let allowed = intern(&names.join(", "));
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_configured_path_is_found_byte_for_byte_and_by_its_methods() {
+    fn a_configured_route_matches_only_its_exact_path_and_its_methods() {
         let methods = vec![Method::GET, Method::POST];
         let routes = [ConfiguredRoute::new("/a/b", methods, None)];
         let routes = ConfiguredRoutes::new(routes.into_iter());

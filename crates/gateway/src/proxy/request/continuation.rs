@@ -107,7 +107,7 @@ impl ContinuationMemory {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
-    /// Number of bytes that all streams keep now.
+    /// Number of bytes that all streams keep now for their continuation.
     pub fn used_bytes(&self) -> usize {
         self.total.load(Ordering::Relaxed)
     }
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_memory_of_continuations_is_limited_for_a_tenant_and_for_all() {
+    fn the_memory_that_streams_keep_for_continuation_is_limited_per_tenant_and_in_total() {
         let memory = ContinuationMemory::new(100);
         let take = |charge: &mut Charge, bytes| charge.add(bytes, &memory.limits()).is_ok();
         let (mut first, mut second) = (memory.charge(owner("a")), memory.charge(owner("a")));
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_without_streams_is_forgotten() {
+    fn a_tenant_without_streams_is_removed_from_the_counts_of_continuation_memory() {
         let memory = ContinuationMemory::new(100);
         let _open = memory.charge(owner("open"));
         for number in 0..3 * MIN_PRUNED_OWNERS {

@@ -119,7 +119,7 @@ impl AttemptDeadlines {
         self.client = self.client.map(|(limit, _)| (limit, now()));
     }
 
-    /// The next deadline. `None`: no deadline applies.
+    /// The earliest deadline. `None`: no deadline applies.
     pub(crate) fn next(self) -> Option<ResponseDeadline> {
         let client =
             self.client.and_then(|(limit, since)| ResponseDeadline::of_client(limit, since));
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_clients_timeout_is_counted_from_the_last_byte_with_a_margin() {
+    fn the_timeout_that_a_client_announces_counts_from_the_last_byte_and_gets_a_margin() {
         let accepted = streamed().timings.accepted;
         let mut deadlines = deadlines(true, Some(("x-stainless-read-timeout", "30.0")));
         let first = deadlines.next().unwrap();
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_configured_timeout_applies_to_streams_and_the_shorter_one_ends_the_wait() {
+    fn the_first_output_timeout_applies_to_streams_only_and_the_earliest_deadline_counts() {
         let failure =
             |stream, header| deadlines(stream, header).next().map(|deadline| deadline.failure);
         let long = Some(("x-stainless-timeout", "900"));
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_timeout_is_ignored() {
+    fn an_invalid_timeout_header_of_a_client_is_ignored() {
         for value in ["", "0", "-1", "NaN", "inf", "soon", "1e300"] {
             let deadlines = deadlines(false, Some(("x-stainless-timeout", value)));
             assert!(deadlines.next().is_none(), "{value}");

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_quality_sample_has_its_share_and_is_the_same_for_the_same_trace() {
+    fn the_quality_sample_has_the_configured_share_and_treats_all_requests_of_a_trace_alike() {
         let ids = (0..20_000).map(|number| request_id(&format!("request-{number}")));
         let count = ids.filter(|id| sampling_value(None, id) < 0.02).count();
         assert!((320..480).contains(&count), "{count} of 20000 requests, not about 400");
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capture_samples_its_share_of_requests_and_whole_sessions() {
+    fn the_trace_capture_samples_the_configured_share_of_requests_and_whole_sessions() {
         let is_sampled = |share, session, random| {
             sample_for_capture(share, &PromptFingerprint::default(), session, random).is_some()
         };

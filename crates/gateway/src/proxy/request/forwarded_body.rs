@@ -14,7 +14,7 @@ use tokenweir_protocol::clock;
 use tokenweir_request::error::GatewayError;
 use tokio::time::Sleep;
 
-/// A body that is forwarded while it arrives.
+/// A request body that the gateway forwards to the backend while it arrives.
 pub(crate) struct ForwardedBody<B> {
     body: B,
     /// Number of bytes of the body that have arrived so far.
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_bytes_are_counted_and_each_limit_has_its_error() {
+    async fn a_forwarded_request_body_counts_its_bytes_and_each_exceeded_limit_has_its_own_error() {
         let parts = || vec![Ok("ab"), Ok("cd"), Ok("e")];
         let complete = forwarded(parts(), 5, IDLE_TIMEOUT / 2).await;
         assert_eq!(complete, (Ok("abcde".into()), 5));

@@ -22,10 +22,10 @@ pub enum IdentityMode {
     Off,
 }
 
-/// Reads the identity of requests.
+/// Reads which user, session and conversation a request names.
 #[derive(Debug, Clone, Default)]
 pub struct IdentityReader {
-    /// How values are reported.
+    /// How the names of user, session and conversation are reported.
     pub mode: IdentityMode,
     /// The key of the pseudonyms.
     pub key: PseudonymKey,
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_wins_over_the_body_and_a_session_is_a_conversation() {
+    fn a_session_header_wins_over_the_body_and_the_session_is_the_conversation_if_none_is_named() {
         let plain = |header, body| identity(IdentityMode::Plain, header, body);
         assert_eq!(plain(None, BODY), texts([Some("alice"), Some("key"), Some("key")]));
         assert_eq!(plain(Some("s"), BODY), texts([Some("alice"), Some("s"), Some("s")]));
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn values_are_hashed_by_default_and_can_be_off() {
+    fn user_and_session_of_a_request_are_hashed_by_default_and_can_be_off() {
         assert_eq!(identity(IdentityMode::Off, Some("s"), BODY), texts([None; 3]));
         let [user, session, conversation] = identity(IdentityMode::default(), None, BODY);
         assert_eq!(session, conversation);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn routing_finds_the_session_where_the_identity_finds_it() {
+    fn routing_and_the_reported_identity_read_the_same_session_of_a_request() {
         let names = [HeaderName::from_static("x-session-id"), HeaderName::from_static("x-chat")];
         let session = |header: Option<(&str, &str)>, body: &str| {
             let header =
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn claude_code_writes_user_and_session_into_one_field() {
+    fn user_and_session_are_read_from_the_one_field_into_which_claude_code_writes_both() {
         for user_id in [
             "user_1_account_2_session_3",
             r#"{\"device_id\":\"d\",\"account_uuid\":\"user_1_account_2\",\"session_id\":\"3\"}"#,

@@ -1,4 +1,4 @@
-//! The settings of requests.
+//! The settings of request handling, such as timeouts, body limits, configured routes and tiers.
 
 use super::configured_routes::ConfiguredRoutes;
 use super::identity::IdentityReader;
@@ -38,7 +38,8 @@ pub struct RequestSettings {
 // === impl RequestSettings ===
 
 impl RequestSettings {
-    /// The options of the record, from the fields and the headers of the request.
+    /// The options of a request for its record, such as `stream` and `max_tokens`, from the fields
+    /// of the body and the headers.
     pub(in crate::proxy) fn options(
         &self,
         headers: &HeaderMap,

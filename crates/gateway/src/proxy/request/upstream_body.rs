@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sent_body_is_that_of_the_last_backend() {
+    fn the_sent_request_body_is_the_one_that_the_last_backend_got() {
         let original = Bytes::from_static(br#"{"model":"m"}"#);
         let body = UpstreamBody {
             usage_edit: Splice::insert(&original, r#""stream_options":{"include_usage":true}"#),

@@ -121,7 +121,7 @@ impl EarlyResponse {
 }
 
 impl EarlyState {
-    /// Adds a comment if one is due.
+    /// Adds an SSE comment, which keeps the connection open, if one is due.
     fn poll_timer(&mut self, cx: &mut Context<'_>) {
         let Some(interval) = self.interval.filter(|_| !self.is_json) else { return };
         let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(interval)));

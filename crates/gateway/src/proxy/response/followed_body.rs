@@ -1,5 +1,6 @@
-//! The body of a response that a connection reads while the run of the request, which can outlive the
-//! connection, writes it.
+//! The response body of a request whose client may return after a lost connection
+//! (`streams.resume`). A separate task, the run, writes the response, and each connection of the
+//! client reads it.
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
@@ -10,7 +11,7 @@ use tokenweir_request::observe::{Exchange, ObservedBodyError, ResponseAbortHandl
 use tokenweir_request::record::{Outcome, Termination};
 use tokenweir_request::resume::{Chunk, End, EventIds, Reader};
 
-/// The head of the response of a run.
+/// The response head of a request to which the client can return after a lost connection.
 #[derive(Debug)]
 pub(crate) struct RunHead {
     pub(in crate::proxy) status: StatusCode,
@@ -19,13 +20,14 @@ pub(crate) struct RunHead {
     pub(in crate::proxy) length: Option<u64>,
 }
 
-/// The body of a response that reads the output of a run.
+/// The response body that one connection reads from the stored output of a run: a request to which
+/// the client can return after a lost connection.
 pub struct FollowedBody {
     reader: Reader<RunHead>,
     /// Adds event ids to the stream. `None`: the client did not ask for event ids.
     ids: Option<EventIds>,
-    /// The exchange of a request that follows the run of an earlier request. `None`: the request
-    /// began the run, and the run has the exchange.
+    /// The exchange of this request, if it reads the response to an earlier request with the same
+    /// `Idempotency-Key`. `None`: this request began the run, and the run has the exchange.
     exchange: Option<Exchange>,
     abort: ResponseAbortHandle,
     /// Number of bytes of the body that remain to be sent. `None`: unknown.
@@ -84,7 +86,7 @@ impl FollowedBody {
         }
     }
 
-    /// Completes the record of a request that follows the run of an earlier request.
+    /// Completes the record of a request that reads the response to an earlier request.
     fn finish(&mut self, outcome: Outcome, end: Termination) {
         if let Some(mut exchange) = self.exchange.take() {
             let record = exchange.record();

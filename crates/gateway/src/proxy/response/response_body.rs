@@ -28,7 +28,7 @@ pub enum ProxyResponseBody {
     Observed(BackendResponseBody),
     /// The body of a response that began before its backend was decided.
     Early(Box<EarlyBody>),
-    /// The body of a run that its client can return to.
+    /// The body of a response to which its client can return after a lost connection.
     Followed(Box<FollowedBody>),
 }
 
@@ -37,7 +37,7 @@ type BackendResponseBody = ObservedBody<BackendBody, (Lease, Option<ConcurrencyP
 /// The future that handles a request and returns the response.
 pub(crate) type Handling = Pin<Box<dyn Future<Output = Response<ProxyResponseBody>> + Send>>;
 
-/// The body of an early response.
+/// The body of a response that began before its backend was decided.
 pub struct EarlyBody {
     early: Arc<EarlyResponse>,
     state: BodyState,
@@ -118,7 +118,8 @@ impl Body for ProxyResponseBody {
 // === impl EarlyBody ===
 
 impl EarlyBody {
-    /// The body of a response whose request `handling` handles.
+    /// Creates the body of a response that begins before `handling`, the future that handles the
+    /// request, has completed.
     pub(super) fn new(early: Arc<EarlyResponse>, handling: Handling) -> Self {
         Self { early, state: BodyState::Handling(handling) }
     }
@@ -203,7 +204,7 @@ pub struct Responding {
 }
 
 impl Responding {
-    /// The response of a request that is being handled.
+    /// Creates the future of the response from `handling`, the future that handles the request.
     pub fn new(handling: Handling, early: Arc<EarlyResponse>) -> Self {
         Self { handling: Some(handling), early }
     }

@@ -1,8 +1,9 @@
 //! Requests whose clients may lose their connection and return: `streams.resume`.
 //!
-//! A request with an `Idempotency-Key` runs in a task of its own and writes its response into a run of
-//! [`tokenweir_request::resume`]. Its connection follows the run. When the connection ends, the run goes on,
-//! and the same request on another connection follows it from the beginning.
+//! A task of its own (a run, see [`tokenweir_request::resume`]) handles a request with an
+//! `Idempotency-Key` and stores its response. The client's connection reads the stored response.
+//! When the connection ends, the run continues. The same request on another connection gets the
+//! same response from its beginning.
 
 mod run;
 
@@ -31,8 +32,9 @@ use tokenweir_request::resume::{Arrival, Digest, Entry, EventIds, Reader, RunKey
 /// Maximum length of an `Idempotency-Key`, in bytes. No known service permits longer ones.
 const MAX_KEY_BYTES: usize = 255;
 
-/// The identity of the run to which a request belongs. `None`: the client cannot return to the request.
-/// If the request has an `Idempotency-Key` that the gateway cannot use, the record gets the reason.
+/// Identifies a request and its repetitions, by client and `Idempotency-Key`, so that the client
+/// can return to the response. `None`: the client cannot return to it. If the request has an
+/// `Idempotency-Key` that the gateway cannot use, the record gets the reason.
 pub fn run_key(
     context: &Arc<ProxyContext>,
     recorded: &mut RecordedRequest,
@@ -71,8 +73,8 @@ pub fn run_key(
     may_follow.then_some(run_key)
 }
 
-/// Handles a request that has a [`run_key`]: begins its run, or follows the run that an earlier
-/// request with this key began.
+/// Responds to a request that has a [`run_key`]. The first request with a key starts the task that
+/// handles it. A later one gets the response to the first.
 pub async fn follow<B: IncomingBody + Send + 'static>(
     context: Arc<ProxyContext>,
     mut recorded: RecordedRequest,
@@ -120,7 +122,7 @@ pub async fn follow<B: IncomingBody + Send + 'static>(
     refuse(&context, recorded, abort, head, GatewayError::IdempotencyKey(problem)).await
 }
 
-/// The response of a request that began its run.
+/// Returns the response to the first request with its key, when its run has the response head.
 async fn begin(
     mut reader: Reader<RunHead>,
     ids: Option<EventIds>,
@@ -136,8 +138,8 @@ async fn begin(
     }
 }
 
-/// The response of a request that follows the run of an earlier request, after the same checks of
-/// its body and model.
+/// Returns, to a repeated request, the response to the earlier request with the same key, after the
+/// same checks of body and model.
 async fn attached(
     context: &Arc<ProxyContext>,
     mut recorded: RecordedRequest,
@@ -184,7 +186,7 @@ fn respond(
     response
 }
 
-/// Handles a request without a run, so that its client cannot return to it.
+/// Handles a request without a run, so that its client cannot return to the response.
 async fn handle(
     context: &Arc<ProxyContext>,
     recorded: RecordedRequest,
@@ -209,8 +211,8 @@ async fn refuse(
     handle(context, recorded, abort, &EarlyResponse::default(), head, Bytes::new()).await
 }
 
-/// The digest of path, query, content type and body. A request can attach to a run only if its
-/// digest equals that of the request that began the run.
+/// The digest of path, query, content type and body. A repeated request gets the response to an
+/// earlier request with the same key only if their digests are equal.
 fn request_digest(head: &request::Parts, body: &[u8]) -> Digest {
     let content_type = head.headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
     let target = head.uri.path_and_query().map_or("", |target| target.as_str());

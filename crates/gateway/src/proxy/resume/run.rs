@@ -1,4 +1,5 @@
-//! The task of a run: handles the request, and writes its response into the run.
+//! The task of a run: handles a request to which its client can return after a lost connection, and
+//! stores the response for the client's connections.
 
 use super::super::accept::RecordedRequest;
 use super::super::context::ProxyContext;
@@ -16,7 +17,8 @@ use tokenweir_net::supervise::{self, BackgroundTask};
 use tokenweir_request::observe::ResponseAbortHandle;
 use tokenweir_request::resume::{End, Producer};
 
-/// Handles a request and writes its response into its run.
+/// Handles a request and writes its response to `producer`, from which the client's connections
+/// read it.
 pub(super) async fn complete(
     context: Arc<ProxyContext>,
     recorded: RecordedRequest,
@@ -33,7 +35,7 @@ pub(super) async fn complete(
     Run { responding: Responding::new(handling, early), body: None, producer }.complete().await;
 }
 
-/// A run as a task.
+/// A request that a task of its own handles, so that the client can return after a lost connection.
 struct Run {
     responding: Responding,
     /// The body of the response. `None`: the response has not begun.
@@ -42,7 +44,8 @@ struct Run {
 }
 
 impl Run {
-    /// Completes the run, unless nobody can get its response any more.
+    /// Handles the request to the end of its response, or until nobody can get the response any
+    /// more.
     async fn complete(mut self) {
         let mut is_successful = false;
         let writing = poll_fn(|cx| self.poll(cx, &mut is_successful));
@@ -59,8 +62,8 @@ impl Run {
         }
     }
 
-    /// Writes the response into the run, and returns how the response ended. `None`: nobody can get
-    /// the response any more.
+    /// Writes the response to `producer`, and returns how the response ended. `None`: nobody can
+    /// get the response any more.
     fn poll(&mut self, cx: &mut Context<'_>, is_successful: &mut bool) -> Poll<Option<End>> {
         if self.producer.poll_abandoned(cx.waker()) {
             return Poll::Ready(None);

@@ -139,7 +139,7 @@ impl RetryController {
         next
     }
 
-    /// Counts a new request of a share, which raises the number of allowed retries.
+    /// Counts a new request of a budget share, which raises the number of allowed retries.
     pub(super) fn deposit(&self, share: RetryBudgetShare) {
         self.budget.deposit();
         self.budget_shares[share.0].deposit();
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn attempts_are_limited_and_side_effects_and_timeouts_are_not_repeated() {
+    async fn attempts_of_a_request_are_limited_and_side_effects_and_timeouts_are_not_retried() {
         use FailoverDenialReason::{MaxAttempts, NotRetryable, SideEffects};
         let default = RetrySettings::default();
         let no_budget =
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_fifth_of_all_requests_and_ten_per_second_may_be_retried() {
+    async fn a_fifth_of_all_requests_and_in_any_case_ten_per_second_may_be_retried() {
         let retry = RetryController::new(RetrySettings::default());
         let shares = [RetryBudgetShare(0), RetryBudgetShare(1), RetryBudgetShare(2)];
         let count_in_all_shares =
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_tenant_whose_requests_all_fail_leaves_the_budget_of_others() {
+    async fn a_tenant_whose_requests_all_fail_does_not_use_up_the_retry_budget_of_other_tenants() {
         let retry = RetryController::new(RetrySettings::default());
         let (greedy, other) = (RetryBudgetShare(1), RetryBudgetShare(2));
         (0..1_000).for_each(|_| retry.deposit(greedy));
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn the_share_depends_on_the_tenant_or_else_on_the_address() {
+    fn the_retry_budget_share_of_a_request_depends_on_its_tenant_or_else_on_the_client_address() {
         let mut record = tokenweir_request::record::fixtures::streamed();
         record.caller = None;
         let mut share_index = |address: &str| {
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn new_settings_keep_the_crashes_and_an_unchanged_budget() {
+    async fn new_retry_settings_keep_the_recorded_backend_crashes_and_an_unchanged_retry_budget() {
         let settings = RetrySettings {
             budget_ratio: 0.0,
             min_retries_per_second: 1,

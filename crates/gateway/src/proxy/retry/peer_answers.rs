@@ -8,10 +8,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokenweir_routing::mix;
 
-/// Number of slots. A hash selects the slot of a refusal. Refusals with the same slot share one learned
-/// share.
+/// Number of slots. A hash selects the slot of a refusal. For all refusals of a slot together, the
+/// gateway learns one share: that of the refused requests that a peer answered differently.
 const SLOT_COUNT: usize = 4096;
-/// Time for which a learned share counts after its last comparison.
+/// Time for which a learned share counts after the last comparison with the answer of a peer.
 const MEMORY: Duration = Duration::from_secs(10);
 /// Weight of the newest comparison of two answers in the learned share.
 const LEARNING_RATE: f32 = 0.25;
@@ -31,7 +31,7 @@ pub(in crate::proxy) struct PeerAnswers {
     slots: Box<[AtomicU64]>,
 }
 
-/// Maximum of the milliseconds in a slot.
+/// Maximum number of milliseconds that a slot can store.
 const MAX_MILLISECONDS: u64 = 0x7fff_ffff;
 
 /// The refusals of one backend with one status to one group of clients. The gateway learns one share for
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_that_all_backends_share_are_soon_compared_rarely_and_compared_again_later() {
+    fn requests_that_all_backends_refuse_are_soon_rarely_sent_to_a_peer_but_again_later() {
         let now = clock::now();
         let answers = PeerAnswers::new(now);
         assert!(answers.should_ask(slot(400), 0.99, now), "nothing is known");
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn comparisons_become_old_when_the_milliseconds_of_a_slot_begin_at_0_again() {
+    fn learned_peer_answers_expire_even_when_the_milliseconds_of_a_slot_begin_at_0_again() {
         let start = clock::now();
         let answers = PeerAnswers::new(start);
         let before = start + Duration::from_millis(MAX_MILLISECONDS - 1_000);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn one_difference_makes_the_next_refusals_compared() {
+    fn after_one_different_answer_of_a_peer_the_next_refused_requests_are_sent_to_a_peer() {
         let now = clock::now();
         let answers = PeerAnswers::new(now);
         (0..30).for_each(|_| answers.learn(slot(401), false, now));

@@ -220,7 +220,7 @@ impl SharedHttp1Connection {
         lock(&self.0)
     }
 
-    /// Whether the body of the current request is still in use.
+    /// Whether the handler of the current request still holds the body of the request.
     pub(super) fn is_body_in_use(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }

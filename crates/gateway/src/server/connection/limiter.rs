@@ -27,8 +27,8 @@ pub struct ConnectionLimiter {
     /// The clients with open connections or requests, by address (IPv4) or /64 network (IPv6).
     clients: Mutex<HashMap<IpAddr, Weak<ClientUsage>>>,
     activities: ConnectionActivities,
-    /// The numbers of refused and failed connections. The guard counts the open ones instead. Errors of
-    /// `accept()` are those of both listeners.
+    /// The numbers of refused and failed connections. `overload_guard` counts the open connections.
+    /// The errors of `accept()` are those of both listeners.
     counts: Mutex<ConnectionStatusSnapshot>,
     /// Time of the last log line about refused connections. `None`: there was none.
     last_warning: Mutex<Option<Instant>>,
@@ -137,7 +137,8 @@ impl ConnectionLimiter {
         Ok(ConnectionPermit { limiter: self.clone(), client, activity, _descriptor: descriptor })
     }
 
-    /// The numbers of a client, which are 0 if it has no connection and no request.
+    /// The counts of open connections and requests of a client. Adds counts of 0 if the client has
+    /// none.
     fn client(self: &Arc<Self>, network: IpAddr) -> Arc<ClientUsage> {
         let mut clients = lock(&self.clients);
         clients.get(&network).and_then(Weak::upgrade).unwrap_or_else(|| {
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn total_limit_holds_and_permits_are_returned() {
+    fn the_limit_on_all_client_connections_holds_and_a_closed_connection_returns_its_permit() {
         let limiter = new_limiter(ServerLimits { max_connections: 2, ..ServerLimits::default() });
         let [a, b, c] = [1, 2, 3].map(|last_byte| IpAddr::from([10, 0, 0, last_byte]));
         let first = acquire(&limiter, a).unwrap();
@@ -256,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn at_the_limit_the_connection_that_has_been_idle_longest_is_closed_for_a_new_one() {
+    fn at_the_connection_limit_the_connection_that_has_been_idle_longest_is_closed_for_a_new_one() {
         let limiter = new_limiter(ServerLimits { max_connections: 3, ..ServerLimits::default() });
         let ip = IpAddr::from([10, 0, 0, 1]);
         let connections: Vec<_> = (0..3).map(|_| acquire(&limiter, ip).unwrap()).collect();
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn per_client_limit_counts_an_ipv6_network_as_one_client() {
+    fn the_connection_limit_per_client_counts_an_ipv6_network_as_one_client() {
         let limits =
             ServerLimits { max_connections_per_client: Some(1), ..ServerLimits::default() };
         let limiter = new_limiter(limits);
@@ -301,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_counted_over_the_connections_of_a_client_and_after_their_connection() {
+    fn the_open_requests_of_a_client_are_counted_over_all_its_connections_and_after_their_close() {
         let limiter = new_limiter(ServerLimits::default());
         let connect = || acquire(&limiter, IpAddr::from([10, 0, 0, 1])).unwrap();
         let in_flight =

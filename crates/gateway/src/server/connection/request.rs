@@ -32,7 +32,7 @@ pub(super) struct ConnectionContext {
 
 /// The body of a client's request.
 pub(super) enum RequestBody {
-    /// Polling the body reads from the connection.
+    /// The body of an HTTP/1.1 request. Polling it reads from the connection.
     Http1(SharedHttp1Connection),
     Http2(hyper::body::Incoming),
 }
@@ -118,8 +118,9 @@ async fn respond(
     })
 }
 
-/// Makes a future in its box. `Box::pin` makes the future first and copies all of its bytes, because
-/// the allocation can fail with a panic that has to drop the future.
+/// Creates a future directly in its heap allocation. `Box::pin` creates the future on the stack and
+/// copies all of its bytes, because the allocation can fail with a panic that has to drop the
+/// future.
 fn pin_in_place<F: Future>(make: impl FnOnce() -> F) -> Pin<Box<F>> {
     let place = Box::new_uninit();
     Box::into_pin(Box::write(place, make()))
