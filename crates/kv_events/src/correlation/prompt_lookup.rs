@@ -5,7 +5,7 @@ use super::prompt_outline::{anchor, anchor_count};
 use super::text_index::{ChainBlock, TextIndex};
 use crate::residency::CacheContents;
 
-/// The hashes of the text of a prompt.
+/// Hashes of the text of one prompt, by which the prompt is looked up in a [`TextIndex`].
 #[derive(Debug, Clone, Copy)]
 pub struct PromptText<'a> {
     /// Hashes of the text blocks of the prompt. Each hash covers the block and all text before it.
@@ -51,7 +51,8 @@ pub struct CachedPrompt {
     pub is_expected: bool,
 }
 
-/// Expected number of engine blocks in one text block: 512 bytes are about 128 tokens.
+/// Initial capacity of `PromptLookup::span` in engine blocks. One text block of 512 bytes, about
+/// 128 tokens, has fewer engine blocks.
 const SPAN_BLOCKS: usize = 16;
 /// Maximum number of engine blocks between the ends of two known text blocks. Two anchors of a long
 /// prompt can be thousands of blocks apart. A longer span is not looked up, and none of its blocks
@@ -226,7 +227,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_exception_is_found_at_every_place() {
+    fn the_binary_search_returns_the_number_of_leading_cached_blocks_for_each_possible_number() {
         for count in 0..40 {
             for exception in 0..=count {
                 assert_eq!(leading(count, |number| number < exception), exception);

@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// Address of a socket: `tcp://HOST:PORT`.
+/// Address of a ZeroMQ socket: `tcp://HOST:PORT`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ZmqEndpoint {
     /// Host name or address, IPv6 without brackets.
@@ -21,7 +21,7 @@ pub struct ZmqEndpoint {
     pub port: u16,
 }
 
-/// The text is no endpoint, that is, no `tcp://HOST:PORT`.
+/// Error for a text that is no address of the form `tcp://HOST:PORT`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no endpoint of KV events; write tcp://HOST:PORT")]
 pub struct InvalidEndpoint(String);
@@ -102,13 +102,13 @@ impl Connection {
         }
     }
 
-    /// Subscribes to the messages whose first part begins with `topic`.
+    /// Subscribes to the messages whose topic, the first part of a message, begins with `topic`.
     pub async fn subscribe(&mut self, topic: &str) -> Result<(), ConnectionError> {
         let subscription = [&[1], topic.as_bytes()].concat();
         self.send(&[&subscription]).await
     }
 
-    /// Sends a message.
+    /// Sends one message that consists of `parts`.
     pub async fn send(&mut self, parts: &[&[u8]]) -> Result<(), ConnectionError> {
         self.write(parts);
         self.flush().await

@@ -22,10 +22,10 @@ pub trait EventSink {
     /// Applies a batch of events. Returns whether the batch has an event that cleared the cache of
     /// the engine.
     fn apply(&mut self, payload: &[u8]) -> Result<bool, ApplyError>;
-    /// The state of the stream: how far the known contents can be trusted. Called after each
-    /// message and each failure.
+    /// Called after each message and each failure with the state of the stream, which says how far
+    /// the known contents of the cache can be trusted.
     fn on_state(&mut self, state: StreamState);
-    /// Handles a failure of a connection. The subscriber then connects again.
+    /// Called when a connection fails. The subscriber then connects again.
     fn on_error(&mut self, error: &ConnectionError);
 }
 
