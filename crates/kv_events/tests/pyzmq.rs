@@ -154,7 +154,7 @@ async fn kv_events_in_both_encodings_are_replayed_and_received_and_a_lost_one_is
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs pyzmq; tests/kv_events.sh"]
-async fn after_a_kill_and_restart_of_the_publisher_the_subscriber_applies_all_events_of_the_new_process() {
+async fn after_a_publisher_is_killed_the_subscriber_applies_all_events_of_the_new_process() {
     let mut publisher = Publisher::start("maps", [0, 0]).await;
     publisher.store("null", "1,2,3", false).await;
     let mut subscription = publisher.subscribe(true);

@@ -117,7 +117,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn an_outline_covers_each_of_the_first_8_text_blocks_and_then_4_for_each_doubling_of_the_text() {
+    fn an_outline_has_a_hash_for_each_of_the_first_8_text_blocks_then_4_for_each_doubling() {
         let anchors: Vec<usize> = (0..17).map(anchor).collect();
         assert_eq!(anchors, [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40]);
         assert_eq!(anchor(MAX_HASHES - 1), 8_192);
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outline_maps_each_hash_to_an_engine_block_in_proportion_to_the_text_and_within_the_prompt() {
+    fn an_outline_places_each_hash_in_proportion_to_the_text_and_within_the_prompt() {
         let outline = PromptOutline::new(&[11, 12, 13], 512, 1_600, 400);
         assert_eq!(outline.places(16).collect::<Vec<_>>(), [(11, 8), (12, 16), (13, 24)]);
         let shorter = PromptOutline { tokens: 300, ..outline };

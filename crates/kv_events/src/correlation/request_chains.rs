@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_chain_of_engine_blocks_of_a_request_with_several_outputs_ends_where_the_outputs_differ() {
+    fn the_chain_of_engine_blocks_of_a_request_ends_where_its_several_outputs_begin() {
         let mut fixture = Fixture::new();
         fixture.store(1, None, &[1, 2]);
         fixture.store(1, Some(2), &[3]);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn engine_blocks_after_an_unknown_parent_and_those_of_a_removed_backend_are_assigned_to_no_request() {
+    fn blocks_after_an_unknown_parent_and_blocks_of_a_removed_backend_belong_to_no_request() {
         let mut fixture = Fixture::new();
         fixture.store(1, Some(99), &[1]);
         assert_eq!(fixture.chains.end(key(1)), None);

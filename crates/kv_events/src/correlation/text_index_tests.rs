@@ -212,7 +212,7 @@ fn next_prompt(random: &mut fastrand::Rng, sent: &mut Vec<Prompt>) -> Prompt {
 const TEXT_BLOCK_TOKENS: u64 = 128 + BLOCK_SIZE as u64;
 
 #[test]
-fn cached_tokens_of_a_repeated_prompt_are_predicted_to_one_text_block_before_and_after_its_eviction() {
+fn cached_tokens_of_a_repeated_prompt_are_predicted_to_one_text_block_also_after_eviction() {
     let mut random = fastrand::Rng::with_seed(1);
     let mut fixture = Fixture::new(1_000);
     let prompt = Prompt::random(&mut random, 4_000);
@@ -348,7 +348,7 @@ fn the_outline_of_another_gateway_predicts_cached_tokens_before_this_gateway_sen
 }
 
 #[test]
-fn cached_tokens_predicted_from_outlines_of_other_gateways_are_right_to_one_anchor_under_eviction() {
+fn cached_tokens_predicted_from_outlines_are_right_to_one_outline_anchor_under_eviction() {
     let mut random = fastrand::Rng::with_seed(6);
     let mut fixture = Fixture::new(3_000);
     let mut prompts = vec![Prompt::random(&mut random, 2_000)];

@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_evicted_block_that_is_stored_again_is_found_once_with_the_group_of_prompts_that_evicted_it() {
+    fn an_evicted_block_that_is_stored_again_is_found_once_with_the_group_that_evicted_it() {
         let mut evicted = EvictedBlocks::new(1 << 15, 5);
         assert_eq!((evicted.take(1), evicted.bytes()), (None, 0));
         evicted.insert(1, GroupNumber(7));

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_of_prompts_that_takes_cache_space_of_another_group_has_evicted_blocks_of_that_group() {
+    fn a_group_of_prompts_that_takes_cache_space_of_another_group_evicts_its_blocks() {
         let mut cache = Cache::new(100);
         let (first, second) = (cache.send(1, 80), cache.send(2, 80));
         assert_eq!((cache.blocks(1), cache.blocks(2)), (Some(20), Some(80)));
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn with_thousands_of_groups_of_prompts_every_block_is_counted_and_the_largest_groups_keep_their_numbers() {
+    fn with_many_groups_of_prompts_all_blocks_are_counted_and_large_groups_keep_their_numbers() {
         let mut cache = Cache::new(5_000);
         cache.send(1, 300);
         for key in 2..3_000 {

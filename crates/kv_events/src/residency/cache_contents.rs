@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn evictions_by_the_first_blocks_of_a_prompt_count_for_the_group_that_its_later_blocks_identify() {
+    fn evictions_by_the_first_blocks_of_a_prompt_count_for_the_group_of_its_later_blocks() {
         let mut contents = contents();
         apply(&mut contents, &batch(&[STORED, &hashes(&[1, 2, 3]), BLOCK_SIZE]));
         apply(&mut contents, &batch(&[REMOVED, &hashes(&[3, 2, 1])]));

@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_restart_of_the_engine_the_cache_contents_are_cleared_and_all_messages_are_requested() {
+    fn after_an_engine_restart_the_cache_contents_are_cleared_and_all_messages_are_requested() {
         for other in [None, Some(9)] {
             let mut stream = exact();
             stream.on_disconnect();

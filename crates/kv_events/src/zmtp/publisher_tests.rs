@@ -104,7 +104,7 @@ async fn the_publisher_replays_its_stored_messages_from_a_requested_number_on() 
 }
 
 #[tokio::test]
-async fn a_subscriber_that_does_not_read_delays_no_message_and_misses_messages_that_the_buffer_dropped() {
+async fn a_subscriber_that_does_not_read_delays_no_message_and_misses_dropped_messages() {
     let served = Served::start().await;
     let mut slow = served.subscribe("").await;
     // These messages exceed what the socket buffers and the buffer of the publisher can hold together.

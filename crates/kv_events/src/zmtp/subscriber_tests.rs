@@ -163,7 +163,7 @@ async fn the_subscriber_gets_a_lost_kv_event_message_by_a_replay() {
 }
 
 #[tokio::test]
-async fn after_a_restart_of_the_publisher_the_subscriber_applies_only_messages_of_the_new_process() {
+async fn after_a_publisher_restart_the_subscriber_applies_only_messages_of_the_new_process() {
     let served = Served::start().await;
     for payload in ["a", "b", "c"] {
         served.publish(payload);

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Models for which no backend has capacity. [`AdmissionQueue::select`] adds models and skips their
-/// requests. The element `None` stands for the requests that name no model.
+/// Models for which no backend has capacity. [`AdmissionQueue::select`] adds models to the list and
+/// skips requests for them. The element `None` stands for the requests that name no model.
 #[derive(Debug, Default)]
 pub struct ExhaustedModels(Vec<Option<Arc<str>>>);
 
@@ -334,8 +334,8 @@ impl<T> AdmissionQueue<T> {
         (class > newcomer.class || has_smaller_tenant).then_some(QueuedRequestId(newest.1))
     }
 
-    /// The newest request of the lowest class, from `highest_class` down, for a model that no backend
-    /// can serve.
+    /// Returns the newest request of the lowest class for a model that no backend can serve.
+    /// Classes above `highest_class` are not searched.
     fn last_without_backend(&self, highest_class: usize) -> Option<u64> {
         if self.model_queues.values().all(|queue| queue.without_backend_since.is_none()) {
             return None;

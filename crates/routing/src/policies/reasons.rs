@@ -9,7 +9,7 @@ use super::selection::{least, tie_limit};
 use crate::Candidate;
 
 impl Decision<'_> {
-    /// Why a candidate was chosen.
+    /// Returns the reason why a candidate was chosen, as a label value of metrics.
     pub(super) fn reason(&self, chosen: usize) -> &'static str {
         self.cause(chosen).or_else(|| self.refused(chosen)).unwrap_or_else(|| self.fact(chosen))
     }

@@ -64,7 +64,7 @@ pub struct CircuitBreaker {
 struct BreakerInner {
     settings: CircuitBreakerSettings,
     state: BreakerState,
-    /// Failures since the last success.
+    /// Number of failed requests since the last success.
     consecutive_failures: u32,
     /// Number of successive ejections without a healthy period between them. This number determines the
     /// ejection time.
@@ -75,7 +75,7 @@ struct BreakerInner {
     closed_at: Option<Instant>,
     /// When a request last succeeded. `None`: never.
     succeeded_at: Option<Instant>,
-    /// The outcomes of the last minute.
+    /// The outcomes of the requests of the last minute.
     outcomes: RecentOutcomes,
 }
 
