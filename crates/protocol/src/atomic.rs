@@ -37,7 +37,7 @@ impl AtomicFlag {
 }
 
 impl AtomicF64 {
-    /// A number with this value.
+    /// Creates a number with this value.
     pub const fn new(value: f64) -> Self {
         Self(AtomicU64::new(value.to_bits()))
     }

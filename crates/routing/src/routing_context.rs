@@ -4,7 +4,7 @@
 use super::kv_aware::{CostTerms, FleetLoad};
 use super::{Candidate, Policy, PolicyChoice, PolicyKind, RoutingRequest, kv_aware};
 
-/// A policy and its input.
+/// One routing decision: a policy, the candidates and the request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RoutingContext {
     policy: Policy,
@@ -18,7 +18,7 @@ pub struct RoutingContext {
 }
 
 impl RoutingContext {
-    /// A decision of `policy` for `request`.
+    /// Prepares the decision of `policy` among `candidates` for `request`.
     pub fn new(policy: Policy, candidates: Vec<Candidate>, request: RoutingRequest) -> Self {
         let has_affinity = matches!(policy.kind, PolicyKind::KvAware | PolicyKind::Session);
         let session_index = has_affinity.then(|| kv_aware::home(&candidates, &request)).flatten();

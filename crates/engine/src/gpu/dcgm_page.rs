@@ -17,7 +17,7 @@ pub struct GpuPage {
     pub is_truncated: bool,
 }
 
-/// One GPU of a page.
+/// The values of one GPU on a page of dcgm-exporter, with the names of its host and pods.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GpuReading {
     /// The index of the GPU on its host.

@@ -47,8 +47,9 @@ impl PromptOutline {
         (0..anchor_count(blocks)).map(anchor)
     }
 
-    /// The outline of a prompt of about `tokens` tokens in `bytes` bytes. `blocks`: hashes of the text blocks
-    /// of the prompt, of `block_bytes` bytes each. Each hash covers the block and all text before it.
+    /// Builds the outline of a prompt of about `tokens` tokens in `bytes` bytes. `blocks`: hashes
+    /// of the text blocks of the prompt, of `block_bytes` bytes each. Each hash covers the block
+    /// and all text before it.
     pub fn new(blocks: &[u64], block_bytes: u32, bytes: u64, tokens: u64) -> Self {
         let hashes = Self::anchors(blocks.len()).map(|anchor| blocks[anchor - 1]);
         Self {

@@ -14,7 +14,7 @@ use ring::hmac;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Makes session ids, and recognises them in events.
+/// Makes the session ids that the gateway sets on its requests, and recognises them in KV events.
 #[derive(Debug)]
 pub struct SessionIds {
     prefix: String,

@@ -54,7 +54,7 @@ impl Prompt {
             .collect()
     }
 
-    /// Hash of the whole text.
+    /// Hash of the whole text of the prompt.
     fn whole(&self) -> u64 {
         self.words.iter().fold(1, |hash, word| xxh3_64_with_seed(&word.to_be_bytes(), hash))
     }
@@ -82,7 +82,7 @@ impl Prompt {
 enum Sender {
     /// The gateway whose index is tested.
     Own,
-    /// Another gateway.
+    /// Another gateway, whose session ids have no outlines.
     Peer,
     /// Another gateway with the same key, whose session ids have outlines.
     PeerWithKey,

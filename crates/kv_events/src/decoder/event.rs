@@ -3,7 +3,7 @@
 use super::msgpack::{DecodeError, Reader, Value};
 use super::values::{BlockHash, BlockHashes, CacheKind, Medium, read_hash};
 
-/// An event of an engine.
+/// A KV event of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvEvent<'a> {
     /// Blocks were stored.
@@ -46,7 +46,7 @@ pub struct BlockRemoved<'a> {
     pub group: Option<u32>,
 }
 
-/// The fields of all kinds of events. Each event sets some of them.
+/// The fields of all kinds of KV events. Each event sets some of them.
 #[derive(Debug, Default)]
 struct Fields<'a> {
     values: BlockStored<'a>,

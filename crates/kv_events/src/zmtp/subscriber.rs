@@ -40,7 +40,7 @@ pub enum ApplyError {
     TooManyBlocks(#[from] TooManyBlocks),
 }
 
-/// Receives the events of one publisher.
+/// Receives the KV events of one publisher and passes them to an [`EventSink`].
 #[derive(Debug)]
 pub struct Subscriber<S> {
     endpoint: ZmqEndpoint,
@@ -90,8 +90,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) const REPLAY_END: u64 = u64::MAX;
 
 impl<S: EventSink> Subscriber<S> {
-    /// A subscriber to the messages whose topic begins with `topic`. `replay_endpoint`: where the publisher
-    /// replays messages. `None`: it replays none.
+    /// Creates a subscriber to the messages whose topic begins with `topic`. `replay_endpoint`:
+    /// where the publisher replays messages. `None`: it replays none.
     pub fn new(
         endpoint: ZmqEndpoint,
         replay_endpoint: Option<ZmqEndpoint>,

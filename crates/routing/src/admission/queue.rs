@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Default)]
 pub struct ExhaustedModels(Vec<Option<Arc<str>>>);
 
-/// The admission queue.
+/// The queue in which requests wait while all backends that could serve them are saturated.
 #[derive(Debug)]
 pub struct AdmissionQueue<T> {
     /// Greatest number of queued requests.
@@ -396,7 +396,7 @@ impl<T> AdmissionQueue<T> {
 }
 
 impl ExhaustedModels {
-    /// Whether the model is among the exhausted models. `None`: requests that name no model.
+    /// Whether no backend has capacity for the model. `None`: requests that name no model.
     pub fn has(&self, model: Option<&str>) -> bool {
         self.0.iter().any(|exhausted| exhausted.as_deref() == model)
     }

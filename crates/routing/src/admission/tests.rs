@@ -104,7 +104,7 @@ pub(super) fn displaced_by(
     }
 }
 
-/// The queue, with its expected content.
+/// An admission queue, with the content that the test expects in it.
 struct CheckedQueue {
     queue: AdmissionQueue<usize>,
     now: Instant,

@@ -59,8 +59,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct KvAwareSettings {
-    /// Seconds added to the cost of a backend with a full KV cache for a request without a cached
-    /// prefix there. Nothing is added up to a usage of 0.9.
+    /// Seconds added at a backend with a full KV cache for a request without a cached prefix there. Nothing is
+    /// added up to a usage of 0.9.
     pub pressure: f64,
     /// Share of the prompt that counts as cached at the backend of its session, if less is known to
     /// be cached.
@@ -250,7 +250,7 @@ pub fn per_weight(seconds: f64, candidate: &Candidate) -> f64 {
     if candidate.weight > 1 { seconds / f64::from(candidate.weight) } else { seconds }
 }
 
-/// One decision of the policy.
+/// One decision of the policy `kv_aware`: its input, and the cost of each candidate.
 pub(super) struct Decision<'a> {
     pub(super) settings: &'a KvAwareSettings,
     pub(super) candidates: &'a [Candidate],

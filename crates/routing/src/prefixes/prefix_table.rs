@@ -10,7 +10,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Blocks that were sent to one backend.
+/// Prompt blocks that were sent to one backend, to estimate which of them its prefix cache has.
 #[derive(Debug)]
 pub struct PrefixTable {
     /// The sets of slots. Their number is a power of two.
