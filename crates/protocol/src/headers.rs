@@ -22,7 +22,8 @@ const X_SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
 pub const X_DATA_PARALLEL_RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
 /// Header with the reason of an error, as one word, in every error response of the gateway itself.
 pub const X_GATEWAY_ERROR: HeaderName = HeaderName::from_static("x-gateway-error");
-/// Header that tells OpenAI client libraries whether to retry a request: `true` or `false`.
+/// Header that states for the client libraries of OpenAI whether to retry a request: `true` or
+/// `false`.
 pub const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 /// Header with a key that the client chooses: requests of the client with the same key count as one request

@@ -67,8 +67,9 @@ impl RoutingContext {
         self.session_target == Some(candidate.target())
     }
 
-    /// Keeps the candidate at `index` and the other candidates with the least cost, `limit` candidates
-    /// in all. Returns the new index of the first one and the number of candidates that were removed.
+    /// Keeps the candidate at `index` and the other candidates with the least cost, `limit`
+    /// candidates in all. Returns the new index of the candidate that was at `index`, and the
+    /// number of candidates that were removed.
     pub fn retain_best(&mut self, index: usize, limit: usize) -> (usize, usize) {
         if self.candidates.len() <= limit {
             // The vector may have been allocated with more capacity than `limit`.

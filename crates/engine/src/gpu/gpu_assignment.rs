@@ -52,7 +52,7 @@ pub enum GpuOwners {
     Backends(Vec<usize>),
     /// The GPU belongs to no backend.
     None,
-    /// Several backends have the host of the GPU, and no rule tells which one uses it.
+    /// Several backends have the host of the GPU, and no rule states which of them uses the GPU.
     Ambiguous,
 }
 

@@ -197,9 +197,9 @@ impl PromptLookup {
     }
 }
 
-/// Returns the position in the prompt of the text block that the hash `number` of an outline ends
-/// at. `cold` keeps this function out of the code of a lookup without outlines, so that this code
-/// stays short.
+/// Returns the position in the prompt of the last text block that the hash `number` of an outline
+/// covers. `cold` keeps this function out of the code of a lookup without outlines, so that this
+/// code stays short.
 #[cold]
 fn anchored_block(number: usize) -> usize {
     anchor(number) - 1

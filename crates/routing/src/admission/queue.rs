@@ -290,9 +290,10 @@ impl<T> AdmissionQueue<T> {
         seconds.ceil().clamp(least, most) as u32
     }
 
-    /// Time after which a new request would probably get a backend: the number of requests for its model
-    /// that are granted before it ÷ grants per second. Of each other tenant, at most as many requests count
-    /// as of its own tenant. `None`: no request for the model has been granted since requests wait for it.
+    /// Time after which a new request would probably get a backend: the number of requests for its
+    /// model that are granted before it ÷ grants per second. At most as many requests of each other
+    /// tenant count as its own tenant has. `None`: no request for the model has been granted since
+    /// requests wait for it.
     pub fn expected_wait(&self, request: &QueuedRequest<T>, now: Instant) -> Option<Duration> {
         let rate = self.model_queues.get(&request.model)?.grant_rate.measured_per_second(now)?;
         let due = now + request.precedence_given(now);

@@ -208,8 +208,8 @@ impl LearnedEstimates {
     }
 
     /// Records that the first output of a request came after `seconds`. The time of a request that
-    /// waited for a slot says nothing about prefill. If the request may have waited, only a time
-    /// that prefill alone can explain counts.
+    /// waited for a slot does not show the time of its prefill. If the request may have waited,
+    /// only a time that prefill alone can explain counts.
     pub(super) fn on_first_output(&self, request: &Reservation, seconds: f64) {
         self.ttft.average_in(seconds, EMA_WEIGHT);
         let mut prefill_fit = lock(&self.prefill_fit);

@@ -54,8 +54,8 @@ impl SlotEstimator {
     }
 
     /// Seconds until a slot is free for one more request, with `requests` requests at the backend
-    /// and a mean response time. It is assumed that slots become free evenly over that time. 0: the
-    /// number of slots or the response time is not known.
+    /// and a mean response time. It is assumed that slots become free evenly over the mean response
+    /// time. 0: the number of slots or the response time is not known.
     pub(super) fn wait(&self, requests: f64, response_seconds: Option<f64>) -> f64 {
         let (Some(slots), Some(response_seconds)) = (self.known(), response_seconds) else {
             return 0.0;

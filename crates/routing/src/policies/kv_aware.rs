@@ -279,8 +279,8 @@ impl Decision<'_> {
         self.parts.iter().map(|parts| parts.cost)
     }
 
-    /// Index of the candidate with the least cost. Ties take turns, except that a session stays at
-    /// its backend, `home`.
+    /// Returns the index of the candidate with the least cost. Candidates that tie take turns,
+    /// except that a session stays at its backend, `home`.
     pub(super) fn choose(
         &self,
         costs: impl Iterator<Item = f64> + Clone,

@@ -238,8 +238,8 @@ impl CircuitBreaker {
         succeeded_at.is_some_and(|at| now.saturating_duration_since(at) < SERVING_TIME)
     }
 
-    /// Records that the backend reported that it is overloaded or paused. `rest`: the time for which
-    /// the backend wants no requests. `None`: the backend stated no time.
+    /// Records that the backend reported that it is overloaded or paused. `rest`: the time for
+    /// which the backend accepts no requests, as it stated. `None`: the backend stated no time.
     pub fn on_overload(&self, rest: Option<Duration>, now: Instant) {
         let mut inner = lock(&self.inner);
         if matches!(inner.state, BreakerState::Closed | BreakerState::Resting) {

@@ -65,7 +65,7 @@ pub enum FailoverPolicy {
     Always,
     /// The request may fail over if it may be sent twice and the retry budget allows it.
     Conditional,
-    /// The request must not fail over: the time of the request is over, or another backend could not be
+    /// The request must not fail over: its time limit has passed, or another backend could not be
     /// reached either.
     Never,
 }
