@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_million_nested_arrays_do_not_overflow_the_stack() {
+    fn a_million_nested_messagepack_arrays_do_not_overflow_the_stack() {
         let mut nested = vec![0x91; 1_000_000];
         assert_eq!(Reader::new(&nested).skip(), Err(DecodeError::Truncated));
         nested.push(0xc0);

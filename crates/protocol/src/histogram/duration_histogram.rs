@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_between_two_bounds_count_as_their_midpoint() {
+    fn durations_between_two_bounds_count_as_the_midpoint_of_the_bounds() {
         let mut histogram = Fine::default();
         histogram.record_between(1.0, 3.0, 5);
         assert_eq!((histogram.count(), histogram.max()), (5, 3.0));

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_trace_state_is_dropped() {
+    fn an_invalid_tracestate_header_is_not_forwarded() {
         let many = (0..33).map(|n| format!("k{n}=v")).collect::<Vec<_>>().join(",");
         let long = format!("a={}", "v".repeat(257));
         for invalid in ["", "a", "A=1", "a=", "a=1=2", "a=1,a=2", "a=é", &many, &long] {

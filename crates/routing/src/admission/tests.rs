@@ -252,7 +252,7 @@ proptest! {
     }
 
     #[test]
-    fn backlogged_tenants_are_granted_equal_tokens_at_any_rate_and_request_size(
+    fn tenants_with_waiting_requests_are_granted_equal_tokens_at_any_rate_and_request_size(
         sizes in [1_u64..1_000, 1_u64..1_000, 1_u64..1_000],
         burst in 1_usize..6,
     ) {

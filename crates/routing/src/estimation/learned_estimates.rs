@@ -46,8 +46,8 @@ const TOKENS_PER_BYTE_RANGE: std::ops::RangeInclusive<f64> = 1.0 / 64.0..=4.0;
 /// Difference between reported and predicted cached tokens, as a share of the prompt, below which the
 /// prediction counts as right.
 const RETENTION_DEAD_BAND: f64 = 0.1;
-/// Relative change of the cache retention if the prediction of the cached tokens was wrong by the whole
-/// prompt.
+/// Relative change of the cache retention if the prediction of the cached tokens was wrong by the
+/// whole prompt.
 const RETENTION_STEP: f64 = 0.02;
 /// Relative growth of a cache retention below 1 after a right prediction of the cached tokens.
 const RETENTION_RECOVERY: f64 = 0.01;

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_overdue_after_twice_its_prediction_and_a_quarter_of_a_second() {
+    fn a_request_is_overdue_after_twice_its_predicted_time_plus_a_quarter_of_a_second() {
         let pending = PendingOutputs::default();
         assert!(is_close(pending.overdue(1e9), 0.0), "no request");
         pending.add(0.1, None, 10.0, 0);

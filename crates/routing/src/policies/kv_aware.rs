@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_queue_can_outweigh_a_cached_prefix() {
+    fn a_backend_with_a_short_queue_can_be_picked_before_one_with_the_cached_prefix() {
         let idle = idle_candidate();
         let warm =
             Candidate { cached: 500.0, cached_blocks: 4, backlog: 20_000.0, ..idle_candidate() };
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_stays_on_its_backend_until_that_is_busy() {
+    fn a_session_stays_on_its_backend_until_that_backend_is_busy() {
         for prompt in [1_000.0, 5.0] {
             let mut fleet = [1, 2, 3].map(|key| Candidate { key, prompt, ..idle_candidate() });
             let request = RoutingRequest { session: Some(77), ..RoutingRequest::default() };

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_hash_depends_on_all_bytes_before_it() {
+    fn the_hash_of_a_prompt_block_depends_on_all_bytes_of_the_prompt_before_it() {
         let (head, tail) = ("h".repeat(512), "t".repeat(5_120));
         let (a, b) =
             (prompt(1, &[&format!("{head}{tail}")]), prompt(1, &[&format!("{tail}{head}")]));

@@ -125,7 +125,7 @@ fn the_ejection_time_doubles_up_to_five_minutes_and_resets_after_a_healthy_perio
 }
 
 #[test]
-fn slow_start_begins_with_a_tenth_of_the_traffic_and_grows_linearly() {
+fn slow_start_of_a_backend_begins_with_a_tenth_of_its_traffic_and_grows_linearly() {
     let (breaker, now) = breaker();
     breaker.on_recovery(now);
     assert!(admits(&breaker, now, 0.09) && !admits(&breaker, now, 0.11));
@@ -157,7 +157,7 @@ fn a_draining_backend_gets_no_requests_and_is_probed_afterwards() {
 }
 
 #[test]
-fn zero_thresholds_disable_ejection() {
+fn failure_thresholds_of_zero_disable_the_ejection_of_a_backend() {
     let settings = CircuitBreakerSettings {
         consecutive_failures: 0,
         failure_ratio: 0.0,
