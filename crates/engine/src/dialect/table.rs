@@ -143,7 +143,8 @@ impl MetricsDialect {
         if has_separator { line.get(self.prefix_length + 1..) } else { None }
     }
 
-    /// The rows that match a line. `line` begins after the prefix and its separator.
+    /// Returns the rows of the dialect that have the metric name of a line. `line` begins after the
+    /// prefix and its separator.
     #[inline]
     pub(super) fn find<'a>(&self, line: &'a [u8]) -> impl Iterator<Item = RowMatch<'a>> {
         let head = line_head(line);

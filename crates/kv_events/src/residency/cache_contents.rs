@@ -31,7 +31,8 @@ const GROUP_TOKENS: u32 = 128;
 /// Number of evicted blocks to remember: half a million tokens in blocks of 16.
 const EVICTED_BLOCKS: usize = 1 << 15;
 
-/// A group of layers, as an event names it.
+/// A group of model layers, by the number that the KV events of its blocks state. `None`: they
+/// state no number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Group(Option<u32>);
 

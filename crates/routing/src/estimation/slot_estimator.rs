@@ -28,8 +28,9 @@ pub(super) struct SlotEstimator {
     ended: AtomicF64,
 }
 
-/// Share of the slots that must be occupied for a confirmation. It is less than 1 because vLLM
-/// counts running requests after ended requests have left and before others replace them.
+/// Share of the estimated slots that must be occupied in a report for the report to confirm the
+/// estimate. It is less than 1 because vLLM counts running requests after ended requests have left
+/// and before others replace them.
 const CONFIRMING_OCCUPANCY: f64 = 0.85;
 /// Greatest number of confirmations by one report, because one report may be a coincidence.
 const MAX_CONFIRMATIONS_PER_REPORT: f64 = 2.0;
@@ -42,7 +43,8 @@ const MIN_CONFIRMATION_RATIO: f64 = 3.0;
 const MAX_CONTRADICTIONS: f64 = 20.0;
 /// Factor by which each report that counts reduces the weight of the earlier ones.
 const DECAY_FACTOR: f64 = 0.98;
-/// KV cache usage from which on requests may wait for blocks instead of slots.
+/// KV cache usage, from 0 to 1, above which requests may wait for KV blocks instead of slots, so
+/// that a report does not count.
 const MAX_KV_USAGE: f64 = 0.9;
 
 // === impl SlotEstimator ===

@@ -1,6 +1,6 @@
 //! Why a backend cannot be reached or is not healthy, with the remedy, from the text of the error.
 
-/// Why a backend cannot be reached or is not healthy: a kind of error for which the remedy is known.
+/// A kind of error that shows why a backend cannot be reached or is not healthy, with the remedy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DownKind {
     /// Parts of error texts that show this kind.

@@ -31,7 +31,8 @@ named_enum! {
         EngineDead = "engine_dead",
         /// Any other 5xx status.
         ServerError = "server_error",
-        /// The backend does not know a model that it listed before.
+        /// The backend reported that it does not have the model, although it listed the model
+        /// before.
         UnknownModel = "unknown_model",
         /// The backend reported an error inside a 200 response.
         InBandError = "inband_error",
