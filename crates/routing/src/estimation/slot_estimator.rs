@@ -43,8 +43,7 @@ const MIN_CONFIRMATION_RATIO: f64 = 3.0;
 const MAX_CONTRADICTIONS: f64 = 20.0;
 /// Factor by which each report that counts reduces the weight of the earlier ones.
 const DECAY_FACTOR: f64 = 0.98;
-/// KV cache usage, from 0 to 1, above which requests may wait for KV blocks instead of slots, so
-/// that a report does not count.
+/// KV cache usage, from 0 to 1, from which on requests may wait for KV blocks instead of slots.
 const MAX_KV_USAGE: f64 = 0.9;
 
 // === impl SlotEstimator ===
