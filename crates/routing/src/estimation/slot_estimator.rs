@@ -28,9 +28,9 @@ pub(super) struct SlotEstimator {
     ended: AtomicF64,
 }
 
-/// Share of the estimated slots that must be occupied in a report for the report to confirm the
-/// estimate. It is less than 1 because vLLM counts running requests after ended requests have left
-/// and before others replace them.
+/// Share of the greatest number of running requests from which on a report confirms that number as
+/// the number of slots. It is less than 1 because vLLM counts running requests after ended requests
+/// have left and before others replace them.
 const CONFIRMING_OCCUPANCY: f64 = 0.85;
 /// Greatest number of confirmations by one report, because one report may be a coincidence.
 const MAX_CONFIRMATIONS_PER_REPORT: f64 = 2.0;
