@@ -77,7 +77,7 @@ pub enum BackendAddressError {
 }
 
 impl BackendId {
-    /// The backend with this name.
+    /// Creates the id of the backend with this name.
     pub fn new(name: &str) -> Self {
         Self(name.into())
     }
@@ -215,8 +215,8 @@ impl MetricsUrl {
         Ok(Self { address, path })
     }
 
-    /// The metrics page on the host of a backend. `port`: `None` means the port of the backend. `path`:
-    /// `None` means [`Self::DEFAULT_PATH`].
+    /// Returns the URL of the metrics page on the host of a backend. `port`: `None` means the port
+    /// of the backend. `path`: `None` means [`Self::DEFAULT_PATH`].
     pub fn beside(backend: &BackendAddress, port: Option<u16>, path: Option<PathAndQuery>) -> Self {
         let port = port.unwrap_or(backend.port);
         let url = format!("{}://{}:{port}", backend.scheme, backend.host);
@@ -283,7 +283,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listener_has_an_address_or_a_port_on_all_interfaces_or_on_localhost() {
+    fn a_listen_address_is_an_ip_address_and_port_or_a_port_on_localhost_or_all_interfaces() {
         for (text, address) in [
             (":8080", "[::]:8080"),
             ("localhost:8080", "127.0.0.1:8080"),
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_and_port_are_enough_and_the_path_of_an_api_is_rejected() {
+    fn a_backend_url_can_be_only_a_host_and_port_and_must_not_end_with_an_api_path() {
         let parse = |url| BackendAddress::parse(url).unwrap();
         assert_eq!(parse("http://[::1]:8000").to_string(), "http://[::1]:8000");
         assert_eq!(parse("vllm-0:8000").host_and_port(), ("vllm-0".into(), 8000));
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_metrics_page_beside_a_backend_has_its_host_and_scheme() {
+    fn the_default_metrics_url_of_a_backend_has_the_host_and_scheme_of_the_backend() {
         let backend = BackendAddress::parse("https://[fd00::1]:8000").unwrap();
         let path = Some(PathAndQuery::from_static("/m"));
         let beside = |port, path| MetricsUrl::beside(&backend, port, path).to_string();
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_keeps_its_query_and_follows_the_prefix_of_the_url() {
+    fn a_request_path_keeps_its_query_and_follows_the_path_prefix_of_the_backend_url() {
         let path = PathAndQuery::from_static("/v1/models?x=1");
         for (url, expected, id) in [
             ("http://a:1", "http://a:1/v1/models?x=1", "a:1"),

@@ -194,7 +194,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn each_metric_has_a_unique_name_and_a_bit() {
+    fn each_engine_metric_has_a_unique_name_and_a_bit_in_the_metric_set() {
         let names: BTreeSet<&str> = ENGINE_METRICS.iter().map(|metric| metric.name).collect();
         assert_eq!(names.len(), ENGINE_METRICS.len());
         assert!(ENGINE_METRICS.len() <= 16, "the bits of EngineMetricSet");

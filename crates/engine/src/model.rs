@@ -111,7 +111,7 @@ impl<'de> Deserialize<'de> for ModelList {
     }
 }
 
-/// Gives each adapter without a context length the length of its base model.
+/// Gives each LoRA adapter without a context length the context length of its base model.
 fn inherit_lengths(models: &mut [ServedModel]) {
     let is_without = |model: &ServedModel| model.parent.is_some() && model.max_len.is_none();
     if !models.iter().any(is_without) {
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn an_adapter_has_its_base_model_as_parent_and_the_length_of_it() {
+    fn a_lora_adapter_has_its_base_model_as_parent_and_the_context_length_of_that_model() {
         let models = parse_entries(&json!([
             { "id": "base", "root": "/models/base", "parent": null, "max_model_len": 2048 },
             { "id": "sql", "root": "/adapters/sql", "parent": "base", "max_model_len": null },
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_list_is_not_parsed_as_an_empty_one() {
+    fn an_invalid_model_list_is_not_parsed_as_an_empty_list() {
         for response in ["", "[]", r#"{"data":{}}"#, r#"{"error":"no"}"#] {
             assert!(ModelList::read(response.as_bytes()).is_none(), "{response}");
         }
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_that_differ_only_in_volatile_fields_are_equivalent() {
+    fn model_lists_that_differ_only_in_volatile_fields_are_equivalent() {
         let models = |created: u64, length: u64| {
             let permission = json!([{ "id": format!("modelperm-{created}") }]);
             parse_entries(&json!([{ "id": "a", "created": created, "max_model_len": length,
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_models_and_the_length_of_ids_are_bounded() {
+    fn the_number_of_models_of_a_backend_and_the_length_of_model_ids_are_bounded() {
         let ids = (0..ModelList::MOST + 7).map(|number| json!({ "id": format!("m{number}") }));
         let response = json!({ "data": ids.collect::<Vec<_>>() }).to_string();
         let list = ModelList::read(response.as_bytes()).unwrap();
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_serialized_verbatim_and_keeps_all_fields_when_renamed() {
+    fn a_model_list_entry_is_serialized_verbatim_and_keeps_all_other_fields_when_renamed() {
         let text = r#"{"data":[{"id":"a","x" : [1,  2],"owned_by":"vllm"}]}"#;
         let models = ModelList::read(text.as_bytes()).unwrap().models;
         let written = serde_json::to_string(&models[0].entry).unwrap();

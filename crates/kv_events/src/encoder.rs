@@ -1,6 +1,6 @@
 //! Writes batches of events in the encoding of vLLM since 0.30: maps, hashes as numbers.
 
-/// An event to publish, of a cache in the memory of a GPU.
+/// A KV event to publish, about blocks in the memory of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PublishedEvent<'a> {
     /// Blocks were stored, each a child of the block before it.
@@ -28,7 +28,8 @@ pub struct StoredBlocks<'a> {
 
 const MEDIUM: &str = "GPU";
 
-/// Encodes the events of one step of data-parallel rank 0. `unix_seconds`: the time of the step.
+/// Encodes a batch: the KV events of one step of data-parallel rank 0. `unix_seconds`: the time of
+/// the step.
 pub fn encode_batch(unix_seconds: f64, events: &[PublishedEvent<'_>]) -> Vec<u8> {
     let mut writer = Writer::default();
     writer.array(3);
@@ -149,7 +150,7 @@ mod tests {
     use crate::decoder::{EventBatch, KvEvent};
 
     #[test]
-    fn the_decoder_reads_the_written_events() {
+    fn the_decoder_reads_the_kv_events_that_the_encoder_wrote() {
         let stored = |parent, session_id| {
             PublishedEvent::Stored(StoredBlocks {
                 hashes: vec![u64::MAX, 7],

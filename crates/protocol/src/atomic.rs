@@ -17,7 +17,7 @@ pub struct AtomicF64(AtomicU64);
 pub struct AtomicInstant(AtomicI64);
 
 impl AtomicFlag {
-    /// The current value.
+    /// Returns the current value.
     #[inline]
     pub fn get(&self) -> bool {
         self.0.load(Ordering::Relaxed)
@@ -37,12 +37,12 @@ impl AtomicFlag {
 }
 
 impl AtomicF64 {
-    /// A number with this value.
+    /// Creates a number with this value.
     pub const fn new(value: f64) -> Self {
         Self(AtomicU64::new(value.to_bits()))
     }
 
-    /// The current value.
+    /// Returns the current value.
     #[inline]
     pub fn get(&self) -> f64 {
         f64::from_bits(self.0.load(Ordering::Relaxed))
@@ -64,7 +64,7 @@ impl AtomicF64 {
 }
 
 impl AtomicInstant {
-    /// The current time. `None`: no time was set, or it was removed.
+    /// Returns the stored time. `None`: no time was set, or it was removed.
     #[inline]
     pub fn get(&self) -> Option<Instant> {
         let nanos = self.0.load(Ordering::Relaxed);
@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_before_or_after_the_epoch_can_be_set_and_removed() {
+    fn an_atomic_instant_stores_times_before_and_after_the_epoch_and_can_be_emptied() {
         let (time, epoch) = (AtomicInstant::default(), clock::epoch());
         let (second, nanosecond) = (Duration::from_secs(1), Duration::from_nanos(1));
         assert_eq!(time.get(), None);

@@ -22,7 +22,8 @@ const X_SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
 pub const X_DATA_PARALLEL_RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
 /// Header with the reason of an error, as one word, in every error response of the gateway itself.
 pub const X_GATEWAY_ERROR: HeaderName = HeaderName::from_static("x-gateway-error");
-/// Header that tells OpenAI client libraries whether to retry a request: `true` or `false`.
+/// Header that states for the client libraries of OpenAI whether to retry a request: `true` or
+/// `false`.
 pub const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 
 /// Header with a key that the client chooses: requests of the client with the same key count as one request
@@ -348,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_id_that_the_client_may_send_is_kept() {
+    fn the_gateway_keeps_a_session_id_that_the_client_was_permitted_to_send() {
         let own = HeaderValue::from_static("own");
         let mut headers = HeaderMap::new();
         set_session_id(&mut headers, &own);
@@ -358,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_of_one_list_are_joined_and_others_keep_their_number() {
+    fn header_fields_that_form_one_list_are_joined_and_other_fields_keep_their_number() {
         let headers = upstream_headers(&[
             ("cookie", "a=1"),
             ("cookie", "b=2"),
@@ -380,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_cannot_write_the_headers_of_the_gateway() {
+    fn response_headers_that_only_the_gateway_writes_are_removed_from_backend_responses() {
         let mut headers = header_map(&[
             ("x-gateway-error", "fake"),
             ("x-request-id", "of-engine"),
@@ -424,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_retry_after_is_seconds_milliseconds_or_a_date() {
+    fn the_wait_before_a_retry_is_read_from_seconds_milliseconds_or_a_date_in_headers() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(784_111_770);
         let cases = [
             ("retry-after", "7", Some(7_000)),
@@ -443,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_gets_anti_buffering_headers_unless_the_backend_sent_them() {
+    fn an_event_stream_gets_anti_buffering_headers_unless_the_backend_sent_them() {
         let mut headers = header_map(&[("content-type", "Text/Event-Stream; charset=utf-8")]);
         rewrite_response_headers(&mut headers, &request_id());
         assert_eq!(headers["x-accel-buffering"], "no");
@@ -456,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_must_be_unique_and_well_formed() {
+    fn the_host_header_of_a_request_must_be_unique_and_well_formed() {
         let is_valid = |version, uri: &'static str, hosts: &[&str]| {
             let hosts: Vec<_> = hosts.iter().map(|host| ("host", *host)).collect();
             has_valid_host(version, &Uri::from_static(uri), &header_map(&hosts))

@@ -18,7 +18,7 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 // === impl SharedLock ===
 
 impl<T> SharedLock<T> {
-    /// A lock of this value.
+    /// Creates a lock around this value.
     pub const fn new(value: T) -> Self {
         Self(RwLock::new(value))
     }
@@ -37,7 +37,7 @@ impl<T> SharedLock<T> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The value, locked for changes.
+    /// Locks the value for changes and returns it.
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }

@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_ending_ends_a_line() {
+    fn lf_cr_and_crlf_each_end_a_line_of_an_event_stream() {
         for ending in ["\n", "\r", "\r\n"] {
             let text = format!("event: a{ending}data: 1{ending}{ending}data:2{ending}{ending}");
             assert_eq!(events_of_text(&text), [event("a", "1"), event("", "2")], "{ending:?}");
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_of_white_space_is_nothing_and_white_space_before_a_field_name_belongs_to_it() {
+    fn white_space_before_a_field_name_of_an_event_stream_belongs_to_it_and_alone_is_no_field() {
         let unknown_lines = |text: &[u8]| {
             let (mut decoder, mut rest) = (SseDecoder::new(), text);
             let pieces = std::iter::from_fn(|| decoder.next(&mut rest));
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_is_forwarded_without_being_buffered() {
+    fn a_long_line_of_an_event_stream_is_returned_in_pieces_without_buffering() {
         let line = "x".repeat(10 << 20);
         let text = format!("data: {line}\n\n");
         let pieces: Vec<&[u8]> = text.as_bytes().chunks(4096).collect();
@@ -395,7 +395,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn splitting_the_stream_never_changes_its_events(
+        fn splitting_an_event_stream_never_changes_its_events(
             text in "(\u{FEFF})?(( |\t|data|event|id|:|x|data: a|event: b)[:]? ?[ab\u{E9}]{0,3}(\r|\n|\r\n){1,2}){0,12}",
             cuts in proptest::collection::vec(0_usize..100, 0..8),
         ) {

@@ -2,7 +2,8 @@
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-/// These headers. A name that occurs several times keeps all its values.
+/// Builds a header map with these names and values. A name that occurs several times keeps all its
+/// values.
 pub(crate) fn header_map(pairs: &[(&'static str, &str)]) -> HeaderMap {
     let header = |&(name, value): &(&'static str, &str)| {
         (HeaderName::from_static(name), HeaderValue::from_str(value).unwrap())
@@ -10,7 +11,7 @@ pub(crate) fn header_map(pairs: &[(&'static str, &str)]) -> HeaderMap {
     pairs.iter().map(header).collect()
 }
 
-/// The bytes, divided at these places. A place after the end is the end.
+/// Divides bytes at the offsets `cuts`. An offset after the end counts as the end.
 pub(crate) fn pieces(bytes: &[u8], mut cuts: Vec<usize>) -> Vec<&[u8]> {
     cuts.sort_unstable();
     let (mut pieces, mut start) = (Vec::new(), 0);

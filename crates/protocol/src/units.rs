@@ -17,16 +17,16 @@ pub struct Duration;
 /// A size in bytes as text, for `#[serde(with = "units::Size")]`.
 pub struct Size;
 
-/// A value as [`Duration`] or [`Size`], and `null` for `None`.
+/// An optional value, written like [`Duration`] or [`Size`], and as `null` for `None`.
 pub struct Optional<T>(PhantomData<T>);
 
-/// For `#[serde(with = "units::OptionalDuration")]`.
+/// An optional duration as text, for `#[serde(with = "units::OptionalDuration")]`.
 pub type OptionalDuration = Optional<Duration>;
 
-/// For `#[serde(with = "units::OptionalSize")]`.
+/// An optional size in bytes as text, for `#[serde(with = "units::OptionalSize")]`.
 pub type OptionalSize = Optional<Size>;
 
-/// The texts of durations, in the configuration and in command-line flags.
+/// Parses and formats durations, in the configuration and in command-line flags.
 pub mod duration {
     use std::time::Duration;
 
@@ -65,7 +65,7 @@ pub mod duration {
     }
 }
 
-/// The texts of sizes in bytes.
+/// Parses and formats sizes in bytes.
 pub mod bytes {
     /// Why a text is not a valid size.
     #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_written_in_the_first_exact_unit() {
+    fn sizes_are_formatted_in_the_first_unit_of_which_they_are_a_multiple() {
         for (bytes, text) in
             [(64 << 20, "64MiB"), (65_536, "64KiB"), (4_000_000, "4MB"), (1_001, "1001"), (0, "0")]
         {
@@ -278,14 +278,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn formatted_values_parse_to_the_same_value(millis in 0_u64..31_536_000_000, size: usize) {
+        fn formatted_durations_and_sizes_parse_to_the_same_value(millis in 0_u64..31_536_000_000, size: usize) {
             let written = Duration::from_millis(millis);
             prop_assert_eq!(duration::parse(&duration::format(written)), Ok(written));
             prop_assert_eq!(bytes::parse(&bytes::format(size)), Ok(size));
         }
 
         #[test]
-        fn parsing_any_text_does_not_panic(text: String) {
+        fn parsing_any_text_as_a_duration_or_size_does_not_panic(text: String) {
             let _ = duration::parse(&text);
             let _ = bytes::parse(&text);
         }

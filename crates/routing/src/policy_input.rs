@@ -11,10 +11,10 @@ pub struct RoutingRequest {
     pub session: Option<u64>,
 }
 
-/// The choice of a policy.
+/// The candidate that a policy chose, and the reason of the choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PolicyChoice {
-    /// Index among the candidates.
+    /// Index of the chosen backend among the candidates.
     pub index: usize,
     /// Why the policy chose the candidate: one of [`REASONS`](super::REASONS).
     pub reason: &'static str,

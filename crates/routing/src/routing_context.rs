@@ -4,7 +4,7 @@
 use super::kv_aware::{CostTerms, FleetLoad};
 use super::{Candidate, Policy, PolicyChoice, PolicyKind, RoutingRequest, kv_aware};
 
-/// A policy and its input.
+/// One routing decision: a policy, the candidates and the request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RoutingContext {
     policy: Policy,
@@ -18,7 +18,7 @@ pub struct RoutingContext {
 }
 
 impl RoutingContext {
-    /// A decision of `policy` for `request`.
+    /// Prepares the decision of `policy` among `candidates` for `request`.
     pub fn new(policy: Policy, candidates: Vec<Candidate>, request: RoutingRequest) -> Self {
         let has_affinity = matches!(policy.kind, PolicyKind::KvAware | PolicyKind::Session);
         let session_index = has_affinity.then(|| kv_aware::home(&candidates, &request)).flatten();
@@ -67,8 +67,9 @@ impl RoutingContext {
         self.session_target == Some(candidate.target())
     }
 
-    /// Keeps the candidate at `index` and the other candidates with the least cost, `limit` candidates
-    /// in all. Returns the new index of the first one and the number of candidates that were removed.
+    /// Keeps the candidate at `index` and the other candidates with the least cost, `limit`
+    /// candidates in all. Returns the new index of the candidate that was at `index`, and the
+    /// number of candidates that were removed.
     pub fn retain_best(&mut self, index: usize, limit: usize) -> (usize, usize) {
         if self.candidates.len() <= limit {
             // The vector may have been allocated with more capacity than `limit`.

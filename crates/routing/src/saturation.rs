@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn the_queue_is_the_reported_one_and_the_requests_sent_or_ended_since() {
+    fn saturation_counts_the_reported_waiting_requests_and_those_sent_or_ended_since() {
         assert!(!is_saturated(reporting_candidate(15.0, 0.5)));
         assert!(is_saturated(reporting_candidate(16.0, 0.5)));
         assert!(is_saturated(since(1.0, reporting_candidate(15.0, 0.5))), "one was sent since");
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_without_a_queue_takes_a_batch_before_it_counts_as_queueing() {
+    fn a_backend_without_waiting_requests_is_saturated_only_by_more_requests_than_a_batch() {
         let sent = |running, count| {
             let reported = ReportedLoad { waiting: 0.0, running, sent_since: count };
             Candidate { reported, ..idle_candidate() }
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ageing_report_clears_saturation_gradually_and_never_causes_it() {
+    fn an_ageing_load_report_ends_the_saturation_of_a_backend_gradually_and_never_causes_it() {
         let at = |waiting, kv_usage, certainty| {
             is_saturated(Candidate { certainty, ..reporting_candidate(waiting, kv_usage) })
         };
@@ -155,7 +155,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn lower_certainty_never_causes_saturation(
+        fn a_lower_certainty_of_the_load_report_never_saturates_a_backend(
             waiting in 0.0..2_000.0_f64, kv_usage in 0.0..1.2_f64, sent in 0.0..600.0_f64,
             certainty in 0.0..1.0_f64, less in 0.0..1.0_f64,
         ) {
@@ -167,7 +167,7 @@ mod tests {
         }
 
         #[test]
-        fn one_more_request_never_ends_saturation(
+        fn one_more_request_never_ends_the_saturation_of_a_backend(
             waiting in 0.0..50.0_f64, kv_usage in 0.0..1.2_f64, sent in -20.0..600.0_f64,
         ) {
             let at = |sent| is_saturated(since(sent, reporting_candidate(waiting, kv_usage)));

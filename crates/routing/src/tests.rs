@@ -58,7 +58,7 @@ fn candidate() -> impl Strategy<Value = Candidate> {
 
 proptest! {
     #[test]
-    fn every_policy_names_a_candidate_and_equal_inputs_give_equal_choices(
+    fn every_routing_policy_picks_a_candidate_and_equal_inputs_give_equal_choices(
         candidates in proptest::collection::vec(candidate(), 0..20),
         sequence: u64, seed: u64, session: Option<u64>,
     ) {
@@ -78,7 +78,7 @@ proptest! {
     }
 }
 
-/// The choice of a policy for a request without a session.
+/// Returns the choice of a policy for a request without a session.
 fn pick(kind: PolicyKind, fleet: &[Candidate]) -> PolicyChoice {
     let policy = Policy { kind, ..Policy::default() };
     policy.pick(fleet, &RoutingRequest::default()).unwrap()
@@ -119,7 +119,7 @@ fn a_backend_of_twice_the_weight_gets_about_twice_the_requests() {
 }
 
 #[test]
-fn a_session_moves_only_if_its_own_backend_is_removed() {
+fn the_session_policy_moves_a_session_only_if_its_backend_is_removed() {
     let fleet: Vec<Candidate> =
         (1..9).map(|key| Candidate { key: mix(key), ..idle_candidate() }).collect();
     let policy = Policy { kind: PolicyKind::Session, ..Policy::default() };
@@ -144,7 +144,7 @@ fn prefix_affinity_follows_the_cached_prefix_until_that_backend_is_overloaded() 
 }
 
 #[test]
-fn a_name_in_the_configuration_is_the_name_in_metrics() {
+fn a_routing_policy_has_the_same_name_in_the_configuration_and_in_metrics() {
     assert_eq!(PolicyKind::value_variants(), PolicyKind::ALL);
     for kind in PolicyKind::ALL {
         assert_eq!(kind.to_possible_value().unwrap().get_name(), kind.as_str());
@@ -152,7 +152,7 @@ fn a_name_in_the_configuration_is_the_name_in_metrics() {
 }
 
 #[test]
-fn an_uncalibrated_candidate_gets_the_prefill_cost_of_the_fastest() {
+fn a_backend_without_an_observed_output_gets_the_prefill_cost_of_the_fastest_backend() {
     let cost = |base| PrefillCost { base, per_token: 1e-5 };
     let mut fleet = [
         Candidate {
@@ -171,7 +171,7 @@ fn an_uncalibrated_candidate_gets_the_prefill_cost_of_the_fastest() {
 }
 
 #[test]
-fn a_high_estimate_that_nothing_confirms_moves_to_that_of_the_fleet() {
+fn a_high_prefill_cost_that_no_recent_output_confirms_moves_to_the_mean_of_the_pool() {
     let cost = |base| PrefillCost { base, per_token: 1e-5 };
     let usual = Candidate { prefill: cost(0.05), prefill_freshness: 1.0, ..idle_candidate() };
     let millis_with = |base, prefill_freshness| {
@@ -185,7 +185,7 @@ fn a_high_estimate_that_nothing_confirms_moves_to_that_of_the_fleet() {
 }
 
 #[test]
-fn the_ratio_of_a_learned_cost_moves_half_way_to_that_of_the_fleet_and_its_time_stays() {
+fn the_base_share_of_a_prefill_cost_moves_half_way_to_that_of_the_pool_and_the_time_stays() {
     let learned = |base, per_token| Candidate {
         prefill: PrefillCost { base, per_token },
         prefill_freshness: 1.0,
@@ -224,13 +224,13 @@ fn simulate_immediate_responses(backend_count: usize, requests: u64, tokens: u64
 }
 
 #[test]
-fn uncalibrated_backends_get_their_share_of_requests() {
+fn backends_without_an_observed_output_get_their_share_of_requests() {
     assert_eq!(simulate_immediate_responses(8, 800, 10), [100; 8]);
     assert_eq!(simulate_immediate_responses(8, 800, 400), [100; 8], "with long responses too");
 }
 
 #[test]
-fn among_equals_the_longest_idle_candidate_is_picked() {
+fn among_candidates_with_equal_cost_the_longest_idle_backend_is_picked() {
     let fleet = [1.0, 3.0, 2.0].map(|idle_seconds| Candidate { idle_seconds, ..idle_candidate() });
     for kind in [PolicyKind::KvAware, PolicyKind::LeastRequests] {
         let policy = Policy { kind, ..Policy::default() };
@@ -242,7 +242,7 @@ fn among_equals_the_longest_idle_candidate_is_picked() {
 }
 
 #[test]
-fn missing_token_counts_are_imputed_and_the_cached_part_is_scaled() {
+fn missing_token_counts_become_the_mean_of_the_other_candidates_and_scale_the_cached_part() {
     let without_usage = Candidate { has_usage: false, cached: 500.0, ..idle_candidate() };
     let mut fleet = [Candidate { prompt: 300.0, output: 8.0, ..idle_candidate() }, without_usage];
     impute_missing_estimates(&mut fleet);

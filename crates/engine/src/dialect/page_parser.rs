@@ -16,8 +16,8 @@ pub(super) struct PageParser {
     /// The engine kind of the last metric whose name has the prefix of an engine kind, whether its value was
     /// used or not.
     prefix_engine_kind: Option<EngineKind>,
-    /// For each row of each dialect: the metric name that the value of the row was read from, as its index in
-    /// the names of the row. `u8::MAX`: no value was read.
+    /// For each row of each dialect, the metric name from which the value of the row was read, as
+    /// an index in the names of the row. `u8::MAX`: no value was read.
     ranks: [[u8; MAX_ROWS]; DIALECT_COUNT],
     /// The newest timestamp among the series of LoRA adapters read so far, in seconds since the Unix epoch.
     adapters_timestamp: f64,

@@ -33,7 +33,7 @@ pub(super) struct MetricRow {
 
 /// The part of the [`EngineLoad`] that a row sets.
 pub(super) enum RowTarget {
-    /// A field of the load.
+    /// The row sets a field of the load to a number.
     Number {
         /// The source of the number: the value of the sample, or one of its labels.
         source: ValueSource,
@@ -42,7 +42,7 @@ pub(super) enum RowTarget {
         /// Borrows the field from the load.
         field: fn(&mut EngineLoad) -> &mut Option<f64>,
     },
-    /// The LoRA adapters, from the newest series.
+    /// The row sets the LoRA adapters of the load, from the newest series.
     Adapters,
 }
 
@@ -57,7 +57,7 @@ pub(super) enum ValueSource {
     Label(&'static str),
 }
 
-/// How several values become one.
+/// How the values of several time series, one of each engine, become one value.
 #[derive(Clone, Copy)]
 pub(super) enum Aggregation {
     Sum,
@@ -66,7 +66,7 @@ pub(super) enum Aggregation {
     Count,
 }
 
-/// A row that matches a line.
+/// A row of a dialect that has the metric name of a line of a metrics page.
 pub(super) struct RowMatch<'a> {
     /// Index of the row in the rows of the dialect.
     pub(super) row: usize,
@@ -76,13 +76,13 @@ pub(super) struct RowMatch<'a> {
     pub(super) labels_and_value: &'a [u8],
 }
 
-/// A hash index of the names by their first eight bytes.
+/// A hash index of the metric names of a dialect by their first eight bytes.
 struct NameIndex {
     /// The first eight bytes of each name.
     name_heads: [NameHead; MAX_NAMES],
-    /// The row of each name.
+    /// For each name, the index of its row in the rows of the dialect.
     rows: [u8; MAX_NAMES],
-    /// The index of each name in the names of its row.
+    /// For each name, its index in the names of its row.
     ranks: [u8; MAX_NAMES],
     /// The first name of each hash slot, or [`NO_NAME`].
     first_in_slot: [u8; SLOT_COUNT],
@@ -143,7 +143,8 @@ impl MetricsDialect {
         if has_separator { line.get(self.prefix_length + 1..) } else { None }
     }
 
-    /// The rows that match a line. `line` begins after the prefix and its separator.
+    /// Returns the rows of the dialect that have the metric name of a line. `line` begins after the
+    /// prefix and its separator.
     #[inline]
     pub(super) fn find<'a>(&self, line: &'a [u8]) -> impl Iterator<Item = RowMatch<'a>> {
         let head = line_head(line);

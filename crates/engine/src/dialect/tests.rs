@@ -4,7 +4,7 @@ use super::*;
 use proptest::prelude::*;
 
 #[test]
-fn engines_of_one_backend_are_summed_and_kv_usage_is_the_maximum() {
+fn values_of_the_engines_of_one_backend_are_summed_and_kv_usage_is_their_maximum() {
     let page = b"vllm:num_requests_waiting{engine=\"0\",model_name=\"m\"} 2.0\n\
         vllm:num_requests_waiting{engine=\"1\",model_name=\"m\"} 3.0\n\
         vllm:num_requests_running{engine=\"0\"} 1\n\
@@ -57,7 +57,7 @@ fn times_of_kv_blocks_are_summed_over_the_engines() {
 }
 
 #[test]
-fn every_spelling_of_the_prefix_is_recognized() {
+fn every_spelling_of_the_prefix_of_metric_names_is_recognized() {
     for name in [
         "vllm:num_requests_running",
         "vllm_num_requests_running",
@@ -71,7 +71,7 @@ fn every_spelling_of_the_prefix_is_recognized() {
 }
 
 #[test]
-fn a_gateway_is_read_as_the_sum_of_its_backends_and_its_queue() {
+fn the_metrics_page_of_another_gateway_is_read_as_the_sum_of_its_backends_and_its_queue() {
     let page = b"tokenweir_backend_running_requests{backend=\"a\"} 3\n\
         tokenweir_backend_running_requests{backend=\"b\"} 4\n\
         tokenweir_backend_waiting_requests{backend=\"a\"} 1\n\
@@ -87,7 +87,7 @@ fn a_gateway_is_read_as_the_sum_of_its_backends_and_its_queue() {
 }
 
 #[test]
-fn white_space_between_the_parts_of_a_line_has_no_meaning() {
+fn white_space_between_the_parts_of_a_metrics_line_has_no_meaning() {
     for space in [" ", "\t", " \t "] {
         let page = format!(
             "vllm:num_requests_waiting{space}{{engine=\"0\" , m = \"a\"}}{space}2{space}\r\n"
@@ -97,7 +97,7 @@ fn white_space_between_the_parts_of_a_line_has_no_meaning() {
 }
 
 #[test]
-fn an_invalid_value_is_ignored() {
+fn an_invalid_metric_value_is_ignored() {
     for value in ["NaN", "+Inf", "-1", "abc", "", "1e999"] {
         let page = format!("vllm:num_requests_waiting {value}\nvllm:kv_cache_usage_perc 1.5\n");
         let load_without_values =
@@ -116,14 +116,14 @@ fn a_histogram_with_total_in_its_name_is_not_a_counter() {
 }
 
 #[test]
-fn a_page_of_two_engine_kinds_is_read_as_the_first_with_a_value() {
+fn a_metrics_page_of_two_engine_kinds_is_read_as_the_first_kind_with_a_value() {
     let page = b"vllm:unknown 1\nsglang:num_running_reqs 2\nvllm:num_requests_running 7\n";
     let load = EngineLoad::read(page);
     assert_eq!((load.running, load.server), (Some(2.0), Some(EngineKind::Sglang)));
 }
 
 #[test]
-fn adapters_are_read_from_the_newest_series() {
+fn lora_adapters_are_read_from_the_newest_time_series() {
     let page = b"vllm:lora_requests_info{max_lora=\"4\",running_lora_adapters=\"sql,  chat\",\
         waiting_lora_adapters=\"chat,poem\"} 1.7951888321e+09\n\
         vllm:lora_requests_info{max_lora=\"2\",running_lora_adapters=\"old\",\
@@ -138,7 +138,7 @@ fn adapters_are_read_from_the_newest_series() {
 }
 
 #[test]
-fn adapters_beyond_the_maximum_are_ignored() {
+fn lora_adapters_beyond_the_maximum_number_are_ignored() {
     let names: Vec<String> = (0..40).map(|number| format!("a{number}")).collect();
     let page =
         format!("vllm:lora_requests_info{{running_lora_adapters=\"{}\"}} 1", names.join(","));
@@ -148,7 +148,7 @@ fn adapters_beyond_the_maximum_are_ignored() {
 }
 
 #[test]
-fn a_backend_is_asleep_if_one_of_its_engines_is() {
+fn a_backend_is_asleep_if_one_of_its_engines_is_asleep() {
     let is_asleep = |first: u8, second: u8| {
         let page = format!(
             "vllm:engine_sleep_state{{engine=\"0\",sleep_state=\"awake\"}} {first}\n\
@@ -165,7 +165,7 @@ fn a_backend_is_asleep_if_one_of_its_engines_is() {
 }
 
 #[test]
-fn a_restart_is_detected_by_a_decreased_counter_or_a_new_start_time() {
+fn an_engine_restart_is_detected_by_a_decreased_counter_or_a_new_start_time() {
     let load = |prompt: f64, started: f64| EngineLoad {
         prompt_tokens: Some(prompt),
         started: Some(started),
@@ -181,12 +181,12 @@ fn a_restart_is_detected_by_a_decreased_counter_or_a_new_start_time() {
 
 proptest! {
     #[test]
-    fn no_page_makes_the_parser_panic(page in "(vllm:(kv_cache_usage_perc|cache_config_info|lora_requests_info)?[{}\"\\\\=, a\n0-9.e]{0,40}){0,8}") {
+    fn no_metrics_page_makes_the_page_parser_panic(page in "(vllm:(kv_cache_usage_perc|cache_config_info|lora_requests_info)?[{}\"\\\\=, a\n0-9.e]{0,40}){0,8}") {
         EngineLoad::read(page.as_bytes());
     }
 
     #[test]
-    fn no_bytes_make_the_parser_panic(page in prop::collection::vec(any::<u8>(), 0..400)) {
+    fn no_bytes_make_the_parser_of_metrics_pages_panic(page in prop::collection::vec(any::<u8>(), 0..400)) {
         EngineLoad::read(&page);
     }
 }

@@ -17,7 +17,7 @@ pub struct GpuPage {
     pub is_truncated: bool,
 }
 
-/// One GPU of a page.
+/// The values of one GPU on a page of dcgm-exporter, with the names of its host and pods.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct GpuReading {
     /// The index of the GPU on its host.
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn blank_and_negative_values_are_unknown() {
+    fn blank_and_negative_gpu_values_count_as_unknown() {
         for blank in ["9223372036854775794", "140737488355328", "2147483632", "-1", "NaN", "x"] {
             let gpus = read(&format!("DCGM_FI_DEV_GPU_TEMP{{gpu=\"0\"}} {blank}\n"));
             assert!(gpus.is_empty(), "{blank}: {gpus:?}");
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_unit_of_violations_is_that_of_the_help_text() {
+    fn the_unit_of_the_throttled_time_of_a_gpu_is_read_from_the_help_text_of_the_metric() {
         for (unit, expected) in [("us", 2.0), ("ns", 0.002)] {
             let page = format!(
                 "# HELP DCGM_FI_DEV_THERMAL_VIOLATION Throttling duration (in {unit}).\n\
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn throttle_reasons_come_from_bits_or_from_events() {
+    fn gpu_throttle_reasons_are_read_from_bits_or_from_event_counts() {
         let bits = read("DCGM_FI_DEV_CLOCKS_EVENT_REASONS{gpu=\"0\"} 69\n");
         let events = read(
             "DCGM_EXP_CLOCK_EVENTS_COUNT{gpu=\"0\",clock_event=\"hw_thermal\"} 2\n\

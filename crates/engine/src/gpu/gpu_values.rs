@@ -62,8 +62,8 @@ pub struct GpuValues {
 pub const THROTTLE_CAUSES: [&str; 6] =
     ["power", "thermal", "sync_boost", "board_limit", "low_utilization", "reliability"];
 
-/// A group of values that the page of an exporter can lack. It is written as the status of an exporter
-/// lists a missing group.
+/// A group of values that the page of an exporter can lack. It is serialized in the form in which
+/// `/status` lists a missing group.
 #[derive(Debug, Serialize)]
 pub struct GpuSignal {
     /// The name of the group in `/status`.

@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_for_several_sequences_or_with_own_parameters_is_not_split() {
+    fn a_request_for_several_sequences_or_with_kv_transfer_parameters_is_not_split_into_legs() {
         for fields in [
             json!({"n": 2}),
             json!({"best_of": 2}),
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn the_decode_leg_has_the_parameters_of_the_prefill_response_unchanged() {
+    fn the_decode_leg_has_the_kv_transfer_parameters_of_the_prefill_response_unchanged() {
         let parameters = r#"{"do_remote_prefill": true, "remote_block_ids":[[1,2]], "x":1.50}"#;
         let response = format!(
             r#"{{"id":"c","usage":{{"prompt_tokens":9,"prompt_tokens_details":{{"cached_tokens":4}}}},"kv_transfer_params": {parameters} }}"#
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_without_blocks_has_no_parameters() {
+    fn a_prefill_response_without_kv_blocks_has_no_parameters_for_a_decode_leg() {
         for parameters in [
             "null",
             "{}",

@@ -9,7 +9,7 @@ use hashbrown::HashTable;
 pub(super) struct BoundedMap<V> {
     young: HashTable<(u64, V)>,
     old: HashTable<(u64, V)>,
-    /// Greatest number of entries in each of the tables `young` and `old`.
+    /// Greatest number of entries in each of the two tables `young` and `old`.
     generation: usize,
     seed: u64,
 }
@@ -42,7 +42,7 @@ impl<V: Copy> BoundedMap<V> {
         self.young.insert_unique(slot, (key, value), |entry| position(entry.0, seed));
     }
 
-    /// Allocated bytes.
+    /// Number of bytes that the map has allocated.
     pub(super) fn bytes(&self) -> usize {
         self.young.allocation_size() + self.old.allocation_size()
     }
@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_map_does_not_grow_and_entries_in_use_stay() {
+    fn a_bounded_map_does_not_grow_beyond_its_capacity_and_keeps_entries_that_are_inserted_often() {
         let mut map = BoundedMap::new(100, 3);
         map.insert(1_000_000, 7);
         let mut greatest = 0;

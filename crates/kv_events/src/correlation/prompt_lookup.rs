@@ -5,24 +5,26 @@ use super::prompt_outline::{anchor, anchor_count};
 use super::text_index::{ChainBlock, TextIndex};
 use crate::residency::CacheContents;
 
-/// The hashes of the text of a prompt.
+/// Hashes of the text of one prompt, by which the prompt is looked up in a [`TextIndex`].
 #[derive(Debug, Clone, Copy)]
 pub struct PromptText<'a> {
     /// Hashes of the text blocks of the prompt. Each hash covers the block and all text before it.
     pub blocks: &'a [u64],
-    /// Hash of the whole text.
+    /// Hash of the whole text of the prompt.
     pub whole: u64,
 }
 
-/// Looks one prompt up in the caches of engines that share a [`TextIndex`]. For some text blocks or anchors
-/// of the prompt, the index knows the last engine block that ends within the text up to them.
+/// Looks one prompt up in the caches of engines that share a [`TextIndex`]. For some text blocks of
+/// the prompt, the index knows the last engine block within the text up to their end. The *anchors*
+/// are the text blocks whose hashes an outline has.
 #[derive(Debug)]
 pub struct PromptLookup {
     /// Without `is_outline`: number of leading text blocks whose last engine block the index knows, plus one
     /// if the index knows the whole text. With `is_outline`: number of anchors whose last engine block the
     /// index knows.
     known: usize,
-    /// Whether `known` counts anchors, which the index learned from an outline, and not all text blocks.
+    /// Whether `known` counts only anchors, whose hashes the index learned from an outline of
+    /// another gateway, and not all text blocks.
     is_outline: bool,
     /// Whether the index knows the last engine block of the whole text.
     is_whole: bool,
@@ -51,11 +53,12 @@ pub struct CachedPrompt {
     pub is_expected: bool,
 }
 
-/// Expected number of engine blocks in one text block: 512 bytes are about 128 tokens.
+/// Initial capacity of `PromptLookup::span` in engine blocks. One text block of 512 bytes, about
+/// 128 tokens, has fewer engine blocks.
 const SPAN_BLOCKS: usize = 16;
-/// Maximum number of engine blocks between the ends of two known text blocks. Two anchors of a long
-/// prompt can be thousands of blocks apart. A longer span is not looked up, and none of its blocks
-/// counts as cached.
+/// Maximum number of engine blocks between the ends of two known text blocks. Two text blocks whose
+/// hashes are in an outline can be thousands of engine blocks apart. A longer span is not looked
+/// up, and none of its blocks counts as cached.
 const MAX_SPAN_BLOCKS: u32 = 256;
 
 impl PromptText<'_> {
@@ -102,12 +105,14 @@ impl PromptLookup {
         self.known > 0
     }
 
-    /// The index in the prompt of the known text block or anchor `number`, counted from 0.
+    /// Returns the position in the prompt of the known text block `number`, counted from 0. With
+    /// `is_outline`, `number` counts only the anchors.
     fn text_block(&self, number: usize) -> usize {
         if self.is_outline { anchored_block(number) } else { number }
     }
 
-    /// The part of the prompt that an engine has in its prefix cache.
+    /// Returns the part of the prompt that an engine has in its prefix cache. `contents`: the
+    /// contents of that cache.
     pub fn cached(
         &mut self,
         text: PromptText<'_>,
@@ -140,7 +145,8 @@ impl PromptLookup {
         }
     }
 
-    /// Number of leading text blocks up to the end of the first `count` known text blocks or anchors.
+    /// Returns the number of leading text blocks of the prompt up to the end of the first `count`
+    /// known text blocks or anchors.
     fn text_blocks(&self, count: usize) -> usize {
         if self.is_outline && count > 0 { anchor(count - 1) } else { count }
     }
@@ -156,7 +162,8 @@ impl PromptLookup {
                 .any(ChainBlock::is_expected)
     }
 
-    /// The last engine block of the known text block or anchor `number`, counted from 0.
+    /// Returns the last engine block within the text up to the end of the known text block or
+    /// anchor `number`, counted from 0.
     fn place(&self, number: usize, text: PromptText<'_>, index: &TextIndex) -> Option<ChainBlock> {
         match number {
             0 => self.ends[0],
@@ -165,8 +172,8 @@ impl PromptLookup {
         }
     }
 
-    /// The engine blocks of the prompt after the first `before` ones, up to the end of the known text block
-    /// `number`. The result is empty if there are more than [`MAX_SPAN_BLOCKS`].
+    /// Returns the engine blocks of the prompt after the first `before` ones, up to the end of the
+    /// known text block `number`. The result is empty if there are more than [`MAX_SPAN_BLOCKS`].
     fn span(
         &mut self,
         number: usize,
@@ -190,8 +197,9 @@ impl PromptLookup {
     }
 }
 
-/// The index of the text block that ends at the anchor `number`. `cold` keeps this function out of the code
-/// of a lookup without outlines, so that this code stays short.
+/// Returns the position in the prompt of the last text block that the hash `number` of an outline
+/// covers. `cold` keeps this function out of the code of a lookup without outlines, so that this
+/// code stays short.
 #[cold]
 fn anchored_block(number: usize) -> usize {
     anchor(number) - 1
@@ -226,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_exception_is_found_at_every_place() {
+    fn the_binary_search_returns_the_number_of_leading_cached_blocks_for_each_possible_number() {
         for count in 0..40 {
             for exception in 0..=count {
                 assert_eq!(leading(count, |number| number < exception), exception);

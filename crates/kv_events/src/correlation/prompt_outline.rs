@@ -5,14 +5,15 @@
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 
-/// Hashes of some leading blocks of a prompt, and the size of the prompt in tokens.
+/// Hashes of some leading text blocks of a prompt, and the size of the prompt in tokens.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PromptOutline {
-    /// Expected tokens of the prompt.
+    /// Expected number of tokens in the whole prompt.
     tokens: u32,
-    /// Expected tokens in a text block.
+    /// Expected number of tokens in one text block.
     block_tokens: f32,
-    /// Hashes of the text up to the end of each block that [`anchor`] selects.
+    /// Hashes of the text of the prompt, each up to the end of one of the text blocks that
+    /// [`anchor`] selects.
     hashes: Vec<u64>,
 }
 
@@ -34,19 +35,21 @@ pub(super) fn anchor(index: usize) -> usize {
     (PER_DOUBLING + 1 + after % PER_DOUBLING) << (1 + after / PER_DOUBLING)
 }
 
-/// Number of anchors in a text of `blocks` blocks.
+/// Returns the number of hashes in the outline of a text of `blocks` text blocks.
 pub(super) fn anchor_count(blocks: usize) -> usize {
     (0..MAX_HASHES).take_while(|index| anchor(*index) <= blocks).count()
 }
 
 impl PromptOutline {
-    /// For each hash in the outline of a text of `blocks` text blocks: how many leading blocks it covers.
+    /// Returns, for each hash in the outline of a text of `blocks` text blocks, the number of
+    /// leading text blocks that the hash covers.
     pub fn anchors(blocks: usize) -> impl Iterator<Item = usize> {
         (0..anchor_count(blocks)).map(anchor)
     }
 
-    /// The outline of a prompt of about `tokens` tokens in `bytes` bytes. `blocks`: hashes of the text blocks
-    /// of the prompt, of `block_bytes` bytes each. Each hash covers the block and all text before it.
+    /// Builds the outline of a prompt of about `tokens` tokens in `bytes` bytes. `blocks`: hashes
+    /// of the text blocks of the prompt, of `block_bytes` bytes each. Each hash covers the block
+    /// and all text before it.
     pub fn new(blocks: &[u64], block_bytes: u32, bytes: u64, tokens: u64) -> Self {
         let hashes = Self::anchors(blocks.len()).map(|anchor| blocks[anchor - 1]);
         Self {
@@ -66,8 +69,8 @@ impl PromptOutline {
         self.hashes.iter().enumerate().map(move |(index, hash)| (*hash, place(index)))
     }
 
-    /// The outline as text. `tag` computes the authentication tag, which is appended to the bytes
-    /// of the outline.
+    /// Encodes the outline as text for a session id. `tag` computes the authentication tag, which
+    /// is appended to the bytes of the outline.
     pub(super) fn encode(&self, tag: impl FnOnce(&[u8]) -> [u8; TAG_BYTES]) -> String {
         let mut bytes = Vec::with_capacity(HEAD_BYTES + 8 * self.hashes.len() + TAG_BYTES);
         bytes.extend(self.tokens.to_be_bytes());
@@ -115,7 +118,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn anchors_are_dense_at_the_beginning_and_four_in_each_doubling() {
+    fn an_outline_has_a_hash_for_each_of_the_first_8_text_blocks_then_4_for_each_doubling() {
         let anchors: Vec<usize> = (0..17).map(anchor).collect();
         assert_eq!(anchors, [1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40]);
         assert_eq!(anchor(MAX_HASHES - 1), 8_192);
@@ -124,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_in_proportion_to_the_text_and_within_the_prompt() {
+    fn an_outline_places_each_hash_in_proportion_to_the_text_and_within_the_prompt() {
         let outline = PromptOutline::new(&[11, 12, 13], 512, 1_600, 400);
         assert_eq!(outline.places(16).collect::<Vec<_>>(), [(11, 8), (12, 16), (13, 24)]);
         let shorter = PromptOutline { tokens: 300, ..outline };
@@ -133,7 +136,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_encoded_outline_is_decoded_and_its_text_is_bounded(
+        fn an_outline_is_equal_after_encoding_and_decoding_and_its_encoded_text_has_a_bounded_length(
             blocks in proptest::collection::vec(any::<u64>(), 0..400), tokens in 0_u64..1 << 33,
         ) {
             let outline = PromptOutline::new(&blocks, 512, 512 * blocks.len() as u64 + 9, tokens);
@@ -146,7 +149,7 @@ mod tests {
         }
 
         #[test]
-        fn no_text_makes_the_decoder_panic(text in "[A-Za-z0-9_.~-]{0,600}", any in ".{0,40}") {
+        fn the_decoder_of_prompt_outlines_does_not_panic_on_any_text(text in "[A-Za-z0-9_.~-]{0,600}", any in ".{0,40}") {
             for text in [text, any] {
                 let outline = PromptOutline::decode(&text, |_, _| true);
                 prop_assert!(outline.is_none_or(|outline| outline.hashes.len() <= MAX_HASHES));

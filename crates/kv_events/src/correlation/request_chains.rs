@@ -1,4 +1,5 @@
-//! The engine blocks that the requests in flight have stored in the caches, as KV events show them.
+//! The engine blocks that the requests in flight have stored in the prefix caches of their
+//! backends, as KV events show them.
 
 use crate::decoder::BlockHash;
 use crate::residency::StoredChain;
@@ -14,7 +15,8 @@ pub struct RequestKey {
     pub session: u64,
 }
 
-/// The engine blocks that one request stored. Each is the child of the block before it.
+/// The engine blocks that one request stored, in the order of its prompt. Each block is the child
+/// of the block before it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RequestChain {
     /// The block of the prompt before the first of `blocks`: the last block that the engine reused from its
@@ -31,7 +33,7 @@ pub struct RequestChain {
 #[derive(Debug, Default)]
 pub struct RequestChains {
     requests: HashMap<RequestKey, PendingRequest>,
-    /// Number of blocks of all requests.
+    /// Total number of stored engine blocks of all requests in the table.
     block_count: usize,
 }
 
@@ -136,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_has_the_blocks_that_were_stored_with_its_session_id() {
+    fn a_request_in_flight_gets_the_engine_blocks_whose_kv_events_have_its_session_id() {
         let mut fixture = Fixture::new();
         fixture.store(1, None, &[1, 2]);
         fixture.store(2, Some(2), &[30]);
@@ -150,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_chain_ends_where_several_outputs_begin() {
+    fn the_chain_of_engine_blocks_of_a_request_ends_where_its_several_outputs_begin() {
         let mut fixture = Fixture::new();
         fixture.store(1, None, &[1, 2]);
         fixture.store(1, Some(2), &[3]);
@@ -160,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_after_an_unknown_parent_and_requests_of_a_removed_backend_teach_nothing() {
+    fn blocks_after_an_unknown_parent_and_blocks_of_a_removed_backend_belong_to_no_request() {
         let mut fixture = Fixture::new();
         fixture.store(1, Some(99), &[1]);
         assert_eq!(fixture.chains.end(key(1)), None);
@@ -171,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_followed_requests_is_bounded() {
+    fn the_number_of_requests_whose_engine_blocks_are_recorded_is_bounded() {
         let mut fixture = Fixture::new();
         for session in 0..2 * MAX_REQUESTS as u64 + 10 {
             fixture.store(session, None, &[1]);

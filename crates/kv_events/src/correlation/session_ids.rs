@@ -14,7 +14,7 @@ use ring::hmac;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Makes session ids, and recognises them in events.
+/// Makes the session ids that the gateway sets on its requests, and recognises them in KV events.
 #[derive(Debug)]
 pub struct SessionIds {
     prefix: String,
@@ -26,12 +26,12 @@ pub struct SessionIds {
 /// The key that authenticates the outlines of gateways, for HMAC-SHA-256.
 pub type OutlineKey = hmac::Key;
 
-/// Beginning of the ids of all gateways.
+/// Beginning of the session ids of all gateways.
 const MARK: &str = "tw.";
 
 impl SessionIds {
-    /// The maker of the ids of this process. `process`: a secret random number. `outline_key`: a
-    /// secret that all gateways share. `None`: the ids have no outlines.
+    /// Creates the maker of the session ids of this gateway process. `process`: a secret random
+    /// number. `outline_key`: a secret that all gateways share. `None`: the ids have no outlines.
     pub fn new(process: u64, outline_key: Option<OutlineKey>) -> Self {
         Self { prefix: format!("{MARK}{process:016x}."), next: AtomicU64::new(0), outline_key }
     }
@@ -55,7 +55,8 @@ impl SessionIds {
         (number, text)
     }
 
-    /// The number of an id of this process. `None`: another program made the id.
+    /// Returns the number in a session id that this gateway process made. `None`: another program
+    /// made the id.
     pub fn number_of(&self, id: &str) -> Option<u64> {
         let number = id.strip_prefix(&self.prefix)?;
         let number = number.split_once('.').map_or(number, |(number, _)| number);
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn only_ids_that_were_issued_are_recognised() {
+    fn a_gateway_recognises_only_the_session_ids_that_it_made() {
         for key in [None, Some(1)] {
             let ids = ids(7, key);
             let (first, second) = (ids.issue(outline), ids.issue(outline));
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_that_was_changed_teaches_nothing() {
+    fn a_session_id_with_a_changed_byte_has_no_valid_outline() {
         let receiver = ids(8, Some(1));
         let id = ids(7, Some(1)).issue(outline).1;
         for position in 0..id.len() {

@@ -14,7 +14,7 @@ use super::request_chains::RequestChain;
 use crate::decoder::BlockHash;
 use crate::residency::StoredChain;
 
-/// Which engine blocks contain which text.
+/// Maps texts of prompts to the engine blocks that contain them.
 #[derive(Debug)]
 pub struct TextIndex {
     /// Maps the hash of a text block and all text before it to its place: the last engine block
@@ -75,7 +75,7 @@ impl TextIndex {
         }
     }
 
-    /// Allocated bytes.
+    /// Number of bytes that the index has allocated.
     pub fn bytes(&self) -> usize {
         self.texts.bytes() + self.parents.bytes()
     }
@@ -203,10 +203,10 @@ impl TextIndex {
         known
     }
 
-    /// Checks the engine block `entry` that the index learned from another request with the same text
-    /// block. Returns `entry` if this request has the same engine block. Otherwise `entry` includes
-    /// text that only the other request has, and the result is the last engine block that both
-    /// chains have.
+    /// Checks the engine block `entry`, which the index learned from an earlier request with the
+    /// same text block. Returns `entry` if the present request has the same engine block. Otherwise
+    /// `entry` includes text that only the earlier request has, and the result is the last engine
+    /// block that both requests have. `known`: the engine blocks of the present request.
     fn agree(&self, entry: ChainBlock, known: &[ChainBlock], last: ChainBlock) -> ChainBlock {
         let at = |blocks: u32| known.binary_search_by_key(&blocks, |block| block.blocks).ok();
         let mut next = Some(entry);

@@ -54,7 +54,7 @@ impl Prompt {
             .collect()
     }
 
-    /// Hash of the whole text.
+    /// Hash of the whole text of the prompt.
     fn whole(&self) -> u64 {
         self.words.iter().fold(1, |hash, word| xxh3_64_with_seed(&word.to_be_bytes(), hash))
     }
@@ -82,7 +82,7 @@ impl Prompt {
 enum Sender {
     /// The gateway whose index is tested.
     Own,
-    /// Another gateway.
+    /// Another gateway, whose session ids have no outlines.
     Peer,
     /// Another gateway with the same key, whose session ids have outlines.
     PeerWithKey,
@@ -111,7 +111,8 @@ impl Fixture {
         }
     }
 
-    /// Cached tokens of a prompt, as the engine reports them.
+    /// Number of tokens of a prompt that the simulated engine has in its cache, as the engine
+    /// reports them.
     fn true_cached(&self, prompt: &Prompt) -> u64 {
         let reusable = (prompt.tokens() - 1) / u64::from(BLOCK_SIZE);
         let blocks = prompt.engine_blocks(0);
@@ -211,7 +212,7 @@ fn next_prompt(random: &mut fastrand::Rng, sent: &mut Vec<Prompt>) -> Prompt {
 const TEXT_BLOCK_TOKENS: u64 = 128 + BLOCK_SIZE as u64;
 
 #[test]
-fn a_repeated_prompt_is_predicted_to_a_block_of_text_and_forgotten_with_its_eviction() {
+fn cached_tokens_of_a_repeated_prompt_are_predicted_to_one_text_block_also_after_eviction() {
     let mut random = fastrand::Rng::with_seed(1);
     let mut fixture = Fixture::new(1_000);
     let prompt = Prompt::random(&mut random, 4_000);
@@ -225,7 +226,7 @@ fn a_repeated_prompt_is_predicted_to_a_block_of_text_and_forgotten_with_its_evic
 }
 
 #[test]
-fn a_prefix_that_another_gateway_sent_is_known_after_one_own_request() {
+fn a_prefix_that_another_gateway_sent_is_known_once_this_gateway_has_sent_one_request_with_it() {
     let mut random = fastrand::Rng::with_seed(2);
     let mut fixture = Fixture::new(10_000);
     let system = Prompt::random(&mut random, 3_000);
@@ -246,7 +247,7 @@ fn a_prefix_that_another_gateway_sent_is_known_after_one_own_request() {
 }
 
 #[test]
-fn predictions_are_right_to_a_block_of_text_under_eviction_and_with_a_second_gateway() {
+fn predicted_cached_tokens_are_right_to_one_text_block_under_eviction_and_with_a_second_gateway() {
     let mut random = fastrand::Rng::with_seed(3);
     let mut fixture = Fixture::new(3_000);
     // Two lists: the prompts that the other gateway sent, and the prompts that this gateway sent.
@@ -271,7 +272,7 @@ fn predictions_are_right_to_a_block_of_text_under_eviction_and_with_a_second_gat
 }
 
 #[test]
-fn a_decided_prediction_is_right_to_a_block_of_the_engine() {
+fn a_certain_prediction_of_cached_tokens_is_right_to_one_engine_block() {
     let mut random = fastrand::Rng::with_seed(4);
     let mut fixture = Fixture::new(2_000);
     let mut prompts = vec![Prompt::random(&mut random, 700)];
@@ -295,7 +296,7 @@ fn a_decided_prediction_is_right_to_a_block_of_the_engine() {
 }
 
 #[test]
-fn a_request_that_contradicts_the_reported_tokens_teaches_nothing() {
+fn the_text_index_ignores_a_request_whose_stored_blocks_contradict_its_reported_token_counts() {
     let mut index = TextIndex::new(100, 100, 0);
     let chain = RequestChain { parent: Some(1), first_depth: 1, blocks: vec![2, 3] };
     let request = AnsweredRequest {
@@ -318,7 +319,7 @@ fn a_request_that_contradicts_the_reported_tokens_teaches_nothing() {
 }
 
 #[test]
-fn a_prompt_of_another_gateway_is_known_by_its_outline_before_an_own_request() {
+fn the_outline_of_another_gateway_predicts_cached_tokens_before_this_gateway_sends_the_prompt() {
     let mut random = fastrand::Rng::with_seed(5);
     let mut fixture = Fixture::new(20_000);
     let system = Prompt::random(&mut random, 6_000);
@@ -347,7 +348,7 @@ fn a_prompt_of_another_gateway_is_known_by_its_outline_before_an_own_request() {
 }
 
 #[test]
-fn predictions_by_outlines_are_right_to_an_anchor_under_eviction() {
+fn cached_tokens_predicted_from_outlines_are_right_to_one_outline_anchor_under_eviction() {
     let mut random = fastrand::Rng::with_seed(6);
     let mut fixture = Fixture::new(3_000);
     let mut prompts = vec![Prompt::random(&mut random, 2_000)];
@@ -368,7 +369,7 @@ fn predictions_by_outlines_are_right_to_an_anchor_under_eviction() {
 }
 
 #[test]
-fn between_two_distant_anchors_nothing_counts_as_cached() {
+fn between_two_distant_anchors_of_an_outline_no_block_counts_as_cached() {
     let mut random = fastrand::Rng::with_seed(8);
     let prompt = Prompt::random(&mut random, 80_000);
     let mut fixture = Fixture::new(5_000);

@@ -3,7 +3,7 @@
 use super::msgpack::{DecodeError, Reader, Value};
 use super::values::{BlockHash, BlockHashes, CacheKind, Medium, read_hash};
 
-/// An event of an engine.
+/// A KV event of an engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvEvent<'a> {
     /// Blocks were stored.
@@ -12,11 +12,11 @@ pub enum KvEvent<'a> {
     Removed(BlockRemoved<'a>),
     /// All blocks were removed.
     AllCleared,
-    /// An event of another type.
+    /// An event of a type that the decoder does not support.
     Unknown,
 }
 
-/// Blocks were stored, each a child of the block before it.
+/// An event: the engine stored blocks, each a child of the block before it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct BlockStored<'a> {
     /// Hashes of the blocks.
@@ -35,7 +35,7 @@ pub struct BlockStored<'a> {
     pub session_id: Option<&'a str>,
 }
 
-/// Blocks were removed.
+/// An event: the engine removed blocks from its cache.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockRemoved<'a> {
     /// Hashes of the blocks.
@@ -46,7 +46,7 @@ pub struct BlockRemoved<'a> {
     pub group: Option<u32>,
 }
 
-/// The fields of all kinds of events. Each event sets some of them.
+/// The fields of all kinds of KV events. Each event sets some of them.
 #[derive(Debug, Default)]
 struct Fields<'a> {
     values: BlockStored<'a>,
@@ -163,7 +163,7 @@ impl<'a> Fields<'a> {
         Ok(())
     }
 
-    /// The fields of an event that names blocks. Fails without block hashes.
+    /// Converts the fields of an event that names blocks. Fails if the event has no block hashes.
     fn of_blocks(self) -> Result<BlockStored<'a>, DecodeError> {
         if self.has_hashes { Ok(self.values) } else { Err(DecodeError::WrongType) }
     }

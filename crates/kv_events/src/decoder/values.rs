@@ -56,7 +56,7 @@ impl<'a> BlockHashes<'a> {
         self.count == 0
     }
 
-    /// The hashes.
+    /// Iterates over the hashes, in the order of the event.
     pub fn iter(&self) -> impl Iterator<Item = BlockHash> + use<'a> {
         let mut elements = self.elements;
         // `read` has checked every element.

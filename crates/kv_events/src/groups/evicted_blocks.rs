@@ -29,7 +29,7 @@ impl EvictedBlocks {
         Self { entries: Box::default(), capacity: capacity.max(1), seed }
     }
 
-    /// Allocated bytes.
+    /// Number of bytes that the table has allocated.
     pub(super) fn bytes(&self) -> usize {
         size_of_val(&*self.entries)
     }
@@ -61,7 +61,7 @@ impl EvictedBlocks {
         }
     }
 
-    /// Forgets all blocks.
+    /// Removes all blocks from the table.
     pub(super) fn clear(&mut self) {
         self.entries = Box::default();
     }
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_that_is_stored_again_is_found_once_with_the_group_that_took_its_space() {
+    fn an_evicted_block_that_is_stored_again_is_found_once_with_the_group_that_evicted_it() {
         let mut evicted = EvictedBlocks::new(1 << 15, 5);
         assert_eq!((evicted.take(1), evicted.bytes()), (None, 0));
         evicted.insert(1, GroupNumber(7));
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_does_not_grow() {
+    fn the_table_of_evicted_blocks_has_a_fixed_size() {
         let mut evicted = EvictedBlocks::new(1 << 15, 5);
         (0..200_000).for_each(|block| evicted.insert(block, GroupNumber(1)));
         assert_eq!(evicted.bytes(), 128 << 10);

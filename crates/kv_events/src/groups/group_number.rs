@@ -13,7 +13,7 @@ pub struct FreedGroups([bool; GroupNumber::COUNT]);
 impl GroupNumber {
     /// The number for all blocks that belong to no group.
     pub const OTHER: Self = Self(0);
-    /// Number of groups, with [`Self::OTHER`].
+    /// Greatest number of groups in one prefix cache, including [`Self::OTHER`].
     pub const COUNT: usize = 256;
 
     pub(super) fn index(self) -> usize {

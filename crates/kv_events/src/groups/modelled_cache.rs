@@ -32,9 +32,10 @@ pub struct UsedPrompt<'a> {
 /// Maximum number of blocks of the model: two million tokens in blocks of 128. The model of a
 /// larger cache has this size.
 const MAX_BLOCKS: usize = 1 << 14;
-/// Number of evicted blocks that are remembered.
+/// Number of evicted blocks that the model remembers, to detect blocks that were evicted too early.
 const EVICTED_BLOCKS: usize = 1 << 13;
-/// Estimated allocated bytes for each block: its entry, and its share of the hash table.
+/// Estimated number of allocated bytes for each block of the model: its entry, and its share of the
+/// hash table.
 const BLOCK_BYTES: usize = 80;
 
 impl ModelledCache {
@@ -133,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn prompts_with_the_same_first_block_are_one_group_that_shares_its_blocks() {
+    fn prompts_with_the_same_first_block_are_one_group_and_share_cached_blocks() {
         let mut cache = ModelledCache::new(1);
         let system = prompt(1, 20);
         let one = send(&mut cache, &[&system[..], &prompt(2, 5)].concat(), 3);
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_does_not_evict_its_own_cached_beginning() {
+    fn the_modelled_cache_does_not_evict_cached_leading_blocks_of_the_prompt_that_it_stores() {
         let mut cache = ModelledCache::new(1);
         let long = prompt(1, 100);
         send(&mut cache, &long[..50], 0);
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_model_is_bounded_for_every_capacity_and_prompt() {
+    fn the_modelled_cache_has_a_bounded_number_of_blocks_for_every_capacity_and_prompt() {
         let mut cache = ModelledCache::new(1);
         let long = prompt(1, 40_000);
         for capacity in [usize::MAX, 1, 0, 7] {

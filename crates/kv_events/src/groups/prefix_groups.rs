@@ -14,14 +14,14 @@ pub struct PrefixGroups {
     /// The groups, indexed by their numbers.
     groups: Box<[GroupCounts]>,
     numbers: HashMap<u64, GroupNumber>,
-    /// Numbers without a group.
+    /// Group numbers that no group has.
     free: Vec<GroupNumber>,
     /// Evictions by pair of groups: the group that lost the blocks, and the group that took their space.
     evictions: HashMap<(GroupNumber, GroupNumber), EvictionCounts>,
     evicted: EvictedBlocks,
     /// Removed blocks whose space no stored block has taken yet, with their groups.
     removed: Vec<(BlockHash, GroupNumber)>,
-    /// Number of calls of [`Self::number`]. It serves as a clock.
+    /// Number of calls of [`Self::number`]. It orders the uses of the groups in time.
     uses: u64,
 }
 
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_takes_the_space_of_another_one_has_evicted_it() {
+    fn a_group_of_prompts_that_takes_cache_space_of_another_group_evicts_its_blocks() {
         let mut cache = Cache::new(100);
         let (first, second) = (cache.send(1, 80), cache.send(2, 80));
         assert_eq!((cache.blocks(1), cache.blocks(2)), (Some(20), Some(80)));
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn only_blocks_that_are_stored_again_were_evicted_too_early() {
+    fn only_evicted_blocks_that_the_cache_stores_again_count_as_evicted_too_early() {
         let mut cache = Cache::new(100);
         let first = cache.send(1, 80);
         for key in 2..50 {
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cleared_cache_has_evicted_nothing() {
+    fn blocks_that_a_cache_loses_because_it_is_cleared_do_not_count_as_evicted() {
         let mut cache = Cache::new(100);
         let first = cache.send(1, 80);
         cache.groups.on_cleared();
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn many_groups_count_every_block_and_the_largest_ones_keep_their_numbers() {
+    fn with_many_groups_of_prompts_all_blocks_are_counted_and_large_groups_keep_their_numbers() {
         let mut cache = Cache::new(5_000);
         cache.send(1, 300);
         for key in 2..3_000 {
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_text_of_a_group_stays() {
+    fn a_group_of_prompts_keeps_the_first_text_that_it_gets() {
         let mut groups = PrefixGroups::new(1 << 15, 1);
         let (number, is_new) = groups.number(9, |_| ());
         assert!(is_new && !groups.number(9, |_| ()).1);

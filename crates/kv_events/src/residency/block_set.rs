@@ -53,17 +53,17 @@ impl BlockSet {
         Self { blocks: HashTable::new(), copies: HashMap::new(), max_blocks, seed }
     }
 
-    /// Number of different blocks.
+    /// Number of different blocks in the set.
     pub fn len(&self) -> usize {
         self.blocks.len()
     }
 
-    /// Whether there is no block.
+    /// Whether the set has no block.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
 
-    /// Allocated bytes.
+    /// Number of bytes that the set has allocated.
     pub fn bytes(&self) -> usize {
         let copy_bytes = size_of::<(BlockHash, u32)>() + 1;
         self.blocks.allocation_size() + self.copies.capacity() * copy_bytes
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_has_a_depth_and_a_group() {
+    fn a_block_entry_returns_the_depth_and_the_group_from_which_it_was_built() {
         for (depth, group) in [(0, 0), (5, 255), (UNKNOWN_DEPTH, 7)] {
             let place = BlockPlace::new(depth, GroupNumber(group));
             assert_eq!((place.depth(), place.group()), (depth, GroupNumber(group)));
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_block_tells_its_group_and_groups_can_lose_their_blocks() {
+    fn removing_a_block_returns_its_group_and_blocks_of_freed_groups_move_to_the_group_other() {
         let mut set = BlockSet::new(10, 0);
         set.store(1, at(0), true).unwrap();
         set.store(2, BlockPlace::new(1, GroupNumber(4)), true).unwrap();
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_takes_at_most_32_bytes_at_every_size() {
+    fn a_set_of_cached_blocks_takes_at_most_32_bytes_for_each_block_at_every_size() {
         let mut random = fastrand::Rng::with_seed(1);
         let mut set = BlockSet::new(usize::MAX, 7);
         let mut greatest = 0.0_f64;
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn an_announcement_that_is_no_copy_is_not_counted_and_can_tell_the_depth() {
+    fn a_block_that_is_announced_again_without_a_copy_is_not_counted_and_gets_its_depth() {
         let mut set = BlockSet::new(10, 0);
         set.store(5, at(UNKNOWN_DEPTH), true).unwrap();
         set.store(5, at(3), false).unwrap();
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_does_not_grow_beyond_its_limit() {
+    fn a_set_of_cached_blocks_refuses_new_blocks_above_its_limit() {
         let mut set = BlockSet::new(2, 0);
         set.store(1, at(0), true).unwrap();
         set.store(2, at(1), true).unwrap();
@@ -226,7 +226,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_set_equals_a_map_of_counts(
+        fn the_set_of_cached_blocks_agrees_with_a_plain_map_of_copy_counts(
             operations in proptest::collection::vec((0_u64..12, any::<bool>()), 0..300), seed: u64,
         ) {
             let mut set = BlockSet::new(100, seed);

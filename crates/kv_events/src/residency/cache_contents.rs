@@ -31,7 +31,8 @@ const GROUP_TOKENS: u32 = 128;
 /// Number of evicted blocks to remember: half a million tokens in blocks of 16.
 const EVICTED_BLOCKS: usize = 1 << 15;
 
-/// A group of layers, as an event names it.
+/// A group of model layers, by the number that the KV events of its blocks state. `None`: they
+/// state no number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Group(Option<u32>);
 
@@ -65,12 +66,12 @@ impl CacheContents {
         self.on_gpu.len()
     }
 
-    /// Whether there is no block on the GPU.
+    /// Whether no block is on the GPU.
     pub fn is_empty(&self) -> bool {
         self.on_gpu.is_empty()
     }
 
-    /// Allocated bytes.
+    /// Number of bytes that the known contents of the cache take in the gateway.
     pub fn bytes(&self) -> usize {
         self.on_gpu.bytes() + self.offloaded.bytes() + self.groups.bytes()
     }
@@ -242,7 +243,7 @@ mod tests {
     use super::*;
     use crate::decoder::EventBatch;
 
-    /// A batch with one event in the map encoding.
+    /// Encodes a batch of one event with these fields in the map encoding.
     fn batch(fields: &[&[u8]]) -> Vec<u8> {
         let mut payload = vec![0x92, 0x00, 0x91, 0x80 | (fields.len() as u8)];
         payload.extend(fields.concat());
@@ -278,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn the_depth_of_a_block_counts_from_the_beginning_of_its_prompt() {
+    fn the_depth_of_a_cached_block_is_counted_from_the_beginning_of_its_prompt() {
         let mut contents = contents();
         assert_eq!(apply(&mut contents, &batch(&[STORED, &hashes(&[1, 2, 3])])), Some(0));
         assert_eq!(apply(&mut contents, &batch(&[STORED, &hashes(&[4]), &parent(3)])), Some(3));
@@ -299,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn prompts_that_differ_within_128_tokens_are_different_groups() {
+    fn prompts_that_differ_in_their_first_128_tokens_are_in_different_groups() {
         let mut contents = contents();
         apply(&mut contents, &batch(&[STORED, &hashes(&[1, 2, 3]), BLOCK_SIZE]));
         apply(&mut contents, &batch(&[STORED, &hashes(&[1, 12, 13]), BLOCK_SIZE]));
@@ -313,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn the_group_that_stores_next_has_evicted_the_removed_blocks() {
+    fn removed_blocks_count_as_evicted_by_the_group_of_prompts_of_the_next_stored_block() {
         let mut contents = contents();
         apply(&mut contents, &batch(&[STORED, &hashes(&[1, 2, 3]), BLOCK_SIZE]));
         apply(&mut contents, &batch(&[REMOVED, &hashes(&[3, 2])]));
@@ -328,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn the_blocks_before_the_first_one_of_a_group_evict_for_the_group() {
+    fn evictions_by_the_first_blocks_of_a_prompt_count_for_the_group_of_its_later_blocks() {
         let mut contents = contents();
         apply(&mut contents, &batch(&[STORED, &hashes(&[1, 2, 3]), BLOCK_SIZE]));
         apply(&mut contents, &batch(&[REMOVED, &hashes(&[3, 2, 1])]));
@@ -340,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_tells_the_text_of_its_group_after_its_blocks_were_evicted() {
+    fn a_group_of_prompts_gets_its_text_from_a_request_whose_blocks_were_evicted_meanwhile() {
         let mut contents = contents();
         let texts = |contents: &CacheContents| {
             contents.groups().counts().filter_map(|(_, group)| group.text).collect::<Vec<_>>()
@@ -359,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn reused_blocks_that_are_announced_again_are_not_counted_as_copies() {
+    fn cached_blocks_that_a_later_event_announces_again_are_not_counted_as_copies() {
         let mut contents = contents();
         apply(&mut contents, &batch(&[STORED, &hashes(&[1, 2])]));
         apply(&mut contents, &batch(&[STORED, &hashes(&[1, 2, 3])]));
@@ -370,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_sliding_windows_and_of_a_second_group_are_ignored() {
+    fn blocks_of_sliding_window_layers_and_of_a_second_group_of_layers_are_ignored() {
         let mut contents = contents();
         for (block, number, cache_kind) in
             [(1, 0, "sliding_window"), (2, 1, "full_attention"), (3, 2, "full_attention")]
@@ -383,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_stays_while_an_offload_tier_has_it_and_a_clear_removes_everything() {
+    fn a_block_stays_cached_while_an_offload_tier_has_it_and_a_clear_event_removes_all_blocks() {
         let mut contents = contents();
         let cpu: &[u8] = b"\xa6medium\xa3CPU";
         apply(&mut contents, &batch(&[STORED, &hashes(&[1])]));

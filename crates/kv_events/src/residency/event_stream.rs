@@ -49,7 +49,7 @@ pub struct EventStream {
     state: StreamState,
     has_replay: bool,
     phase: Phase,
-    /// Number of the message that must come next. `None`: the first message may have any number.
+    /// Number of the message that must come next. `None`: any message may come first.
     expected: Option<u64>,
     /// Digest of the payload of the last applied message.
     last_digest: u64,
@@ -57,7 +57,8 @@ pub struct EventStream {
     last_published: Option<u64>,
     /// The value that `state` gets at the end of the current replay.
     after_replay: StreamState,
-    /// Value of `expected` when the current replay was requested.
+    /// Number of the message that had to come next (`expected`) when the current replay was
+    /// requested.
     asked_from: Option<u64>,
     /// Whether the publisher had already sent message `asked_from` or a later one when the replay was
     /// requested. If so, the replay contains message `asked_from`, unless the publisher no longer has it.
@@ -201,7 +202,8 @@ impl EventStream {
         }
     }
 
-    /// Begins again, because the publisher has restarted or may have restarted.
+    /// Clears the contents and requests all messages, because the publisher has restarted or may
+    /// have restarted.
     fn restart(&mut self) -> StreamStep {
         self.expected = None;
         self.after_replay = StreamState::FromHere;
@@ -274,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_replay_only_the_first_message_makes_the_contents_exact() {
+    fn without_replays_the_known_cache_contents_are_exact_only_from_message_0_on() {
         for (first, state) in [(0, StreamState::Exact), (7, StreamState::FromHere)] {
             let mut stream = EventStream::default();
             assert_eq!(stream.on_connect(false), clearing(StreamStep::default()));
@@ -284,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn the_missing_messages_of_a_gap_are_replayed() {
+    fn the_subscriber_requests_a_replay_of_the_missing_kv_event_messages() {
         let mut stream = exact();
         assert_eq!(stream.on_published(12, 12), ask(10));
         assert_eq!(stream.state(), StreamState::Gap);
@@ -300,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_that_the_publisher_has_dropped_clear_the_contents() {
+    fn the_known_cache_contents_are_cleared_if_the_publisher_no_longer_has_the_missing_messages() {
         let mut stream = exact();
         assert_eq!(stream.on_published(40, 40), ask(10));
         assert_eq!(stream.on_replayed(30, 30), clearing(apply()));
@@ -314,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_publisher_that_replays_nothing_of_a_gap_does_not_cause_endless_replays() {
+    fn a_publisher_that_replays_none_of_the_missing_messages_does_not_cause_endless_replays() {
         let mut stream = exact();
         assert_eq!(stream.on_published(12, 12), ask(10));
         assert_eq!(stream.on_replay_end(), clearing(StreamStep::default()));
@@ -323,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_reconnection_the_last_message_proves_that_the_publisher_is_the_same() {
+    fn after_a_reconnection_an_equal_last_message_proves_that_the_publisher_is_the_same_process() {
         let mut stream = exact();
         stream.on_disconnect();
         assert_eq!(stream.state(), StreamState::Gap);
@@ -335,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_restart_of_the_engine_everything_begins_again() {
+    fn after_an_engine_restart_the_cache_contents_are_cleared_and_all_messages_are_requested() {
         for other in [None, Some(9)] {
             let mut stream = exact();
             stream.on_disconnect();
@@ -352,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_engine_without_messages_has_an_empty_cache() {
+    fn the_cache_contents_of_an_engine_that_has_published_no_message_are_exact() {
         let mut stream = EventStream::default();
         assert_eq!(stream.on_connect(true), clearing(ask(0)));
         assert_eq!(stream.on_replay_end(), StreamStep::default());
@@ -362,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_last_message_is_found_when_nothing_follows_it() {
+    fn an_idle_subscriber_requests_a_replay_that_brings_a_lost_last_message() {
         let mut stream = exact();
         assert_eq!(stream.on_idle(), ask(10));
         assert_eq!(stream.on_replayed(10, 10), apply());
@@ -460,7 +462,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_state_is_exact_only_if_all_messages_were_applied_in_order(
+        fn the_state_of_a_kv_event_stream_is_exact_only_if_all_messages_were_applied_in_order(
             operations in proptest::collection::vec(0_u8..11, 0..400),
             has_replay: bool,
             buffered in 1_usize..60,

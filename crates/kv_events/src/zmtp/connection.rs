@@ -12,7 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// Address of a socket: `tcp://HOST:PORT`.
+/// Address of a ZeroMQ socket: `tcp://HOST:PORT`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ZmqEndpoint {
     /// Host name or address, IPv6 without brackets.
@@ -21,7 +21,7 @@ pub struct ZmqEndpoint {
     pub port: u16,
 }
 
-/// The text is no endpoint, that is, no `tcp://HOST:PORT`.
+/// Error for a text that is no address of the form `tcp://HOST:PORT`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no endpoint of KV events; write tcp://HOST:PORT")]
 pub struct InvalidEndpoint(String);
@@ -102,13 +102,13 @@ impl Connection {
         }
     }
 
-    /// Subscribes to the messages whose first part begins with `topic`.
+    /// Subscribes to the messages whose topic, the first part of a message, begins with `topic`.
     pub async fn subscribe(&mut self, topic: &str) -> Result<(), ConnectionError> {
         let subscription = [&[1], topic.as_bytes()].concat();
         self.send(&[&subscription]).await
     }
 
-    /// Sends a message.
+    /// Sends one message that consists of `parts`.
     pub async fn send(&mut self, parts: &[&[u8]]) -> Result<(), ConnectionError> {
         self.write(parts);
         self.flush().await
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_endpoint_is_a_tcp_address_with_a_port() {
+    fn an_endpoint_of_kv_events_is_a_tcp_address_with_a_port() {
         let parse = |text: &str| text.parse::<ZmqEndpoint>().map(|e| (e.host, e.port)).ok();
         assert_eq!(parse("tcp://vllm-0:5557"), Some(("vllm-0".into(), 5557)));
         assert_eq!(parse("tcp://[fd00::1]:5557"), Some(("fd00::1".into(), 5557)));

@@ -3,7 +3,7 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 
-/// A received message or command.
+/// A received ZMTP message or command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Traffic {
     /// The parts of a message, in order.
@@ -44,7 +44,7 @@ pub enum ProtocolError {
 #[derive(Debug, Default)]
 pub(super) struct FrameDecoder {
     buffer: BytesMut,
-    /// The parts that have arrived of a message that is not complete.
+    /// Parts received so far of a message whose last part has not arrived yet.
     parts: Vec<Bytes>,
     part_bytes: usize,
 }
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_and_commands_are_split_the_same_way_for_any_pieces() {
+    fn zmtp_messages_and_commands_are_decoded_equally_from_received_pieces_of_any_size() {
         let long = vec![7; 300];
         let mut bytes = Vec::new();
         write_message(&[b"topic", b"", &long], &mut bytes);
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_length_beyond_the_limit_is_refused_before_memory_is_allocated() {
+    fn a_zmtp_frame_with_a_length_above_the_limit_is_refused_before_memory_is_allocated() {
         for length in [u64::MAX, 1 << 60, MAX_MESSAGE_BYTES as u64 + 1] {
             let frame = [&[FLAG_LONG][..], &length.to_be_bytes()].concat();
             assert_eq!(decode(&frame, 9), Err(ProtocolError::TooLong));
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_without_an_end_is_refused() {
+    fn a_zmtp_message_of_too_many_parts_and_a_frame_with_invalid_flags_are_refused() {
         let parts = [FLAG_MORE, 0].repeat(MAX_PARTS + 1);
         assert_eq!(decode(&parts, 2), Err(ProtocolError::TooLong));
         assert_eq!(decode(&[0x80, 0], 2), Err(ProtocolError::Frame));
@@ -184,7 +184,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_split_or_refused(
+        fn the_decoder_of_zmtp_frames_does_not_panic_on_any_bytes(
             bytes in proptest::collection::vec(any::<u8>(), 0..200), piece in 1_usize..50,
         ) {
             let _ = decode(&bytes, piece);

@@ -62,7 +62,7 @@ impl Buffer {
 }
 
 impl Publisher {
-    /// A publisher that has published nothing.
+    /// Creates a publisher of messages with this topic.
     pub fn new(topic: String) -> Self {
         Self { topic, buffer: Mutex::default(), next: watch::Sender::new(0) }
     }

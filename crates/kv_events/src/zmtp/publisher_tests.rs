@@ -6,7 +6,7 @@ use super::*;
 use std::sync::Arc;
 use tokio::task::JoinHandle;
 
-/// A publisher that serves until the end of the test.
+/// A running publisher, which accepts subscribers until the end of the test.
 pub(in crate::zmtp) struct Served {
     publisher: Arc<Publisher>,
     pub(in crate::zmtp) live: ZmqEndpoint,
@@ -45,7 +45,8 @@ impl Served {
         Self::with(live, bind(&self.replay).await)
     }
 
-    /// A connection whose subscription the publisher has handled.
+    /// Opens a connection that subscribes to `topic`, and waits until the publisher has handled the
+    /// subscription.
     async fn subscribe(&self, topic: &str) -> Connection {
         let mut connection = Connection::open(&self.live, SocketType::Sub).await.unwrap();
         connection.subscribe(topic).await.unwrap();
@@ -77,7 +78,7 @@ fn parts(number: u64, payload: &str) -> Vec<Bytes> {
 }
 
 #[tokio::test]
-async fn a_subscriber_gets_the_messages_after_its_subscription_whose_topic_matches() {
+async fn a_subscriber_gets_the_messages_with_its_topic_that_are_published_after_its_subscription() {
     let served = Served::start().await;
     served.publish("before");
     let (mut matching, mut other) = (served.subscribe("kv@").await, served.subscribe("else").await);
@@ -90,7 +91,7 @@ async fn a_subscriber_gets_the_messages_after_its_subscription_whose_topic_match
 }
 
 #[tokio::test]
-async fn the_last_messages_are_replayed_from_a_number_on() {
+async fn the_publisher_replays_its_stored_messages_from_a_requested_number_on() {
     let served = Served::start().await;
     assert_eq!(served.replayed(0).await, [0; 0]);
     for _ in 0..BUFFER_MESSAGES + 5 {
@@ -103,7 +104,7 @@ async fn the_last_messages_are_replayed_from_a_number_on() {
 }
 
 #[tokio::test]
-async fn a_subscriber_that_reads_nothing_delays_no_message_and_misses_those_beyond_the_buffer() {
+async fn a_subscriber_that_does_not_read_delays_no_message_and_misses_dropped_messages() {
     let served = Served::start().await;
     let mut slow = served.subscribe("").await;
     // These messages exceed what the socket buffers and the buffer of the publisher can hold together.

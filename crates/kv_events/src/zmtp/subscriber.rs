@@ -22,10 +22,10 @@ pub trait EventSink {
     /// Applies a batch of events. Returns whether the batch has an event that cleared the cache of
     /// the engine.
     fn apply(&mut self, payload: &[u8]) -> Result<bool, ApplyError>;
-    /// The state of the stream: how far the known contents can be trusted. Called after each
-    /// message and each failure.
+    /// Called after each message and each failure with the state of the stream, which says how far
+    /// the known contents of the cache can be trusted.
     fn on_state(&mut self, state: StreamState);
-    /// Handles a failure of a connection. The subscriber then connects again.
+    /// Called when a connection fails. The subscriber then connects again.
     fn on_error(&mut self, error: &ConnectionError);
 }
 
@@ -40,7 +40,7 @@ pub enum ApplyError {
     TooManyBlocks(#[from] TooManyBlocks),
 }
 
-/// Receives the events of one publisher.
+/// Receives the KV events of one publisher and passes them to an [`EventSink`].
 #[derive(Debug)]
 pub struct Subscriber<S> {
     endpoint: ZmqEndpoint,
@@ -90,8 +90,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) const REPLAY_END: u64 = u64::MAX;
 
 impl<S: EventSink> Subscriber<S> {
-    /// A subscriber to the messages whose topic begins with `topic`. `replay_endpoint`: where the publisher
-    /// replays messages. `None`: it replays none.
+    /// Creates a subscriber to the messages whose topic begins with `topic`. `replay_endpoint`:
+    /// where the publisher replays messages. `None`: it replays none.
     pub fn new(
         endpoint: ZmqEndpoint,
         replay_endpoint: Option<ZmqEndpoint>,

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 
 /// A call that the subscriber made to its event sink.
 #[derive(Debug, PartialEq, Eq)]
-enum Told {
+enum SinkCall {
     Clear,
     Apply(Vec<u8>),
     State(StreamState),
@@ -18,17 +18,17 @@ enum Told {
 }
 
 struct Sink {
-    told: mpsc::UnboundedSender<Told>,
+    calls: mpsc::UnboundedSender<SinkCall>,
     state: Option<StreamState>,
 }
 
 impl EventSink for Sink {
     fn clear(&mut self) {
-        let _ = self.told.send(Told::Clear);
+        let _ = self.calls.send(SinkCall::Clear);
     }
 
     fn apply(&mut self, payload: &[u8]) -> Result<bool, ApplyError> {
-        let _ = self.told.send(Told::Apply(payload.to_vec()));
+        let _ = self.calls.send(SinkCall::Apply(payload.to_vec()));
         if payload == b"damaged" {
             Err(DecodeError::Truncated.into())
         } else {
@@ -38,12 +38,12 @@ impl EventSink for Sink {
 
     fn on_state(&mut self, state: StreamState) {
         if self.state.replace(state) != Some(state) {
-            let _ = self.told.send(Told::State(state));
+            let _ = self.calls.send(SinkCall::State(state));
         }
     }
 
     fn on_error(&mut self, error: &ConnectionError) {
-        let _ = self.told.send(Told::Error(error.to_string()));
+        let _ = self.calls.send(SinkCall::Error(error.to_string()));
     }
 }
 
@@ -65,7 +65,8 @@ async fn shake(stream: &mut TcpStream, socket: &str) {
     stream.read_exact(&mut [0; 64]).await.unwrap();
 }
 
-/// A replay socket of vLLM up to 0.22: the messages `a` and `b` without their topic.
+/// Starts a replay socket as in vLLM up to 0.22, which replays the messages `a` and `b` without
+/// their topic.
 async fn replay_without_topic() -> ZmqEndpoint {
     let listener = listener().await;
     let replay = endpoint(&listener);
@@ -83,9 +84,9 @@ async fn replay_without_topic() -> ZmqEndpoint {
     replay
 }
 
-/// A running subscriber.
+/// A subscriber that runs, with the calls that it made to its event sink.
 struct Subscription {
-    told: mpsc::UnboundedReceiver<Told>,
+    calls: mpsc::UnboundedReceiver<SinkCall>,
 }
 
 impl Subscription {
@@ -94,11 +95,11 @@ impl Subscription {
     }
 
     fn start(endpoint: ZmqEndpoint, replay_endpoint: Option<ZmqEndpoint>) -> Self {
-        let (sender, told) = mpsc::unbounded_channel();
-        let sink = Sink { told: sender, state: None };
+        let (sender, calls) = mpsc::unbounded_channel();
+        let sink = Sink { calls: sender, state: None };
         let mut subscriber = Subscriber::new(endpoint, replay_endpoint, "kv".into(), sink);
         tokio::spawn(async move { subscriber.run().await });
-        Self { told }
+        Self { calls }
     }
 
     /// Waits until the stream has this state and `count` messages were applied since the last clear. Returns
@@ -107,11 +108,11 @@ impl Subscription {
         let mut applied = Vec::new();
         let mut last = StreamState::Off;
         loop {
-            match self.told.recv().await.unwrap() {
-                Told::Clear => applied.clear(),
-                Told::Apply(payload) => applied.push(String::from_utf8(payload).unwrap()),
-                Told::State(state) => last = state,
-                Told::Error(_) => {}
+            match self.calls.recv().await.unwrap() {
+                SinkCall::Clear => applied.clear(),
+                SinkCall::Apply(payload) => applied.push(String::from_utf8(payload).unwrap()),
+                SinkCall::State(state) => last = state,
+                SinkCall::Error(_) => {}
             }
             if last == state && applied.len() == count {
                 return applied;
@@ -121,7 +122,7 @@ impl Subscription {
 
     async fn error(&mut self) -> String {
         loop {
-            if let Told::Error(error) = self.told.recv().await.unwrap() {
+            if let SinkCall::Error(error) = self.calls.recv().await.unwrap() {
                 return error;
             }
         }
@@ -129,7 +130,7 @@ impl Subscription {
 }
 
 #[tokio::test]
-async fn events_before_and_after_the_subscription_are_applied_in_order() {
+async fn kv_events_before_and_after_the_subscription_are_applied_in_order() {
     for with_topic in [true, false] {
         let served = Served::start().await;
         served.publish("a");
@@ -138,12 +139,12 @@ async fn events_before_and_after_the_subscription_are_applied_in_order() {
         let mut subscription = Subscription::start(served.live.clone(), Some(replay));
         assert_eq!(subscription.until(StreamState::Exact, 2).await, ["a", "b"]);
         served.publish("c");
-        assert_eq!(subscription.told.recv().await, Some(Told::Apply("c".into())));
+        assert_eq!(subscription.calls.recv().await, Some(SinkCall::Apply("c".into())));
     }
 }
 
 #[tokio::test]
-async fn a_lost_message_is_replayed() {
+async fn the_subscriber_gets_a_lost_kv_event_message_by_a_replay() {
     let (served, live) = (Served::start().await, listener().await);
     served.publish("a");
     let mut subscription = Subscription::start(endpoint(&live), Some(served.replay.clone()));
@@ -162,7 +163,7 @@ async fn a_lost_message_is_replayed() {
 }
 
 #[tokio::test]
-async fn after_a_restart_of_the_publisher_the_contents_are_those_of_the_new_process() {
+async fn after_a_publisher_restart_the_subscriber_applies_only_messages_of_the_new_process() {
     let served = Served::start().await;
     for payload in ["a", "b", "c"] {
         served.publish(payload);
@@ -173,16 +174,16 @@ async fn after_a_restart_of_the_publisher_the_contents_are_those_of_the_new_proc
     served.publish("new");
     assert_eq!(subscription.until(StreamState::Exact, 1).await, ["new"]);
     served.publish("newer");
-    assert_eq!(subscription.told.recv().await, Some(Told::Apply("newer".into())));
+    assert_eq!(subscription.calls.recv().await, Some(SinkCall::Apply("newer".into())));
 }
 
 #[tokio::test]
-async fn without_a_replay_socket_the_contents_are_known_from_here_on() {
+async fn without_a_replay_socket_the_state_of_the_kv_event_stream_is_from_here() {
     let served = Served::start().await;
     served.publish("a");
     let mut subscription = Subscription::start(served.live.clone(), None);
-    assert_eq!(subscription.told.recv().await, Some(Told::Clear));
-    assert_eq!(subscription.told.recv().await, Some(Told::State(StreamState::Gap)));
+    assert_eq!(subscription.calls.recv().await, Some(SinkCall::Clear));
+    assert_eq!(subscription.calls.recv().await, Some(SinkCall::State(StreamState::Gap)));
     // A message may be published before the subscription reaches the publisher, so the test sends many.
     let publishing = async {
         loop {
@@ -197,7 +198,7 @@ async fn without_a_replay_socket_the_contents_are_known_from_here_on() {
 }
 
 #[tokio::test]
-async fn a_damaged_message_clears_the_contents_and_a_cleared_cache_makes_them_exact() {
+async fn after_a_damaged_message_the_state_is_from_here_until_the_engine_clears_its_cache() {
     let served = Served::start().await;
     served.publish("a");
     let mut subscription = Subscription::to(&served);
@@ -209,7 +210,7 @@ async fn a_damaged_message_clears_the_contents_and_a_cleared_cache_makes_them_ex
 }
 
 #[tokio::test]
-async fn a_peer_that_is_no_publisher_is_reported() {
+async fn the_subscriber_reports_a_peer_that_is_no_publisher_of_kv_events() {
     let listener = listener().await;
     let mut subscription = Subscription::start(endpoint(&listener), None);
     let (mut stream, _) = listener.accept().await.unwrap();

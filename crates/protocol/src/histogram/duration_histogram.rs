@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_within_the_error_and_never_above_the_longest_duration() {
+    fn quantiles_of_durations_are_within_the_relative_error_and_never_above_the_longest_one() {
         let (fine, coarse) = (one_to_thousand_millis::<8>(), one_to_thousand_millis::<3>());
         assert_eq!((fine.count(), fine.max()), (1_000, 1.0));
         assert!((fine.mean() - 0.5005).abs() < 1e-9);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn merged_histograms_equal_one_of_all_durations_and_a_cleared_one_is_empty() {
+    fn merged_duration_histograms_equal_one_of_all_durations_and_a_cleared_one_is_empty() {
         let (mut low, mut high) = (Coarse::default(), Coarse::default());
         (1..=500).for_each(|millis| low.record(Duration::from_millis(millis)));
         (501..=1_000).for_each(|millis| high.record(Duration::from_millis(millis)));
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_above_the_limit_are_counted_and_keep_their_maximum() {
+    fn a_duration_histogram_counts_durations_above_its_limit_and_keeps_their_maximum() {
         let mut histogram = Coarse::default();
         histogram.record_seconds(-1.0);
         histogram.record(Duration::from_secs(1_000_000));
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_between_two_bounds_count_as_their_midpoint() {
+    fn durations_between_two_bounds_count_as_the_midpoint_of_the_bounds() {
         let mut histogram = Fine::default();
         histogram.record_between(1.0, 3.0, 5);
         assert_eq!((histogram.count(), histogram.max()), (5, 3.0));
@@ -197,7 +197,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_error_of_a_duration_is_bounded(nanos in 0..MAX_NANOSECONDS) {
+        fn the_relative_error_of_a_duration_in_its_histogram_bucket_is_bounded(nanos in 0..MAX_NANOSECONDS) {
             let (value, exact) = (Duration::from_nanos(nanos), nanos as f64);
             let fine = Fine::midpoint(Fine::bucket_index(value)) * 1e9;
             let coarse = Coarse::midpoint(Coarse::bucket_index(value)) * 1e9;
@@ -206,7 +206,7 @@ mod tests {
         }
 
         #[test]
-        fn buckets_are_monotonic(a in 0_u64..u64::MAX, b in 0_u64..u64::MAX) {
+        fn a_longer_duration_is_never_in_a_lower_histogram_bucket(a in 0_u64..u64::MAX, b in 0_u64..u64::MAX) {
             let index = |nanos| Fine::bucket_index(Duration::from_nanos(nanos));
             prop_assert!((index(a) <= index(b)) == (a <= b) || index(a) == index(b));
         }

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_is_the_end_of_its_bucket_and_small_values_count_as_zero() {
+    fn an_exponential_bucket_includes_its_upper_bound_and_tiny_values_count_as_zero() {
         let histogram = histogram(&[1.0, 2.0, 2.000_001, 0.0, -1.0, f64::NAN, ZERO_THRESHOLD]);
         let ends: Vec<f64> = buckets(&histogram).iter().map(|(_, end, _)| *end).collect();
         assert_eq!((ends[0], ends[1], ends.len()), (1.0, 2.0, 3));
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_buckets_is_bounded_for_every_range_of_values() {
+    fn the_number_of_exponential_buckets_is_bounded_for_every_range_of_values() {
         let mut histogram = histogram(&[1e-3, 60.0]);
         assert_eq!(histogram.scale(), INITIAL_SCALE);
         for value in [ZERO_THRESHOLD * 1.1, f64::INFINITY, 1.0] {
@@ -178,7 +178,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_value_is_in_its_bucket(values in prop::collection::vec(1e-9_f64..1e9, 1..50)) {
+        fn every_value_is_within_the_bounds_of_its_exponential_bucket(values in prop::collection::vec(1e-9_f64..1e9, 1..50)) {
             let histogram = histogram(&values);
             let buckets = buckets(&histogram);
             let count = buckets.iter().map(|(_, _, count)| count).sum::<u64>();
@@ -192,7 +192,7 @@ mod tests {
         }
 
         #[test]
-        fn merged_histograms_equal_one_of_all_values(
+        fn merged_exponential_histograms_equal_one_of_all_values(
             low in prop::collection::vec(1e-9_f64..1e-3, 0..50),
             high in prop::collection::vec(1e-4_f64..1e9, 0..50),
         ) {

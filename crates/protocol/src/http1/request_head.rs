@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn keep_alive_follows_the_version_and_the_client() {
+    fn keep_alive_of_a_client_connection_follows_the_http_version_and_the_connection_header() {
         for (head, is_keep_alive) in [
             ("HTTP/1.1\r\n", true),
             ("HTTP/1.1\r\nconnection: x, Close\r\n", false),
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn too_many_headers_and_too_long_a_target_are_different_errors() {
+    fn request_heads_with_too_many_headers_and_with_too_long_a_target_give_different_errors() {
         let head_with_headers =
             |count: usize| format!("GET / HTTP/1.1\r\n{}\r\n", "x: a\r\n".repeat(count));
         assert!(parse(&head_with_headers(100)).unwrap().is_some());
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_head_that_is_too_long_is_rejected_however_it_is_split() {
+    fn a_request_head_that_is_too_long_is_rejected_however_many_bytes_have_arrived() {
         let head = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(MAX_TARGET_BYTES));
         for cut in [LIMITS.max_bytes, MAX_TARGET_BYTES, 1_001] {
             let received = Bytes::from(head[..cut.min(head.len())].to_owned());
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn continue_is_expected_only_with_a_body() {
+    fn a_client_waits_for_100_continue_only_with_http_1_1_and_a_request_body() {
         let head = |start| format!("P / {start}expect: 100-continue\r\n\r\n");
         let is_expectant = |start| parse(&head(start)).unwrap().unwrap().is_expectant;
         assert!(is_expectant("HTTP/1.1\r\ncontent-length: 1\r\n"));

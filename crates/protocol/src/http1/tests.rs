@@ -31,7 +31,7 @@ fn decoded_body(text: &str, chunk_size: usize) -> Result<(String, bool), Http1Pa
 }
 
 #[test]
-fn a_body_is_the_same_however_its_bytes_are_split() {
+fn a_decoded_response_body_is_the_same_however_its_bytes_are_split() {
     let length = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello".to_owned();
     let interim = format!("HTTP/1.1 103 Early Hints\r\nlink: a\r\n\r\n{length}");
     let chunks = format!("{CHUNKED_HEAD}2;a=\"b\"\r\nhe\r\n003 \r\nllo\r\n0\r\nx: y\r\n\r\n");
@@ -48,7 +48,7 @@ fn a_body_is_the_same_however_its_bytes_are_split() {
 }
 
 #[test]
-fn trailers_follow_the_last_chunk() {
+fn trailers_after_the_last_chunk_of_a_body_are_read() {
     let read = |lines: &str| {
         let mut body = BodyDecoder::chunked();
         for byte in format!("0\r\n{lines}\r\n").as_bytes() {
@@ -63,7 +63,7 @@ fn trailers_follow_the_last_chunk() {
 }
 
 #[test]
-fn bytes_after_a_body_do_not_belong_to_it() {
+fn bytes_after_the_end_of_a_response_body_do_not_belong_to_it() {
     for framing in
         ["content-length: 2\r\n\r\nhi", "transfer-encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n"]
     {
@@ -76,7 +76,7 @@ fn bytes_after_a_body_do_not_belong_to_it() {
 }
 
 #[test]
-fn an_ambiguous_body_length_is_rejected() {
+fn a_response_with_an_ambiguous_body_length_is_rejected() {
     for headers in [
         "content-length: 1\r\ncontent-length: 2\r\n",
         "content-length: 1, 1\r\n",
@@ -101,7 +101,7 @@ fn an_ambiguous_body_length_is_rejected() {
 }
 
 #[test]
-fn invalid_chunks_are_rejected() {
+fn invalid_chunks_of_a_response_body_are_rejected() {
     for chunks in [
         "0\r\nno trailer\r\n\r\n",
         "0\r\nx-trailer: a \n\r\n",
@@ -124,7 +124,7 @@ fn invalid_chunks_are_rejected() {
 }
 
 #[test]
-fn responses_without_a_body_have_none_whatever_their_headers_state() {
+fn a_response_that_cannot_have_a_body_has_none_whatever_its_headers_state() {
     let framing = |method: Method, status: &str| {
         let text = format!("HTTP/1.1 {status}\r\ncontent-length: 7\r\n\r\n");
         parse_response_head(&method, false, text.as_bytes()).unwrap().unwrap().body
@@ -136,7 +136,7 @@ fn responses_without_a_body_have_none_whatever_their_headers_state() {
 }
 
 #[test]
-fn a_connection_is_kept_alive_if_the_response_is_self_delimiting() {
+fn a_backend_connection_is_kept_alive_if_the_response_is_self_delimiting() {
     let is_keep_alive = |text: &str| {
         parse_response_head(&Method::GET, false, text.as_bytes()).unwrap().unwrap().is_keep_alive
     };
@@ -149,7 +149,7 @@ fn a_connection_is_kept_alive_if_the_response_is_self_delimiting() {
 }
 
 #[test]
-fn a_request_states_its_body_length_once() {
+fn an_encoded_request_head_states_the_body_length_once() {
     let request = Request::post("http://a:1/v1/x?y=z")
         .header("content-length", "77")
         .header("transfer-encoding", "chunked")
@@ -162,7 +162,7 @@ fn a_request_states_its_body_length_once() {
 }
 
 #[test]
-fn the_end_of_a_head_is_found_at_every_split() {
+fn the_end_of_a_response_head_is_found_wherever_the_bytes_are_split() {
     let text = b"HTTP/1.1 200 OK\r\na: b\r\n\r\n";
     for count in 1..=text.len() {
         assert!(has_blank_line(text, count), "{count}");
@@ -172,7 +172,7 @@ fn the_end_of_a_head_is_found_at_every_split() {
 }
 
 #[test]
-fn ambiguous_chunks_of_a_client_are_rejected() {
+fn ambiguous_chunks_of_a_request_body_are_rejected() {
     let read = |chunks: &str, piece: usize| {
         let (mut body, mut data) = (BodyDecoder::chunked_strict(), BytesMut::new());
         for bytes in chunks.as_bytes().chunks(piece) {

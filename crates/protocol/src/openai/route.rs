@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn inference_is_forwarded_and_admin_verbs_are_not_found() {
+    fn inference_paths_are_forwarded_and_administrative_paths_of_backends_are_not_found() {
         let chat = ApiRoute::lookup(&Method::POST, "/v1/chat/completions");
         assert_eq!(chat, Ok((ApiRoute::Forward(Api::Chat), "/v1/chat/completions")));
         for path in [
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stored_response_is_found_by_its_id_and_no_other_path_is() {
+    fn only_a_path_with_a_valid_id_is_the_path_of_a_stored_response() {
         let lookup = |method, path| ApiRoute::lookup(&method, path);
         let stored = ApiRoute::StoredResponse;
         assert_eq!(lookup(Method::GET, "/v1/responses/resp_1"), Ok((stored, STORED_RESPONSE_PATH)));
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_is_found_by_its_id_whatever_characters_it_has() {
+    fn the_id_in_the_path_of_a_model_can_have_any_characters() {
         let lookup = |method: Method, path: &str| ApiRoute::lookup(&method, path);
         for id in ["tiny", "org/big", "org%2Fbig", "a/b/c", "a%20b:c"] {
             let path = format!("/v1/models/{id}");
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn the_nearest_path_is_the_one_that_the_client_meant() {
+    fn for_an_unknown_path_the_nearest_api_path_is_the_one_that_the_client_meant() {
         let configured = ["/v1/audio/speech"];
         let nearest = |path| ApiRoute::nearest_path(path, configured.into_iter());
         for (path, expected) in [
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_method_is_rejected_with_the_allowed_one() {
+    fn a_request_with_a_wrong_method_is_rejected_with_the_allowed_methods() {
         let result = ApiRoute::lookup(&Method::GET, "/v1/completions");
         assert_eq!(result, Err(RouteError::MethodNotAllowed("POST")));
         assert_eq!(ApiRoute::lookup(&Method::CONNECT, ""), result);

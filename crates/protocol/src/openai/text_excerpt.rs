@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn an_incomplete_event_is_ignored() {
+    fn the_text_of_an_incomplete_event_is_not_captured() {
         let events = [
             r#"{"choices":[{"index":0,"delta":{"content":"one"}}]}"#,
             r#"{"choices":[{"index":0,"delta":{"content":"two""#,

@@ -5,7 +5,7 @@ use super::trace_parent::{RemoteTraceContext, TraceParent, parse_hex};
 use http::header::HeaderName;
 use http::{HeaderMap, HeaderValue};
 
-/// All B3 headers.
+/// Names of all B3 headers.
 pub(super) static B3_HEADERS: [HeaderName; 6] =
     [B3_SINGLE, TRACE_ID, SPAN_ID, PARENT_SPAN_ID, SAMPLED, FLAGS];
 

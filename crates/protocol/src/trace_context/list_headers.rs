@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_trace_state_is_dropped() {
+    fn an_invalid_tracestate_header_is_not_forwarded() {
         let many = (0..33).map(|n| format!("k{n}=v")).collect::<Vec<_>>().join(",");
         let long = format!("a={}", "v".repeat(257));
         for invalid in ["", "a", "A=1", "a=", "a=1=2", "a=1,a=2", "a=é", &many, &long] {
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_trace_state_loses_its_long_members_and_then_the_oldest() {
+    fn a_trace_state_that_is_too_long_loses_its_long_members_and_then_its_oldest_ones() {
         let long = format!("long={}", "v".repeat(200));
         let short = |n: usize| format!("k{n:02}={}", "v".repeat(60));
         let members: Vec<String> = [long].into_iter().chain((0..10).map(short)).collect();
@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn only_listed_baggage_is_forwarded_up_to_the_limit() {
+    fn only_baggage_members_with_allowed_names_are_forwarded_up_to_the_limit() {
         let listed: [Box<str>; 2] = ["tenant".into(), "tier".into()];
         let filtered =
             |headers: &[&str]| filter_baggage(headers.iter().copied(), &listed).map(String::from);

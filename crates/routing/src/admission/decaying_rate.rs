@@ -59,7 +59,7 @@ mod tests {
     use tokenweir_protocol::clock;
 
     #[test]
-    fn a_steady_rate_is_correct_from_the_start_and_a_change_within_the_time_constant() {
+    fn the_measured_rate_of_steady_events_is_correct_from_the_start_and_follows_a_change() {
         let start = clock::epoch();
         let mut rate = DecayingRate::begin(start);
         let mut now = start;
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_without_events_falls_with_the_elapsed_time() {
+    fn the_rate_before_the_first_event_falls_with_the_elapsed_time() {
         let start = clock::epoch();
         let rate = DecayingRate::begin(start);
         assert!(rate.per_second(start) > 100.0);

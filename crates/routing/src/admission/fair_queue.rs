@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn idle_tenants_are_pruned() {
+    fn the_fair_queue_forgets_tenants_without_queued_requests() {
         let mut queue = FairQueue::default();
         queue.push(0, 0);
         for tenant in 1..10_000 {

@@ -10,12 +10,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Models for which no backend has capacity. [`AdmissionQueue::select`] adds models and skips their
-/// requests. The element `None` stands for the requests that name no model.
+/// Models for which no backend has capacity. [`AdmissionQueue::select`] adds models to the list and
+/// skips requests for them. The element `None` stands for the requests that name no model.
 #[derive(Debug, Default)]
 pub struct ExhaustedModels(Vec<Option<Arc<str>>>);
 
-/// The admission queue.
+/// The queue in which requests wait while all backends that could serve them are saturated.
 #[derive(Debug)]
 pub struct AdmissionQueue<T> {
     /// Greatest number of queued requests.
@@ -290,9 +290,10 @@ impl<T> AdmissionQueue<T> {
         seconds.ceil().clamp(least, most) as u32
     }
 
-    /// Time after which a new request would probably get a backend: the number of requests for its model
-    /// that are granted before it ÷ grants per second. Of each other tenant, at most as many requests count
-    /// as of its own tenant. `None`: no request for the model has been granted since requests wait for it.
+    /// Time after which a new request would probably get a backend: the number of requests for its
+    /// model that are granted before it ÷ grants per second. At most as many requests of each other
+    /// tenant count as its own tenant has. `None`: no request for the model has been granted since
+    /// requests wait for it.
     pub fn expected_wait(&self, request: &QueuedRequest<T>, now: Instant) -> Option<Duration> {
         let rate = self.model_queues.get(&request.model)?.grant_rate.measured_per_second(now)?;
         let due = now + request.precedence_given(now);
@@ -334,8 +335,8 @@ impl<T> AdmissionQueue<T> {
         (class > newcomer.class || has_smaller_tenant).then_some(QueuedRequestId(newest.1))
     }
 
-    /// The newest request of the lowest class, from `highest_class` down, for a model that no backend
-    /// can serve.
+    /// Returns the newest request of the lowest class for a model that no backend can serve.
+    /// Classes above `highest_class` are not searched.
     fn last_without_backend(&self, highest_class: usize) -> Option<u64> {
         if self.model_queues.values().all(|queue| queue.without_backend_since.is_none()) {
             return None;
@@ -396,7 +397,7 @@ impl<T> AdmissionQueue<T> {
 }
 
 impl ExhaustedModels {
-    /// Whether the model is among the exhausted models. `None`: requests that name no model.
+    /// Whether no backend has capacity for the model. `None`: requests that name no model.
     pub fn has(&self, model: Option<&str>) -> bool {
         self.0.iter().any(|exhausted| exhausted.as_deref() == model)
     }

@@ -1,13 +1,14 @@
-//! Tests of which request the queue selects: by its work, by the caches that have its prompt, and by
-//! whether a backend can serve its model.
+//! Tests of which request the admission queue selects: by the work of the request, by the caches
+//! that have its prompt, and by whether a backend can serve its model.
 
 use super::tests::{displaced_by, enter_all, grant, model, request};
 use super::{AdmissionQueue, EnqueueOutcome, ExhaustedModels, QueuedRequest, WaitingModel};
 use std::time::{Duration, Instant};
 use tokenweir_protocol::clock;
 
-/// Grants the request that the queue selects, and returns its payload. `lost_tokens`: the lost tokens
-/// of a request, by its payload.
+/// Grants the request that the queue selects, and returns its payload. `lost_tokens`: number of
+/// prompt tokens of a request, by its payload, that the granted backend must compute although
+/// another backend has them cached.
 fn grant_by_lost_tokens(
     queue: &mut AdmissionQueue<usize>,
     now: Instant,
@@ -19,7 +20,7 @@ fn grant_by_lost_tokens(
 }
 
 #[test]
-fn a_request_that_is_cached_elsewhere_gives_way_to_the_first_one_that_is_not() {
+fn a_queued_request_whose_prompt_is_cached_elsewhere_gives_way_to_the_first_one_that_is_not() {
     let now = clock::epoch();
     let mut queue = AdmissionQueue::new(10, 1);
     enter_all(&mut queue, 0..6, 0, now);
@@ -30,7 +31,7 @@ fn a_request_that_is_cached_elsewhere_gives_way_to_the_first_one_that_is_not() {
 }
 
 #[test]
-fn a_request_is_overtaken_a_bounded_number_of_times() {
+fn a_queued_request_is_overtaken_by_at_most_16_later_requests() {
     let now = clock::epoch();
     let mut queue = AdmissionQueue::new(100, 1);
     enter_all(&mut queue, 0..100, 0, now);
@@ -42,7 +43,7 @@ fn a_request_is_overtaken_a_bounded_number_of_times() {
 }
 
 #[test]
-fn requests_of_other_tenants_classes_and_models_do_not_overtake() {
+fn a_queued_request_is_not_overtaken_by_requests_of_other_tenants_classes_or_models() {
     let now = clock::epoch();
     let mut queue = AdmissionQueue::new(10, 2);
     queue.enter(request(0, 0, 1, now), now);
@@ -55,7 +56,7 @@ fn requests_of_other_tenants_classes_and_models_do_not_overtake() {
 }
 
 #[test]
-fn a_request_with_less_work_goes_first_unless_the_other_is_older_by_its_additional_work() {
+fn of_two_queued_requests_the_one_with_less_work_goes_first_unless_it_arrived_much_later() {
     let begin = clock::epoch();
     let mut queue = AdmissionQueue::new(10, 1);
     let mut enter = |number, work, seconds| {
@@ -75,7 +76,7 @@ fn a_request_with_less_work_goes_first_unless_the_other_is_older_by_its_addition
 }
 
 #[test]
-fn the_time_without_a_backend_is_counted_for_each_request_of_the_model() {
+fn each_queued_request_counts_the_time_in_which_no_backend_could_serve_its_model() {
     let begin = clock::epoch();
     let at = |seconds| begin + Duration::from_secs(seconds);
     let mut queue = AdmissionQueue::new(10, 1);
@@ -99,7 +100,7 @@ fn the_time_without_a_backend_is_counted_for_each_request_of_the_model() {
 }
 
 #[test]
-fn a_request_that_a_backend_can_serve_displaces_one_that_none_can_serve() {
+fn in_a_full_queue_a_request_that_a_backend_can_serve_displaces_one_that_no_backend_can_serve() {
     let now = clock::epoch();
     let mut queue = AdmissionQueue::new(3, 2);
     enter_all(&mut queue, 0..1, 0, now);
@@ -117,7 +118,7 @@ fn a_request_that_a_backend_can_serve_displaces_one_that_none_can_serve() {
 }
 
 #[test]
-fn the_expected_wait_counts_the_requests_that_go_first_by_the_rate_of_grants() {
+fn the_expected_wait_of_a_request_is_the_number_of_requests_before_it_divided_by_the_grant_rate() {
     let begin = clock::epoch();
     let mut queue = AdmissionQueue::new(100, 2);
     enter_all(&mut queue, 0..30, 1, begin);

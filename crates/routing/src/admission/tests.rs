@@ -104,7 +104,7 @@ pub(super) fn displaced_by(
     }
 }
 
-/// The queue, with its expected content.
+/// An admission queue, with the content that the test expects in it.
 struct CheckedQueue {
     queue: AdmissionQueue<usize>,
     now: Instant,
@@ -220,7 +220,7 @@ impl CheckedQueue {
 
 proptest! {
     #[test]
-    fn the_capacity_is_never_exceeded_and_every_request_ends_exactly_once(
+    fn the_admission_queue_never_exceeds_its_capacity_and_every_request_leaves_it_exactly_once(
         steps in proptest::collection::vec(queue_step(), 0..120),
     ) {
         let mut checked = CheckedQueue {
@@ -252,7 +252,7 @@ proptest! {
     }
 
     #[test]
-    fn backlogged_tenants_are_granted_equal_tokens_at_any_rate_and_request_size(
+    fn tenants_with_waiting_requests_are_granted_equal_tokens_at_any_rate_and_request_size(
         sizes in [1_u64..1_000, 1_u64..1_000, 1_u64..1_000],
         burst in 1_usize..6,
     ) {
@@ -287,7 +287,7 @@ proptest! {
 }
 
 #[test]
-fn a_full_queue_displaces_for_a_higher_class_and_for_a_tenant_with_fewer_requests() {
+fn a_full_queue_displaces_a_request_for_a_higher_class_and_for_a_tenant_with_fewer_requests() {
     let now = clock::epoch();
     let mut queue = AdmissionQueue::new(4, 2);
     enter_all(&mut queue, 0..4, 1, now);
@@ -337,7 +337,7 @@ fn retry_after_is_the_queue_position_divided_by_the_grant_rate() {
 }
 
 #[test]
-fn retry_after_of_the_first_request_without_grants_is_its_waiting_time() {
+fn before_the_first_grant_retry_after_of_the_first_queued_request_is_its_past_wait() {
     let begin = clock::epoch();
     let mut queue = AdmissionQueue::new(10, 1);
     let EnqueueOutcome::Waits(id) = queue.enter(request(0, 0, 1, begin), begin) else { panic!() };
@@ -347,7 +347,7 @@ fn retry_after_of_the_first_request_without_grants_is_its_waiting_time() {
 }
 
 #[test]
-fn an_exhausted_model_is_offered_once_and_does_not_block_another() {
+fn a_model_without_capacity_is_tried_once_and_does_not_block_requests_for_another_model() {
     let now = clock::epoch();
     let mut queue = AdmissionQueue::new(10, 1);
     for number in 0..8 {
@@ -369,7 +369,7 @@ fn an_exhausted_model_is_offered_once_and_does_not_block_another() {
 }
 
 #[test]
-fn a_queue_without_capacity_rejects_and_one_without_classes_has_one() {
+fn an_admission_queue_of_capacity_0_rejects_requests_and_one_with_0_classes_has_one_class() {
     let now = clock::epoch();
     let mut queue = AdmissionQueue::new(0, 0);
     assert!(matches!(queue.enter(request(0, 0, 1, now), now), EnqueueOutcome::Full(_)));

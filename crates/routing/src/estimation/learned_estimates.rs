@@ -41,14 +41,15 @@ const DEFAULT_OUTPUT_TOKENS: f64 = 256.0;
 /// Share of the uncached tokens that count as cached at a rendezvous backend, until a response
 /// reports its usage.
 const DEFAULT_RENDEZVOUS_HIT_SHARE: f64 = 0.5;
-/// Bounds of the tokens per byte.
+/// Bounds of the learned tokens per byte of text.
 const TOKENS_PER_BYTE_RANGE: std::ops::RangeInclusive<f64> = 1.0 / 64.0..=4.0;
 /// Difference between reported and predicted cached tokens, as a share of the prompt, below which the
 /// prediction counts as right.
 const RETENTION_DEAD_BAND: f64 = 0.1;
-/// Relative change of the retention if the prediction was wrong by the whole prompt.
+/// Relative change of the cache retention if the prediction of the cached tokens was wrong by the
+/// whole prompt.
 const RETENTION_STEP: f64 = 0.02;
-/// Relative growth of a retention below 1 after a right prediction.
+/// Relative growth of a cache retention below 1 after a right prediction of the cached tokens.
 const RETENTION_RECOVERY: f64 = 0.01;
 /// Bounds of the cache retention. It can exceed 1, because requests of other clients may refresh
 /// blocks that this gateway sent.
@@ -86,7 +87,7 @@ impl LearnedEstimates {
         *lock(&self.prefill_fit) = LinearFit::default();
     }
 
-    /// All fields but the fit.
+    /// Returns all fields except `prefill_fit`.
     fn values(&self) -> [&AtomicF64; 13] {
         [
             &self.prefill_base,
@@ -105,7 +106,7 @@ impl LearnedEstimates {
         ]
     }
 
-    /// Cost of prefill. Before the first output: the default.
+    /// Cost of prefill at the backend. Before the first output: the default.
     pub fn prefill(&self) -> PrefillCost {
         PrefillCost { base: self.prefill_base.get(), per_token: self.prefill_per_token.get() }
     }
@@ -143,9 +144,10 @@ impl LearnedEstimates {
         [self.text_bytes.get(), self.text_tokens.get()]
     }
 
-    /// Records that the engine refused a prompt because it has at least `tokens` tokens. This changes the
-    /// estimate only if the estimate is lower. `tokens` is a lower bound: without any other observation it
-    /// has little weight, so that the first reported usage replaces it.
+    /// Records that the engine refused a prompt because it has at least `tokens` tokens. This
+    /// changes the estimated tokens per byte only if the estimate is lower. `tokens` is a lower
+    /// bound: without any other observation it has little weight, so that the first reported usage
+    /// replaces it.
     pub fn on_too_long(&self, bytes: u64, tokens: u64) {
         let [known_bytes, known_tokens] = self.text();
         let (bytes, tokens) = (bytes as f64, tokens as f64);
@@ -186,9 +188,10 @@ impl LearnedEstimates {
         self.cache_retention.get()
     }
 
-    /// Share of the prompt tokens that the engine had cached, among the tokens that were not known to be
-    /// cached. Only prompts for which this was the rendezvous backend count. A response that does not report
-    /// cached tokens counts as 0, so that the share falls to 0 if it cannot be known.
+    /// Share of the prompt tokens that the engine had cached, among the tokens that were not known
+    /// to be cached. Only prompts for which this was the [rendezvous
+    /// backend](crate::mark_rendezvous) count. A response that does not report cached tokens counts
+    /// as 0, so that the share falls to 0 if it cannot be known.
     pub fn rendezvous_hit_share(&self) -> f64 {
         self.rendezvous_hit_share.get()
     }
@@ -205,8 +208,8 @@ impl LearnedEstimates {
     }
 
     /// Records that the first output of a request came after `seconds`. The time of a request that
-    /// waited for a slot says nothing about prefill. If the request may have waited, only a time
-    /// that prefill alone can explain counts.
+    /// waited for a slot does not show the time of its prefill. If the request may have waited,
+    /// only a time that prefill alone can explain counts.
     pub(super) fn on_first_output(&self, request: &Reservation, seconds: f64) {
         self.ttft.average_in(seconds, EMA_WEIGHT);
         let mut prefill_fit = lock(&self.prefill_fit);
@@ -253,9 +256,10 @@ impl LearnedEstimates {
         }
     }
 
-    /// Compares the cached tokens of a prompt with the prediction, and corrects the retention by at
-    /// most 2 % in either direction. A fast correction would follow single evictions, and the prefix
-    /// table would then forget blocks that the engine still has.
+    /// Compares the cached tokens of a prompt with the prediction, and corrects the learned
+    /// [`retention`](Self::retention) by at most 2 % in either direction. A fast correction would
+    /// follow single evictions, and the prefix table would then forget blocks that the engine still
+    /// has.
     fn adjust_cache_retention(&self, predicted_cached: f64, cached: f64, prompt: f64) {
         let excess = (cached - predicted_cached) / prompt;
         if predicted_cached <= 0.0 && excess < RETENTION_DEAD_BAND {
@@ -274,7 +278,7 @@ impl LearnedEstimates {
     }
 }
 
-/// The value. `None`: NaN, so there was no observation yet.
+/// Returns the value of a learned mean. `None`: the value is NaN, so there was no observation yet.
 fn non_nan_value(mean: &AtomicF64) -> Option<f64> {
     Some(mean.get()).filter(|mean| !mean.is_nan())
 }
@@ -284,7 +288,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_of_tokens_that_a_refusal_repeats_cannot_make_every_prompt_too_long() {
+    fn an_extreme_token_count_in_an_error_message_has_a_bounded_effect_on_the_tokens_per_byte() {
         let learned = LearnedEstimates::default();
         for tokens in [1_000_000_000_000_000_000, u64::MAX] {
             learned.on_too_long(100, tokens);

@@ -11,7 +11,7 @@
 
 use serde::Serialize;
 
-/// Cost of prefill: a line over the number of tokens.
+/// Cost of prefill: a line that maps a number of tokens to compute to seconds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct PrefillCost {
     /// Seconds to a first output without tokens to compute.
@@ -30,8 +30,8 @@ pub(super) struct LinearFit {
     y: f64,
     x_squared: f64,
     x_y: f64,
-    /// Idle seconds after which the line is old. If an observation confirms an old line, the time
-    /// doubles. If an observation contradicts an old line, the time becomes the minimum again.
+    /// Idle seconds after which the fitted line is old. If an observation confirms an old line, the
+    /// time doubles. If an observation contradicts an old line, the time becomes the minimum again.
     pub(super) patience: f64,
 }
 
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn base_and_seconds_per_token_are_learned() {
+    fn the_linear_fit_learns_the_base_time_and_the_seconds_per_token_of_prefill() {
         let mut random = fastrand::Rng::with_seed(1);
         let line = fitted_to((0..200).map(|_| {
             let tokens = random.f64() * 30_000.0;
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn one_outlier_has_a_bounded_effect_and_a_slowdown_is_learned() {
+    fn one_outlier_has_a_bounded_effect_on_the_prefill_cost_and_a_lasting_slowdown_is_learned() {
         let steady = (0..100).map(|n| (f64::from(n) * 100.0, 0.05 + f64::from(n) * 0.01));
         let before = fitted_to(steady.clone());
         let after = fitted_to(steady.clone().chain([(5_000.0, 600.0)]));
@@ -211,13 +211,13 @@ mod tests {
     }
 
     #[test]
-    fn equal_prompts_are_predicted_correctly() {
+    fn the_prefill_time_of_equal_prompts_is_predicted_correctly() {
         let line = fitted_to((0..100).map(|_| (1_000.0, 0.3)));
         assert!((line.seconds(1_000.0) - 0.3).abs() < 0.03, "{line:?}");
     }
 
     #[test]
-    fn one_observation_predicts_the_same_time_as_many() {
+    fn one_observed_prefill_time_gives_the_same_prediction_as_many_equal_ones() {
         for seconds in [0.005, 0.06, 0.2] {
             let [once, often] = [1, 100].map(|count| fitted_to(vec![(100.0, seconds); count]));
             let [once, often] = [once, often].map(|line| line.seconds(100.0));
@@ -227,7 +227,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_fitted_line_is_always_finite_and_never_falls(
+        fn the_fitted_prefill_cost_is_finite_and_never_falls_with_the_number_of_tokens(
             observations in proptest::collection::vec((any::<f64>(), any::<f64>()), 0..50),
         ) {
             let line = fitted_to(observations);

@@ -78,7 +78,7 @@ pub struct LoadEstimator {
     learned_estimates: LearnedEstimates,
 }
 
-/// Minimum horizon in seconds. With a horizon of 0, even a new report would count for nothing.
+/// Minimum of `LoadEstimator::horizon` in seconds. With a horizon of 0, even a new report would count for nothing.
 const MIN_HORIZON_SECONDS: f64 = 0.001;
 
 impl LoadEstimator {

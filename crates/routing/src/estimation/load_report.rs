@@ -26,7 +26,8 @@ pub struct LoadReport {
     pub tokens: Option<f64>,
 }
 
-/// Load of the last report, and the change of local load since.
+/// Load of a backend in its last report, and the change of this gateway's own requests there since
+/// the report.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 pub struct ReportedLoad {
     /// Requests that waited in the engine.
@@ -73,12 +74,13 @@ pub(super) struct LastReport {
     external_requests_mean: AtomicF64,
 }
 
-/// Greatest number of running requests, or of waiting requests, that routing believes. A metrics page with
-/// a greater number does not change the load that routing uses.
+/// Greatest plausible number of running requests, or of waiting requests. A metrics page with a
+/// greater number does not change the load that routing uses.
 const MAX_REQUESTS: f64 = 1e6;
 /// Assumed number of blocks of a cache whose capacity is not reported.
 const DEFAULT_CACHE_BLOCKS: f64 = 8_192.0;
-/// Weight of one report in the moving average of external requests.
+/// Weight of one report in the moving average of the requests at the backend that this gateway did
+/// not send.
 const EXTERNAL_REQUESTS_EMA_WEIGHT: f64 = 0.1;
 
 // === impl LoadReport ===

@@ -19,7 +19,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokenweir_protocol::atomic::AtomicF64;
 use tokenweir_protocol::mutex::lock;
 
-/// The requests without output. Times are seconds since the start of the [`LoadEstimator`].
+/// The requests at one backend that have had no output yet. Times are seconds since the start of
+/// the [`LoadEstimator`].
 ///
 /// [`LoadEstimator`]: super::LoadEstimator
 #[derive(Debug)]
@@ -57,16 +58,16 @@ struct PendingOutput {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PendingOutputId(u64);
 
-/// A request is overdue after this multiple of its prediction plus [`OVERDUE_SLACK_SECONDS`].
-/// Predictions of single requests are often wrong by a factor of two.
+/// A request is overdue after this multiple of its predicted time to first output, plus
+/// [`OVERDUE_SLACK_SECONDS`]. Predictions of single requests are often wrong by a factor of two.
 const OVERDUE_FACTOR: f64 = 2.0;
-/// Time added to the prediction before a request is overdue.
+/// Time added to the predicted time to first output before a request is overdue.
 const OVERDUE_SLACK_SECONDS: f64 = 0.25;
 /// Multiple of the mean response time after which a non-streaming request is overdue. It is greater
 /// than [`OVERDUE_FACTOR`], because response lengths vary more than prediction errors.
 const RESPONSE_TIME_FACTOR: f64 = 4.0;
 
-/// Value of `oldest_table_age` if there is no stream: greater than every possible age.
+/// Value of `oldest_table_age` if no stream waits for output: greater than every possible age.
 const NO_STREAM: u64 = u64::MAX;
 
 // === impl PendingOutputs ===
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_overdue_after_twice_its_prediction_and_a_quarter_of_a_second() {
+    fn a_request_is_overdue_after_twice_its_predicted_time_plus_a_quarter_of_a_second() {
         let pending = PendingOutputs::default();
         assert!(is_close(pending.overdue(1e9), 0.0), "no request");
         pending.add(0.1, None, 10.0, 0);
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overtaken_request_is_ignored() {
+    fn a_request_without_output_is_ignored_once_a_later_request_has_output() {
         let pending = PendingOutputs::default();
         let stuck = pending.add(0.1, None, 0.0, 0);
         let later = pending.add(0.1, None, 50.0, 0);
@@ -224,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_non_streaming_request_is_overdue_only_without_engine_progress() {
+    fn a_non_streaming_request_is_overdue_only_while_the_engine_generates_no_tokens() {
         let pending = PendingOutputs::default();
         pending.add(0.1, Some(1.0), 0.0, 0);
         assert!(is_close(pending.overdue(4.4), 0.0));
@@ -236,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn the_age_of_the_prefix_table_is_that_of_the_oldest_stream() {
+    fn the_returned_prefix_table_age_is_that_of_the_oldest_stream_without_output() {
         let pending = PendingOutputs::default();
         pending.add(0.1, Some(1.0), 0.0, 0);
         assert_eq!(pending.oldest_table_age(), None);
@@ -250,7 +251,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_request_is_left_and_no_delay_is_negative_after_any_sequence_of_events(
+        fn after_any_sequence_of_events_no_request_without_output_is_left_and_no_delay_is_negative(
             steps in proptest::collection::vec((0_u8..5, 0_usize..8, 0.0..30.0_f64), 1..100),
         ) {
             let (pending, mut open, mut now) = (PendingOutputs::default(), Vec::new(), 0.0);

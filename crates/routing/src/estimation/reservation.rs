@@ -66,7 +66,8 @@ pub struct Reservation {
 pub(super) enum SlotWait {
     /// The request need not wait: the engine has had more requests in its batch at once than now.
     None,
-    /// The engine is not known to run more requests at once than it has now.
+    /// The engine may have no free slot: it is not known to run more requests at once than it has
+    /// now.
     Possible,
     /// All slots of the engine are known to be taken.
     Expected,

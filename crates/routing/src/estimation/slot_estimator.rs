@@ -28,8 +28,9 @@ pub(super) struct SlotEstimator {
     ended: AtomicF64,
 }
 
-/// Share of the slots that must be occupied for a confirmation. It is less than 1 because vLLM
-/// counts running requests after ended requests have left and before others replace them.
+/// Share of the greatest number of running requests from which on a report confirms that number as
+/// the number of slots. It is less than 1 because vLLM counts running requests after ended requests
+/// have left and before others replace them.
 const CONFIRMING_OCCUPANCY: f64 = 0.85;
 /// Greatest number of confirmations by one report, because one report may be a coincidence.
 const MAX_CONFIRMATIONS_PER_REPORT: f64 = 2.0;
@@ -42,20 +43,20 @@ const MIN_CONFIRMATION_RATIO: f64 = 3.0;
 const MAX_CONTRADICTIONS: f64 = 20.0;
 /// Factor by which each report that counts reduces the weight of the earlier ones.
 const DECAY_FACTOR: f64 = 0.98;
-/// KV cache usage from which on requests may wait for blocks instead of slots.
+/// KV cache usage, from 0 to 1, from which on requests may wait for KV blocks instead of slots.
 const MAX_KV_USAGE: f64 = 0.9;
 
 // === impl SlotEstimator ===
 
 impl SlotEstimator {
-    /// The number of slots. `None`: not known.
+    /// Returns the number of sequence slots of the engine. `None`: not known.
     pub(super) fn known(&self) -> Option<f64> {
         Some(self.estimate.get()).filter(|slots| *slots >= 1.0)
     }
 
     /// Seconds until a slot is free for one more request, with `requests` requests at the backend
-    /// and a mean response time. It is assumed that slots become free evenly over that time. 0: the
-    /// number of slots or the response time is not known.
+    /// and a mean response time. It is assumed that slots become free evenly over the mean response
+    /// time. 0: the number of slots or the response time is not known.
     pub(super) fn wait(&self, requests: f64, response_seconds: Option<f64>) -> f64 {
         let (Some(slots), Some(response_seconds)) = (self.known(), response_seconds) else {
             return 0.0;
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plateau_of_running_requests_while_others_wait_is_the_slot_count() {
+    fn the_slot_count_is_the_constant_number_of_running_requests_while_others_wait() {
         let plateau = [16.0, 16.0, 15.0, 16.0, 16.0];
         let reports = |waiting| plateau.map(|running| load_report(running, waiting));
         assert_eq!(estimate_after(reports(9.0)), Some(16.0));
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn reports_without_ended_requests_between_them_count_once() {
+    fn load_reports_without_ended_requests_between_them_count_once_for_the_slot_estimate() {
         let slots = SlotEstimator::default();
         for _ in 0..50 {
             slots.on_report(&load_report(16.0, 9.0), 1);
@@ -146,14 +147,14 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_that_is_busy_with_prefill_gives_no_estimate() {
+    fn an_engine_that_is_busy_with_prefill_gives_no_estimate_of_its_sequence_slots() {
         let running = [3.0, 7.0, 12.0, 9.0, 6.0, 11.0, 8.0, 12.0, 5.0, 10.0, 7.0, 9.0];
         let reports = running.repeat(5).into_iter().map(|running| load_report(running, 3.0));
         assert_eq!(estimate_after(reports), None);
     }
 
     #[test]
-    fn more_running_requests_than_slots_and_a_restart_reset_the_estimate() {
+    fn more_running_requests_than_slots_or_an_engine_restart_reset_the_slot_estimate() {
         let slots = SlotEstimator::default();
         let report = |running, from: u32| {
             (from..from + 6).for_each(|ended| slots.on_report(&load_report(running, 5.0), ended));
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_contradicted_estimate_is_discarded() {
+    fn a_slot_estimate_is_discarded_after_many_reports_with_fewer_running_requests() {
         let plateau = vec![load_report(16.0, 5.0); 10];
         let below = vec![load_report(9.0, 5.0); 10];
         assert_eq!(estimate_after(plateau.clone()), Some(16.0));

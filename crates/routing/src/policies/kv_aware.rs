@@ -250,7 +250,7 @@ pub fn per_weight(seconds: f64, candidate: &Candidate) -> f64 {
     if candidate.weight > 1 { seconds / f64::from(candidate.weight) } else { seconds }
 }
 
-/// One decision of the policy.
+/// One decision of the policy `kv_aware`: its input, and the cost of each candidate.
 pub(super) struct Decision<'a> {
     pub(super) settings: &'a KvAwareSettings,
     pub(super) candidates: &'a [Candidate],
@@ -262,7 +262,8 @@ pub(super) struct Decision<'a> {
     pub(super) parts: Vec<Parts>,
 }
 
-/// The cost of a candidate, the terms that a reason can name, and the predicted TTFT.
+/// The cost of a candidate, the terms of the cost that a routing reason can name, and the predicted
+/// TTFT.
 pub(super) struct Parts {
     pub(super) cost: f64,
     pub(super) late: f64,
@@ -278,8 +279,8 @@ impl Decision<'_> {
         self.parts.iter().map(|parts| parts.cost)
     }
 
-    /// Index of the candidate with the least cost. Ties take turns, except that a session stays at
-    /// its backend, `home`.
+    /// Returns the index of the candidate with the least cost. Candidates that tie take turns,
+    /// except that a session stays at its backend, `home`.
     pub(super) fn choose(
         &self,
         costs: impl Iterator<Item = f64> + Clone,
@@ -310,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_queue_can_outweigh_a_cached_prefix() {
+    fn a_backend_with_a_short_queue_can_be_picked_before_one_with_the_cached_prefix() {
         let idle = idle_candidate();
         let warm =
             Candidate { cached: 500.0, cached_blocks: 4, backlog: 20_000.0, ..idle_candidate() };
@@ -332,14 +333,14 @@ mod tests {
         assert!((75..=85).contains(&counts[0]), "{counts:?}");
     }
 
-    /// The cost of a candidate that is the only one.
+    /// Returns the cost of a candidate that is the only one of the decision.
     fn cost(candidate: Candidate) -> f64 {
         let settings = KvAwareSettings::default();
         terms(&settings, &candidate, false, &FleetLoad::default()).cost(&candidate)
     }
 
     #[test]
-    fn the_cost_grows_with_the_usage_of_the_cache_and_fastest_near_a_full_one() {
+    fn the_cost_of_a_backend_grows_with_its_kv_cache_usage_and_fastest_near_a_full_cache() {
         let at = |usage| cost(Candidate { kv_usage: Some(usage), ..idle_candidate() });
         let costs: Vec<f64> = (0..=19).map(|n| at(f64::from(n) / 20.0)).collect();
         assert!(costs.windows(2).all(|pair| pair[1] > pair[0]));
@@ -351,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_computes_much_avoids_a_full_cache_and_one_with_its_prefix_there_does_not() {
+    fn a_request_avoids_a_backend_with_a_full_kv_cache_unless_that_cache_has_its_prefix() {
         let full = Candidate { kv_usage: Some(0.97), ..idle_candidate() };
         assert_eq!(choose(&[full, idle_candidate()]), choice(1, "kv_pressure"));
         let hot = Candidate { cached: 900.0, cached_blocks: 7, ..full };
@@ -366,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_stays_on_its_backend_until_that_is_busy() {
+    fn a_session_stays_on_its_backend_until_that_backend_is_busy() {
         for prompt in [1_000.0, 5.0] {
             let mut fleet = [1, 2, 3].map(|key| Candidate { key, prompt, ..idle_candidate() });
             let request = RoutingRequest { session: Some(77), ..RoutingRequest::default() };
@@ -383,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_for_an_adapter_prefers_a_backend_that_has_loaded_it_unless_that_takes_longer() {
+    fn a_request_prefers_a_backend_that_has_loaded_its_lora_adapter_unless_that_takes_longer() {
         let without = Candidate { has_adapter: false, ..idle_candidate() };
         assert_eq!(choose(&[without, idle_candidate()]).index, 1);
         let busy = Candidate { backlog: 50_000.0, ..idle_candidate() };
@@ -401,7 +402,7 @@ mod tests {
         assert_eq!(choose(&[overdue, busy]), choice(0, "lowest_ttft"));
     }
 
-    /// The choice with a TTFT objective.
+    /// Returns the choice of the policy under this TTFT objective.
     fn choose_within(ttft_objective_seconds: f64, candidates: &[Candidate]) -> PolicyChoice {
         let settings = KvAwareSettings { ttft_objective_seconds, ..KvAwareSettings::default() };
         pick(&settings, candidates, &RoutingRequest::default())
@@ -419,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn late_backends_come_after_those_in_time() {
+    fn a_backend_within_the_ttft_objective_is_picked_before_one_that_exceeds_it() {
         // The cached prefix saves more than the wait costs, but the wait is too long.
         let warm = late_with_long_prefix();
         let cold = Candidate { cached: 14_000.0, cached_blocks: 105, backlog: 0.0, ..warm };
@@ -428,21 +429,21 @@ mod tests {
     }
 
     #[test]
-    fn in_an_overloaded_fleet_a_late_backend_with_the_prompt_in_its_cache_gets_the_request() {
+    fn in_an_overloaded_pool_a_cached_prompt_outweighs_a_missed_ttft_objective() {
         let late = Candidate { waiting: 8.0, ..late_with_long_prefix() };
         let in_time = Candidate { cached: 12_000.0, cached_blocks: 90, backlog: 0.0, ..late };
         assert_eq!(choose_within(2.0, &[late, in_time]), choice(0, "cached_prefix"));
     }
 
     #[test]
-    fn a_long_prompt_on_a_slow_engine_is_not_late_without_a_queue() {
+    fn of_two_backends_that_miss_the_ttft_objective_the_one_without_a_queue_is_picked() {
         let long = Candidate { prompt: 20_000.0, ..idle_candidate() };
         let fleet = [long, Candidate { backlog: 1_000.0, ..long }];
         assert_eq!(choose_within(0.5, &fleet).index, 0);
     }
 
     #[test]
-    fn recomputation_costs_more_the_more_requests_wait_in_the_fleet() {
+    fn uncached_prompt_tokens_cost_more_if_more_requests_wait_in_the_pool() {
         let warm = Candidate { cached: 900.0, backlog: 2_500.0, ..idle_candidate() };
         let calm = [warm, idle_candidate()];
         assert_eq!(choose(&calm).index, 1);
@@ -451,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_still_count_while_all_backends_are_overdue() {
+    fn queue_lengths_count_in_the_choice_even_if_all_backends_are_overdue() {
         let overdue = Candidate { overdue: 3.0, ..idle_candidate() };
         let busy = Candidate { overdue: 2.0, backlog: 20_000.0, ..idle_candidate() };
         assert_eq!(choose(&[overdue, busy]).index, 0);
@@ -459,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn slot_wait_and_backlog_overlap() {
+    fn the_predicted_queue_time_is_the_longer_of_slot_wait_and_backlog_and_not_their_sum() {
         let full = Candidate { slot_wait: 0.5, ..idle_candidate() };
         assert_eq!(choose(&[full, idle_candidate()]).index, 1);
         let both = Candidate { backlog: 5_000.0, ..full };
@@ -467,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn candidates_without_information_are_picked_evenly() {
+    fn backends_without_load_reports_are_picked_equally_often() {
         let unknown =
             Candidate { kv_usage: None, capacity: None, certainty: 0.0, ..idle_candidate() };
         let counts = (0..300).fold([0; 3], |mut counts, sequence| {

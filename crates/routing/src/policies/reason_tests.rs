@@ -8,7 +8,7 @@ use crate::{Candidate, Policy, PolicyChoice, PrefillCost, RoutingRequest, mix};
 use std::collections::BTreeMap;
 
 const DECISIONS: u64 = 4_000;
-/// Tokens of a block of the prefix index.
+/// Number of tokens in one block of the prompt.
 const BLOCK_TOKENS: f64 = 128.0;
 
 struct Decision {
@@ -61,7 +61,8 @@ impl Decision {
         kv_aware::home(&self.candidates, &self.request)
     }
 
-    /// The costs of the candidates after `change`. `home`: the candidate of the session.
+    /// Returns the costs of the candidates after `change` is applied to each. `home`: index of the
+    /// candidate to which the session is hashed.
     fn costs(&self, home: Option<usize>, change: impl Fn(&mut Candidate)) -> Vec<f64> {
         self.costs_without(home, change, |_| 0.0)
     }
@@ -82,7 +83,8 @@ impl Decision {
         self.candidates.iter().enumerate().map(cost).collect()
     }
 
-    /// The candidates with the least cost, and those within the tolerance of predictions.
+    /// Returns the indices of the candidates whose cost ties with the least cost, within the
+    /// tolerance of predictions.
     fn ties(costs: &[f64]) -> Vec<usize> {
         let least = costs.iter().copied().fold(f64::INFINITY, f64::min);
         (0..costs.len()).filter(|index| costs[*index] <= 1.05 * least + 0.005).collect()
@@ -132,7 +134,7 @@ impl Decision {
 }
 
 #[test]
-fn the_reason_of_each_decision_holds() {
+fn the_reason_of_each_kv_aware_decision_agrees_with_a_second_definition_of_that_reason() {
     let mut counts = BTreeMap::new();
     for seed in 0..DECISIONS {
         let decision = Decision::random(seed);

@@ -9,13 +9,13 @@ use super::selection::{least, tie_limit};
 use crate::Candidate;
 
 impl Decision<'_> {
-    /// Why a candidate was chosen.
+    /// Returns the reason why a candidate was chosen, as a label value of metrics.
     pub(super) fn reason(&self, chosen: usize) -> &'static str {
         self.cause(chosen).or_else(|| self.refused(chosen)).unwrap_or_else(|| self.fact(chosen))
     }
 
-    /// The first term of the cost that alone explains the choice. `None`: the choice depends on
-    /// several terms.
+    /// Returns the reason for the first term of the cost that alone explains the choice. `None`:
+    /// the choice depends on several terms.
     fn cause(&self, chosen: usize) -> Option<&'static str> {
         let own = &self.candidates[chosen];
         let without_overdue =
@@ -50,8 +50,9 @@ impl Decision<'_> {
             .then_some("kv_pressure")
     }
 
-    /// The reason if another candidate has more of the prompt in its cache, or is the backend of the session,
-    /// and was not chosen because of its load. `None`: there is no such candidate.
+    /// Returns the reason if another candidate has more of the prompt in its cache, or is the
+    /// backend of the session, and was not chosen because of its load. `None`: there is no such
+    /// candidate.
     fn refused(&self, chosen: usize) -> Option<&'static str> {
         let own_blocks = self.candidates[chosen].cached_blocks;
         if self.candidates.iter().any(|other| other.cached_blocks > own_blocks) {
@@ -60,8 +61,8 @@ impl Decision<'_> {
         self.home.is_some_and(|home| home != chosen).then_some("session_too_busy")
     }
 
-    /// How the cost and the predicted TTFT of the choice compare with those of the other
-    /// candidates.
+    /// Returns a reason that states how the cost and the predicted TTFT of the choice compare with
+    /// those of the other candidates.
     fn fact(&self, chosen: usize) -> &'static str {
         if ties(self.costs()) > 1 {
             return "tie";

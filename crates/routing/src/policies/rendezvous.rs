@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_with_less_of_the_prompt_is_no_rendezvous_backend() {
+    fn a_backend_with_a_shorter_cached_prefix_is_not_the_rendezvous_backend_of_a_prompt() {
         for block in 0..100 {
             let key = marked(fleet([2, 0, 2, 1]), &[7, 8, block]);
             assert!([Some(1), Some(3)].contains(&key), "{key:?}");
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_gets_the_prompts_of_its_rendezvous_as_far_as_it_had_them_cached_before() {
+    fn a_rendezvous_backend_gets_a_prompt_only_if_it_often_had_such_prompts_cached_before() {
         let choose = |rendezvous_hit_share| {
             let idle = Candidate { rendezvous_hit_share, ..idle_candidate() };
             let busy = Candidate { key: 1, backlog: 400.0, is_rendezvous: true, ..idle };

@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn positions_are_ordered_by_longest_prefix_and_recency() {
+    fn backends_with_the_longest_prefix_come_first_and_then_those_with_the_latest_request() {
         let hints = PrefixHints::new();
         let (long, other) = (blocks(1, 100), blocks(2, 100));
         hints.add(&long[..20], 5);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shared_system_prompt_does_not_evict_other_blocks_of_its_set() {
+    fn a_system_prompt_that_many_backends_share_does_not_evict_other_blocks_from_the_index() {
         let hints = PrefixHints::new();
         let (system, random) = (blocks(1, 1), blocks(2, 1));
         // A block in the same set as the system prompt.
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repeated_position_is_returned_once() {
+    fn a_backend_that_received_a_prompt_several_times_is_returned_once() {
         let hints = PrefixHints::new();
         let prompt = blocks(1, 9);
         for position in [1, 2, 1, 1] {
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_position_out_of_range_is_ignored() {
+    fn the_prefix_index_ignores_backend_positions_of_65535_and_above() {
         let hints = PrefixHints::new();
         hints.add(&[u64::MAX, 1], 65_535);
         hints.add(&[u64::MAX, 1], 1 << 40);

@@ -10,7 +10,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Blocks that were sent to one backend.
+/// Prompt blocks that were sent to one backend, to estimate which of them its prefix cache has.
 #[derive(Debug)]
 pub struct PrefixTable {
     /// The sets of slots. Their number is a power of two.
@@ -152,7 +152,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_prompt_matches_as_far_as_its_prefix_was_sent() {
+    fn a_prompt_counts_as_cached_as_far_as_its_prefix_was_sent_to_the_backend() {
         let table = PrefixTable::new(1_000);
         let first = blocks(1, 40);
         assert_eq!(table.matched(&first, 1_000, 0), 0);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_beyond_the_cache_capacity_do_not_match() {
+    fn blocks_do_not_count_as_cached_after_as_many_new_blocks_as_the_cache_holds() {
         let table = PrefixTable::new(1_000);
         let (old, new) = (blocks(1, 100), blocks(2, 400));
         table.touch(&old);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_that_were_used_before_an_age_do_not_match_since_it() {
+    fn only_prompt_blocks_that_were_sent_since_the_given_table_age_match() {
         let table = PrefixTable::new(1_000);
         let (first, second, third) = (blocks(1, 20), blocks(2, 20), blocks(3, 20));
         table.touch(&first);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frequently_used_prompt_is_retained() {
+    fn a_prompt_prefix_that_is_sent_again_and_again_stays_in_the_prefix_table() {
         let table = PrefixTable::new(500);
         let system = blocks(1, 20);
         for turn in 0..200 {
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_of_a_table_is_bounded_and_it_can_be_cleared() {
+    fn the_size_of_a_prefix_table_is_bounded_and_clearing_it_removes_all_blocks() {
         assert_eq!(PrefixTable::new(usize::MAX).bytes(), 1 << 20);
         let table = PrefixTable::new(0);
         let prompt = blocks(3, 64);
@@ -211,7 +211,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_more_blocks_match_than_were_sent(
+        fn a_prefix_table_never_matches_more_prompt_blocks_than_were_sent_to_the_backend(
             seeds in proptest::collection::vec(0_u64..20, 1..60), capacity in 0_usize..3_000,
         ) {
             let table = PrefixTable::new(500);

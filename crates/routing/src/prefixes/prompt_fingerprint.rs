@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_continued_conversation_shares_the_blocks_of_its_prefix() {
+    fn a_continued_conversation_has_the_same_block_hashes_for_its_earlier_part() {
         let before = "a word ".repeat(1_000);
         let after = format!("{before} and an answer {}", "b ".repeat(2_000));
         let (before, after) = (prompt(1, &["tools", &before]), prompt(1, &["tools", &after]));
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_different_seed_or_different_tools_share_no_blocks() {
+    fn prompts_with_different_seeds_or_different_tools_have_no_block_hash_in_common() {
         let text = "a word ".repeat(1_000);
         let one = prompt(1, &["tools", &text]);
         assert_eq!(common_blocks(&one, &prompt(2, &["tools", &text])), 0);
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_hash_depends_on_all_bytes_before_it() {
+    fn the_hash_of_a_prompt_block_depends_on_all_bytes_of_the_prompt_before_it() {
         let (head, tail) = ("h".repeat(512), "t".repeat(5_120));
         let (a, b) =
             (prompt(1, &[&format!("{head}{tail}")]), prompt(1, &[&format!("{tail}{head}")]));
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_blocks_is_bounded() {
+    fn the_number_of_hashed_blocks_of_a_prompt_is_bounded() {
         let huge = "x".repeat(5 << 20);
         let prompt = prompt(1, &[&huge]);
         assert_eq!((prompt.bytes, prompt.blocks.len()), (5 << 20, 8_192));

@@ -64,7 +64,7 @@ pub struct CircuitBreaker {
 struct BreakerInner {
     settings: CircuitBreakerSettings,
     state: BreakerState,
-    /// Failures since the last success.
+    /// Number of failed requests since the last success.
     consecutive_failures: u32,
     /// Number of successive ejections without a healthy period between them. This number determines the
     /// ejection time.
@@ -75,7 +75,7 @@ struct BreakerInner {
     closed_at: Option<Instant>,
     /// When a request last succeeded. `None`: never.
     succeeded_at: Option<Instant>,
-    /// The outcomes of the last minute.
+    /// The outcomes of the requests of the last minute.
     outcomes: RecentOutcomes,
 }
 
@@ -237,8 +237,8 @@ impl CircuitBreaker {
         succeeded_at.is_some_and(|at| now.saturating_duration_since(at) < SERVING_TIME)
     }
 
-    /// Records that the backend reported that it is overloaded or paused. `rest`: the time for which
-    /// the backend wants no requests. `None`: the backend stated no time.
+    /// Records that the backend reported that it is overloaded or paused. `rest`: the time for
+    /// which the backend accepts no requests, as it stated. `None`: the backend stated no time.
     pub fn on_overload(&self, rest: Option<Duration>, now: Instant) {
         let mut inner = lock(&self.inner);
         if matches!(inner.state, BreakerState::Closed | BreakerState::Resting) {

@@ -1,6 +1,6 @@
 //! Why a backend cannot be reached or is not healthy, with the remedy, from the text of the error.
 
-/// Why a backend cannot be reached or is not healthy: a kind of error for which the remedy is known.
+/// A kind of error that shows why a backend cannot be reached or is not healthy, with the remedy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DownKind {
     /// Parts of error texts that show this kind.
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_text_shows_its_kind() {
+    fn the_text_of_a_connection_or_health_check_error_shows_why_a_backend_is_down() {
         for (reason, cause) in [
             ("failed to lookup address information: Name or service not known", "its host name"),
             ("Connection refused (os error 111)", "connection refused"),

@@ -31,7 +31,8 @@ named_enum! {
         EngineDead = "engine_dead",
         /// Any other 5xx status.
         ServerError = "server_error",
-        /// The backend does not know a model that it listed before.
+        /// The backend reported that it does not have the model, although it listed the model
+        /// before.
         UnknownModel = "unknown_model",
         /// The backend reported an error inside a 200 response.
         InBandError = "inband_error",
@@ -65,7 +66,7 @@ pub enum FailoverPolicy {
     Always,
     /// The request may fail over if it may be sent twice and the retry budget allows it.
     Conditional,
-    /// The request must not fail over: the time of the request is over, or another backend could not be
+    /// The request must not fail over: its time limit has passed, or another backend could not be
     /// reached either.
     Never,
 }

@@ -41,7 +41,7 @@ mod tests {
     use tokenweir_protocol::clock;
 
     #[test]
-    fn a_request_is_suspected_at_the_second_crash() {
+    fn a_request_is_suspected_as_the_cause_at_the_second_backend_crash_during_it() {
         let (detector, now) = (PoisonRequestDetector::default(), clock::epoch());
         assert!(!detector.on_death(1, now));
         assert!(!detector.on_death(2, now), "another request");
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn crashes_expire_and_their_number_is_bounded() {
+    fn records_of_backend_crashes_expire_and_their_number_is_bounded() {
         let (detector, now) = (PoisonRequestDetector::default(), clock::epoch());
         assert!(!detector.on_death(1, now));
         assert!(!detector.on_death(1, now + CRASH_RETENTION), "the first crash has expired");

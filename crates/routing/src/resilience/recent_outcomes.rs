@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 pub(super) struct RecentOutcomes {
     /// The current and the earlier windows, the newest first.
     windows: [OutcomeWindow; WINDOW_COUNT],
-    /// Start of the current window.
+    /// Start of the current time window.
     began: Instant,
 }
 
@@ -19,7 +19,7 @@ struct OutcomeWindow {
     failures: u32,
 }
 
-/// Length of one window.
+/// Length of one time window in which the outcomes of requests are counted.
 pub(super) const WINDOW_LENGTH: Duration = Duration::from_secs(5);
 /// Number of windows, which together are the longest time over which the failure ratio is taken. In a
 /// shorter time, a backend with few requests would never have enough requests.

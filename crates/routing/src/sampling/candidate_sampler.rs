@@ -23,7 +23,7 @@ pub struct CandidateSampler {
     tables: OnceLock<SamplerTables>,
 }
 
-/// Hints about the backends of a large pool.
+/// Prefix index and load hints of the backends of a large pool.
 #[derive(Debug)]
 struct SamplerTables {
     prefix_hints: PrefixHints,
@@ -48,7 +48,7 @@ impl CandidateSampler {
         sampler
     }
 
-    /// Whether a model has so many backends that the candidates are a sample of them.
+    /// Whether a model has so many backends that a policy gets only a sample of them as candidates.
     pub fn is_large(backend_count: usize) -> bool {
         backend_count > MAX_UNSAMPLED_BACKENDS
     }
@@ -138,7 +138,8 @@ impl SamplerTables {
     }
 }
 
-/// The positions of one partition of the pool, rotated so that they begin at a random position.
+/// The backends of one partition of the pool, by position, rotated so that they begin at a random
+/// position.
 type FleetPartition<'a> = Copied<Chain<Iter<'a, usize>, Iter<'a, usize>>>;
 
 /// Splits the pool into `parts` equal partitions. Each is rotated so that it begins at a random position.
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_fleet_and_policies_that_need_all_candidates_are_not_sampled() {
+    fn a_small_pool_is_not_sampled_and_policies_that_need_all_candidates_get_all() {
         let small = sampler(MAX_UNSAMPLED_BACKENDS);
         let positions = all(MAX_UNSAMPLED_BACKENDS);
         assert_eq!(small.sample(KV_AWARE, &positions, &prompt(1), &routing_request(1)), None);
@@ -221,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn all_positions_are_sampled_evenly_and_without_duplicates() {
+    fn random_samples_contain_all_backends_equally_often_and_without_duplicates() {
         let (sampler, mut counts) = (sampler(100), HashMap::<usize, u32>::new());
         for seed in 0..5_000 {
             let sample = sample(&sampler, PolicyKind::P2c, 100, seed);
@@ -236,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_gets_the_same_sample_again() {
+    fn all_requests_of_a_session_get_the_same_sample_of_backends() {
         let sampler = sampler(500);
         let sample = |seed| {
             let request = RoutingRequest { session: Some(9), ..routing_request(seed) };
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn positions_with_the_least_hints_are_sampled_and_unavailable_ones_are_not() {
+    fn backends_with_the_least_load_hints_are_sampled_and_unavailable_backends_are_not() {
         let (sampler, now) = (sampler(64 * 4), clock::epoch());
         for position in 0..256 {
             let backlog = if position % 8 == 1 { 100.0 } else { 1e4 };
@@ -262,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_fleet_gets_streams_evenly_from_the_start() {
+    fn the_backends_of_an_idle_large_pool_get_equally_many_streams_from_the_start() {
         let (sampler, mut now) = (sampler(200), clock::epoch());
         let estimators: Vec<LoadEstimator> =
             all(200).iter().map(|_| LoadEstimator::new(now, Duration::from_secs(5))).collect();

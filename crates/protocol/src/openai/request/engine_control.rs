@@ -226,7 +226,8 @@ pub static HEADERS: [EngineControl; 3] = [
     ),
 ];
 
-/// The entries of the list in the security guide, in Markdown.
+/// Returns the entries of the list of engine-control fields and headers in the security guide, in
+/// Markdown.
 pub fn table() -> impl Iterator<Item = String> {
     let fields = FIELDS.iter().map(|control| (control, ""));
     fields.chain(HEADERS.iter().map(|control| (control, "header "))).map(|(control, kind)| {
@@ -241,7 +242,7 @@ pub fn table() -> impl Iterator<Item = String> {
     })
 }
 
-/// Paths whose requests in vLLM have no field `cache_salt`.
+/// Paths of requests in which vLLM has no field `cache_salt`.
 const PATHS_WITHOUT_CACHE_SALT: [&str; 6] = [
     "/tokenize",
     "/detokenize",
@@ -325,7 +326,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn every_row_has_a_unique_name_and_a_permission_with_its_configuration_name() {
+    fn every_engine_control_has_a_unique_name_and_a_permission_named_as_in_the_configuration() {
         let rows = || FIELDS.iter().chain(&HEADERS);
         let names: BTreeSet<&str> = rows().map(|control| control.name).collect();
         assert_eq!(names.len(), rows().count());
@@ -340,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_union_has_the_permissions_of_both_sets() {
+    fn a_union_of_two_permission_sets_has_the_permissions_of_both() {
         let both = Permissions::new(&[P::KvTransfer]) | Permissions::new(&[P::Lora]);
         assert!(both.allow(P::KvTransfer) && both.allow(P::Lora) && !both.allow(P::Xargs));
         assert!(!Permissions::default().allow(P::KvTransfer));
@@ -349,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_string_is_replaced_in_place_and_other_types_are_rejected() {
+    fn a_forbidden_string_field_of_a_body_is_replaced_in_place_and_other_types_are_rejected() {
         let body = r#"{"session_id":"a\"b" ,"n":1}"#;
         let fields = RequestFields::parse(body.as_bytes()).unwrap();
         let edits = Permissions::default().check(&fields.controls, Some(Api::Chat)).unwrap();
@@ -364,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_id_is_rejected_where_it_names_a_stored_response() {
+    fn the_body_field_request_id_is_rejected_where_it_names_a_stored_response() {
         let fields = RequestFields::parse(br#"{"request_id":"resp_of_another"}"#).unwrap();
         let none = Permissions::default();
         assert!(none.check(&fields.controls, Some(Api::Responses)).is_err());
@@ -374,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_is_inserted_into_any_object() {
+    fn a_member_can_be_inserted_into_any_json_object_of_a_request_body() {
         for body in ["{}", " { }", "{\"a\":{}}", "{ \"a\":1}"] {
             let splice = Splice::insert(body.as_bytes(), "\"s\":\"x\"").unwrap();
             let edited = Splice::apply([&splice], body.as_bytes());

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn part_heads_of_common_clients_are_parsed() {
+    fn heads_of_form_parts_that_common_clients_send_are_parsed() {
         for head in [
             // Heads as curl, browsers, undici, .NET, aiohttp, Apache HttpClient and OkHttp write them.
             "Content-Disposition: form-data; name=\"model\"",
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ambiguous_part_head_is_rejected() {
+    fn a_form_part_with_an_ambiguous_head_is_rejected() {
         for head in [
             "Content-Disposition: form-data; NAME=\"model\"",
             "Content-Disposition: form-data; name*=utf-8''model",
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn a_content_type_without_exactly_one_boundary_is_rejected() {
+    fn a_form_whose_content_type_has_not_exactly_one_boundary_is_rejected() {
         let body = [&model_part(b"a")[..], b"--B--\r\n"].concat();
         for valid in [CONTENT_TYPE, "multipart/form-data;boundary=\"B\"; charset=UTF-8"] {
             assert!(peek(valid.as_bytes(), &body).is_ok(), "{valid}");
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_or_duplicate_model_is_rejected() {
+    fn a_form_with_an_invalid_or_duplicate_model_is_rejected() {
         for value in [&b"\xff\xfe"[..], "\u{feff}a".as_bytes()] {
             assert!(is_rejected(&[&model_part(value)[..], b"--B--\r\n"].concat()));
         }
@@ -387,7 +387,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_model_is_found_among_files_and_its_new_name_changes_no_byte_around_it(
+        fn the_model_of_a_form_is_found_among_files_and_renaming_it_changes_no_other_byte(
             before in file_bytes(),
             old in "[!-~]{0,12}",
             after in file_bytes(),

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_body_is_rejected_with_its_field_or_the_position_of_its_error() {
+    fn the_error_of_an_invalid_request_body_has_the_field_or_the_position_of_the_error() {
         use RequestBodyError::{DuplicateField, Empty, InvalidUnicode, NotObject, WrongType};
         let not_json = |line, column| RequestBodyError::NotJson { line, column };
         let not_finite = |line, column| RequestBodyError::NotFinite { line, column };

@@ -81,10 +81,11 @@ enum RequestField {
     CacheSalt,
     Store,
     Background,
-    /// A parameter that is a number, by its place in the result.
+    /// A parameter that is a number. The function borrows its field in the result.
     Real(fn(&mut GenerationParameters) -> &mut Option<f64>),
     Parameter(GenerationParameter),
-    /// A field that names the user, the session or the conversation, by its place in the result.
+    /// A field that names the user, the session or the conversation. The function borrows its field
+    /// in the result.
     Identity(fn(&mut IdentityFields) -> &mut Option<Box<str>>),
     /// An element of `messages`.
     Message,

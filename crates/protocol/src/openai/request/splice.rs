@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn continuous_usage_is_added_to_a_request_for_usage_only() {
+    fn continuous_usage_is_added_only_to_a_request_that_asks_for_usage_without_it() {
         let splice = |options: &str| {
             let body = format!(r#"{{"stream":true,"stream_options":{options},"model":"a"}}"#);
             let edit = RequestFields::parse(body.as_bytes()).unwrap().continuous_usage_splice?;
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_with_usage_or_invalid_options_is_unchanged() {
+    fn a_request_that_asks_for_usage_or_has_invalid_stream_options_is_not_edited() {
         for body in [
             "{}",
             r#"{"stream":false}"#,
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_name_of_the_model_is_replaced_and_it_is_escaped() {
+    fn renaming_the_model_in_a_body_replaces_only_its_name_and_escapes_the_new_one() {
         for (body, model, expected) in [
             (r#"{"model":"a"}"#, "longer", r#"{"model":"longer"}"#),
             (r#"{ "model" : "" , "x":1.0e5}"#, "b", r#"{ "model" : "b" , "x":1.0e5}"#),
@@ -270,7 +270,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn both_edits_apply_to_one_body(
+        fn the_edits_that_request_usage_and_rename_the_model_apply_to_one_body(
             is_model_first in any::<bool>(),
             options in prop_oneof![
                 Just("null"), Just("{}"), Just(r#"{"include_usage":false}"#), Just(r#"{"a":"model"}"#),
@@ -294,7 +294,7 @@ mod tests {
         }
 
         #[test]
-        fn only_include_usage_differs_in_the_edited_body(
+        fn the_edit_that_requests_usage_changes_only_include_usage_of_the_request(
             options in prop_oneof![
                 Just(json!(null)), Just(json!({})), Just(json!({"include_usage": false})),
                 Just(json!({"a": [1, "{"]})), Just(json!({"a": "}", "include_usage": null})),

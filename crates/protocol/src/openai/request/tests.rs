@@ -6,7 +6,7 @@ use super::{IdentityFields, ModelSpan, Splice};
 use memchr::memmem;
 
 #[test]
-fn fields_are_found_in_any_order() {
+fn the_fields_of_a_request_body_are_found_in_any_order() {
     let body = br#" {"messages":[{"role":"user","content":"{\"model\":\"no\"}","n":7}],
         "stream_options":{"include_usage":true},"n":2,"max_tokens":5,
         "max_completion_tokens":9,"stream":true,"model":"q\u0077en","metadata":{"model":"no"}}"#;
@@ -30,14 +30,14 @@ fn fields_are_found_in_any_order() {
 }
 
 #[test]
-fn absent_and_null_are_the_same() {
+fn a_null_field_of_a_request_body_is_the_same_as_an_absent_field() {
     let nulls = br#"{"model":null,"stream":null,"n":null,"max_tokens":null}"#;
     assert_eq!(RequestFields::parse(nulls), Ok(RequestFields::default()));
     assert_eq!(RequestFields::parse(b"{}"), Ok(RequestFields::default()));
 }
 
 #[test]
-fn stateful_requests_are_distinguished_from_stateless_ones() {
+fn requests_that_use_state_at_their_backend_are_distinguished_from_stateless_requests() {
     for body in [
         r#"{"store":true}"#,
         r#"{"background":true}"#,

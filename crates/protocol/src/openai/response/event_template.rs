@@ -25,7 +25,7 @@ pub(super) struct EventTemplate {
 }
 
 #[derive(Debug)]
-/// The type and the content of the template event.
+/// The type and the content of the event that serves as the template.
 struct RecordedDelta {
     event_type: Box<str>,
     delta: Delta,
@@ -125,7 +125,7 @@ mod tests {
         (String::new(), data.into())
     }
 
-    /// Whether the last event matches the template that the events before it leave.
+    /// Whether the last event matches the template that the earlier events produce.
     fn is_repetition(events: &[String]) -> bool {
         let mut reader = ResponseReader::new(Api::Chat);
         let [before @ .., last] = events else { return false };
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_with_another_text_matches_the_template() {
+    fn an_event_that_differs_from_the_event_before_only_in_its_text_matches_the_template() {
         let event_with = |text: &str| CHAT.replace("one", text);
         let events = |last: String| [event_with("role"), event_with("one"), last];
         assert!(is_repetition(&events(event_with("two"))));
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn data_after_a_match_is_parsed_with_it() {
+    fn event_data_that_follows_a_piece_matching_the_template_is_parsed_together_with_it() {
         let events = ["role", "one", "two"].map(|text| CHAT.replace("one", text));
         for (rest, is_malformed) in [("\n", false), ("\n{}", true)] {
             let mut reader = ResponseReader::new(Api::Chat);
@@ -202,7 +202,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_repeated_event_has_the_same_delta_as_when_it_is_parsed(
+        fn an_event_that_matches_the_template_has_the_same_delta_as_when_it_is_parsed(
             events in proptest::collection::vec(event(), 0..16),
             times in 1_usize..4,
             api in prop_oneof![Just(Api::Chat), Just(Api::Messages), Just(Api::Completions)],

@@ -241,7 +241,7 @@ impl ResponseReader {
         self.schema.is_known
     }
 
-    /// The state of the response so far.
+    /// Returns the state of the response after the events so far.
     pub fn answer(&self) -> &ResponseSummary {
         &self.summary
     }

@@ -37,7 +37,7 @@ pub(super) type ObjectFields = (&'static str, &'static [(&'static str, ResponseF
 /// What the type of an event says about its output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::openai) enum EventOutput {
-    /// The type says nothing: the fields of the event show whether it has output.
+    /// The type does not show whether the event has output: the fields of the event show it.
     Fields,
     /// The event begins or ends a part of the response, or is a heartbeat. It has no output, unless a
     /// field shows output. Unknown fields outside a delta do not count as output.
@@ -95,10 +95,10 @@ pub(in crate::openai) enum ResponseField {
     Cached,
     CacheCreated,
     Reasoning,
-    /// A time in the engine in milliseconds, by its place in the result.
+    /// A time in the engine in milliseconds. The function borrows its field in the result.
     EngineMillis(fn(&mut EngineTimes) -> &mut Option<Duration>),
     Error,
-    /// The code or the type of an error, by its place in the result.
+    /// The code or the type of an error. The function borrows its field in the result.
     ErrorText(fn(&mut InBandError) -> &mut Option<Box<str>>),
 }
 
@@ -116,7 +116,8 @@ impl ResponseSchema {
         }
     }
 
-    /// What the type of an event says about its output. Some servers send heartbeats as events.
+    /// Returns what the type of an event says about its output. In a known format, heartbeats,
+    /// which some servers send as events, have no output.
     pub(in crate::openai) fn output_of(&self, event: &str) -> EventOutput {
         let is_heartbeat = self.is_known && HEARTBEATS.contains(&event);
         if is_heartbeat { EventOutput::Nothing } else { (self.event_output)(event) }

@@ -9,15 +9,15 @@
 use super::super::reservation::LocalLoad;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The maximum number of requests answered at once since the engine started, and how often the
-/// engine reached it again.
+/// The maximum number of requests that the engine has answered at once since its start, and how
+/// often the engine reached that number again.
 #[derive(Debug, Default)]
 pub(super) struct MaxAnswering {
     max: AtomicU32,
     confirmations: AtomicU32,
 }
 
-/// The maximum counts once the engine has reached it again this number of times.
+/// Number of times that the engine must reach the maximum again before the maximum is used.
 const MIN_CONFIRMATIONS: u32 = 3;
 
 // === impl MaxAnswering ===
@@ -36,7 +36,8 @@ impl MaxAnswering {
         }
     }
 
-    /// The maximum. 0: the engine has not reached it again [`MIN_CONFIRMATIONS`] times.
+    /// Returns the maximum number of requests answered at once. 0: the engine has not reached it
+    /// again [`MIN_CONFIRMATIONS`] times.
     pub(super) fn confirmed(&self) -> u32 {
         let is_confirmed = self.confirmations.load(Ordering::Relaxed) >= MIN_CONFIRMATIONS;
         if is_confirmed { self.max.load(Ordering::Relaxed) } else { 0 }
@@ -53,7 +54,8 @@ impl MaxAnswering {
 mod tests {
     use super::*;
 
-    /// The confirmed maximum after one first output at each of these numbers of answered requests.
+    /// Returns the confirmed maximum after one first output at each of these numbers of answered
+    /// requests.
     fn confirmed_after(answering: &[u32]) -> u32 {
         let max = MaxAnswering::default();
         for in_flight in answering {
@@ -63,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_known_once_it_was_reached_again_and_again_without_growing() {
+    fn the_maximum_of_answered_requests_is_used_once_it_was_reached_again_three_times() {
         for (answering, expected) in [
             (&[14, 15, 16, 16, 16, 15, 16][..], 16),
             (&[14, 15, 16, 16, 16], 0),

@@ -7,7 +7,8 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 impl LoadEstimator {
-    /// Moves the prefill of a request to another backend (`is_elsewhere`), or back to this one.
+    /// Moves the prefill of a request from the load of this backend to another one
+    /// (`is_elsewhere`), or back to the load of this backend.
     pub fn move_prefill(&self, reservation: &mut Reservation, is_elsewhere: bool) {
         if reservation.elsewhere.is_some() == is_elsewhere {
             return;
@@ -70,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_that_another_backend_computes_is_no_backlog_until_it_comes_back() {
+    fn a_prompt_that_another_backend_computes_is_no_backlog_here_until_it_is_moved_back() {
         let (load, now) = new_estimator();
         let candidate = load.candidate(&prompt(), now);
         let mut reservation = load.reserve(&candidate, &prompt(), true, now);
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_decode_leg_waits_for_what_is_left_of_the_queue_after_the_prefill_leg() {
+    fn the_predicted_wait_of_a_decode_leg_is_the_queue_that_is_left_after_the_prefill_leg() {
         let (load, now) = new_estimator();
         let settings = kv_aware::KvAwareSettings::default();
         let prefill = PrefillCost { base: 0.5, per_token: 1e-3 };
@@ -106,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_decode_legs_are_expected_again_for_a_while() {
+    fn after_a_slow_decode_leg_the_predicted_delay_of_the_next_ones_halves_in_a_minute() {
         let (load, now) = new_estimator();
         let candidate = load.candidate(&prompt(), now);
         let settings = kv_aware::KvAwareSettings::default();

@@ -15,7 +15,7 @@ pub struct ReportedQueues(
     Mutex<VecDeque<QueuePeriod>>,
 );
 
-/// A sequence of reports with waiting requests.
+/// A sequence of load reports in a row that all had waiting requests.
 #[derive(Debug, Clone, Copy)]
 struct QueuePeriod {
     /// Time of the first report with waiting requests.
@@ -67,7 +67,7 @@ mod tests {
     use tokenweir_protocol::clock;
 
     #[test]
-    fn a_time_is_compared_with_the_reports_before_during_and_after_it() {
+    fn running_requests_are_returned_for_times_that_overlap_reports_with_waiting_requests() {
         let (queues, start) = (ReportedQueues::default(), clock::epoch());
         let at = |millis| start + Duration::from_millis(millis);
         let reports = [(100, 0.0, 4.0), (200, 3.0, 7.0), (300, 5.0, 8.0), (400, 0.0, 6.0)];
@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_period_is_forgotten_first() {
+    fn the_oldest_period_with_waiting_requests_is_dropped_first() {
         let (queues, start) = (ReportedQueues::default(), clock::epoch());
         let at = |n: usize| start + Duration::from_secs(n as u64);
         for n in 0..=2 * MAX_PERIODS {

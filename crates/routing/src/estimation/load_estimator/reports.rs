@@ -1,4 +1,4 @@
-//! What the estimator takes from the load reports of the backend.
+//! The load reports of the backend, and the estimates that the load estimator takes from them.
 
 use super::super::load_report::LoadReport;
 use super::super::reservation::LocalLoad;
@@ -8,12 +8,12 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 impl LoadEstimator {
-    /// Age at which a report has the weight ½.
+    /// Age at which a load report has the weight ½ in the estimates.
     pub fn horizon(&self) -> Duration {
         Duration::try_from_secs_f64(self.horizon.get()).unwrap_or(Duration::MAX)
     }
 
-    /// Changes the age at which a report has the weight ½.
+    /// Changes the age at which a load report has the weight ½ in the estimates.
     pub fn set_horizon(&self, horizon: Duration) {
         self.horizon.set(horizon.as_secs_f64().max(MIN_HORIZON_SECONDS));
     }

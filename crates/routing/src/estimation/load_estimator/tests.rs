@@ -37,7 +37,7 @@ fn report(kv_usage: f64, waiting: f64, running: f64) -> LoadReport {
 }
 
 #[test]
-fn requests_sent_since_the_report_count_before_the_next_report() {
+fn requests_that_were_sent_after_a_load_report_count_before_the_next_report_arrives() {
     let (estimator, now) = estimator();
     let prompt = prompt(10_000, 1);
     estimator.on_report(&report(0.5, 0.0, 3.0), &estimator.local_load(), now);
@@ -50,7 +50,7 @@ fn requests_sent_since_the_report_count_before_the_next_report() {
 }
 
 #[test]
-fn the_next_report_replaces_reservations() {
+fn a_new_load_report_replaces_the_estimated_load_of_requests_that_were_sent_before_it() {
     let (estimator, now) = estimator();
     let prompt = prompt(10_000, 1);
     let reservation = send(&estimator, &prompt, now);
@@ -62,7 +62,7 @@ fn the_next_report_replaces_reservations() {
 }
 
 #[test]
-fn estimates_fade_from_reported_to_local_load_as_the_report_ages() {
+fn load_estimates_move_from_reported_to_local_load_as_the_load_report_ages() {
     let (estimator, now) = estimator();
     let prompt = prompt(1_000, 1);
     estimator.on_report(&report(0.95, 12.0, 30.0), &estimator.local_load(), now);
@@ -78,7 +78,7 @@ fn estimates_fade_from_reported_to_local_load_as_the_report_ages() {
 }
 
 #[test]
-fn requests_of_another_gateway_are_seen_in_the_reports() {
+fn load_reports_add_the_requests_of_other_gateways_to_the_estimated_load() {
     let (estimator, now) = estimator();
     let prompt = prompt(1_000, 1);
     let mut first = send(&estimator, &prompt, now);
@@ -91,7 +91,7 @@ fn requests_of_another_gateway_are_seen_in_the_reports() {
 }
 
 #[test]
-fn the_first_pending_request_reduces_the_backlog_over_time() {
+fn the_estimated_backlog_falls_over_time_by_at_most_the_first_request_without_output() {
     let (estimator, now) = estimator();
     let prompt = prompt(10_000, 1);
     let mut first = send(&estimator, &prompt, now);
@@ -106,7 +106,7 @@ fn the_first_pending_request_reduces_the_backlog_over_time() {
 }
 
 #[test]
-fn a_non_streaming_request_is_prefilled_at_the_learned_speed() {
+fn the_backlog_of_a_non_streaming_request_falls_at_the_learned_prefill_speed() {
     let (estimator, now) = estimator();
     let prompt = prompt(10_000, 1);
     let reservation = estimator.reserve(&estimator.candidate(&prompt, now), &prompt, false, now);
@@ -128,7 +128,7 @@ fn a_sent_prompt_counts_as_cached_until_the_backend_restarts() {
 }
 
 #[test]
-fn a_backend_without_a_prefix_cache_is_detected_by_its_usage() {
+fn a_backend_without_a_prefix_cache_is_detected_by_its_reported_cached_tokens() {
     let (estimator, now) = estimator();
     estimator.on_report(&report(0.1, 0.0, 0.0), &estimator.local_load(), now);
     let long = prompt(51_200, 1);
@@ -144,7 +144,7 @@ fn a_backend_without_a_prefix_cache_is_detected_by_its_usage() {
 }
 
 #[test]
-fn a_backend_learns_how_much_of_a_prompt_it_has_cached_as_its_rendezvous_backend() {
+fn the_estimator_learns_the_share_of_a_prompt_that_a_rendezvous_backend_has_cached() {
     let (estimator, now) = estimator();
     let answer = |seed: u64, is_rendezvous: bool, cached: Option<u64>| {
         let prompt = prompt(10_000, seed);
@@ -165,7 +165,7 @@ fn a_backend_learns_how_much_of_a_prompt_it_has_cached_as_its_rendezvous_backend
 }
 
 #[test]
-fn a_backend_with_wrong_metrics_is_detected_by_its_first_outputs() {
+fn a_slow_backend_whose_metrics_show_no_load_gets_a_high_prefill_cost_by_its_first_outputs() {
     let (correct, now) = estimator();
     let (wrong, _) = estimator();
     let idle = report(0.0, 0.0, 0.0);
@@ -193,7 +193,7 @@ fn observe(estimator: &LoadEstimator, seed: u64, at: Instant, seconds: f64) {
 }
 
 #[test]
-fn an_idle_backend_that_was_slow_is_tried_again_and_its_present_speed_counts() {
+fn a_high_prefill_cost_loses_weight_while_the_backend_is_idle_and_a_fast_output_replaces_it() {
     let (estimator, now) = estimator();
     (0..20).for_each(|n| observe(&estimator, n, now + SECOND * 10 * n as u32, 10.0));
     let seconds = || estimator.learned().prefill().seconds(5_000.0);
@@ -206,7 +206,7 @@ fn an_idle_backend_that_was_slow_is_tried_again_and_its_present_speed_counts() {
 }
 
 #[test]
-fn a_confirmed_estimate_stays_fresh_for_longer_and_a_contradicted_one_does_not() {
+fn a_confirmed_prefill_cost_keeps_its_weight_for_longer_and_a_contradicted_one_does_not() {
     let (estimator, now) = estimator();
     let freshness_after_10_s = |last: u32| {
         estimator.candidate(&prompt(5_000, 99), now + SECOND * (last + 10)).prefill_freshness
@@ -244,7 +244,7 @@ fn overdue(estimator: &LoadEstimator, now: Instant) -> f64 {
 }
 
 #[test]
-fn a_backend_that_gives_no_output_is_overdue_until_it_does() {
+fn a_backend_is_overdue_while_a_request_waits_for_output_much_longer_than_predicted() {
     let (estimator, now) = estimator();
     let mut first = send(&estimator, &prompt(100, 1), now);
     send(&estimator, &prompt(100, 2), now + SECOND / 10);
@@ -255,7 +255,7 @@ fn a_backend_that_gives_no_output_is_overdue_until_it_does() {
 }
 
 #[test]
-fn client_disconnects_do_not_clear_an_overdue_backend() {
+fn a_backend_stays_overdue_if_the_client_of_its_oldest_request_without_output_disconnects() {
     let (estimator, now) = estimator();
     let first = send(&estimator, &prompt(100, 1), now);
     send(&estimator, &prompt(100, 2), now + SECOND / 10);
@@ -264,7 +264,7 @@ fn client_disconnects_do_not_clear_an_overdue_backend() {
 }
 
 #[test]
-fn a_non_streaming_request_is_overdue_without_engine_progress() {
+fn a_late_non_streaming_request_is_overdue_while_the_metrics_show_no_new_tokens() {
     let (estimator, now) = new_estimator();
     let report_tokens = |tokens: f64, at| {
         let report = LoadReport { tokens: Some(tokens), ..report(0.1, 0.0, 1.0) };
@@ -298,7 +298,7 @@ fn a_non_streaming_request_is_overdue_without_engine_progress() {
 }
 
 #[test]
-fn a_backend_is_overdue_only_while_all_its_streams_are_stalled() {
+fn a_backend_whose_streams_have_output_is_overdue_only_while_all_of_them_are_stalled() {
     let (estimator, now) = estimator();
     for seed in 0..2 {
         let mut reservation = send(&estimator, &prompt(100, seed), now);
@@ -313,7 +313,7 @@ fn a_backend_is_overdue_only_while_all_its_streams_are_stalled() {
 }
 
 #[test]
-fn a_request_waits_for_a_slot_once_the_slots_are_known_to_be_taken() {
+fn a_request_has_a_predicted_slot_wait_once_all_sequence_slots_are_known_to_be_taken() {
     let (estimator, now) = new_estimator();
     let mut open: Vec<Reservation> =
         (0..6).map(|seed| send(&estimator, &prompt(100, seed), now)).collect();
@@ -342,7 +342,7 @@ fn a_request_waits_for_a_slot_once_the_slots_are_known_to_be_taken() {
 
 proptest! {
     #[test]
-    fn every_estimate_is_finite_and_no_reservation_is_left_after_any_sequence_of_events(
+    fn after_any_sequence_of_events_every_load_estimate_is_finite_and_no_reservation_is_left(
         steps in proptest::collection::vec(
             (0_u8..5, 0_u64..200_000, 0.0..2.0_f64, 0_u64..20_000),
             1..80,
