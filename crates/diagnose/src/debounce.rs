@@ -57,7 +57,7 @@ mod tests {
     use tokenweir_protocol::clock;
 
     #[test]
-    fn a_verdict_needs_two_of_three_results_and_clears_after_30_seconds() {
+    fn a_verdict_begins_after_two_matches_in_three_evaluations_and_ends_30_seconds_after_a_match() {
         let start = clock::epoch();
         let mut debounce = VerdictDebounce::default();
         let mut update = |is_found, seconds| {
