@@ -57,12 +57,13 @@ pub(super) struct BackendFailures {
 /// The attempts at one backend.
 #[derive(Debug, Default)]
 struct BackendAttempts {
-    /// The attempts of the last evaluations, the oldest first.
+    /// The attempts of the last five minutes, with one entry for each evaluation with attempts, the oldest
+    /// first.
     recent: VecDeque<(Instant, AttemptCounts)>,
     /// Number of successes since the last failure.
     successes: u64,
-    /// The failures at the last evaluation that found some. They are kept until new attempts show
-    /// whether the failures go on.
+    /// The failed attempts of the last five minutes, as of the last evaluation for which there were any.
+    /// They are kept until new attempts show whether the failures go on.
     found: Vec<AttemptFailures>,
     is_failing: bool,
     /// Since when the backend has got no requests. `None`: it gets requests.
@@ -334,8 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_attempts_at_a_backend_are_forgotten_if_it_is_then_down_for_25_seconds_but_not_for_5()
-     {
+    fn failed_attempts_at_a_backend_are_forgotten_when_it_has_been_down_for_25_seconds() {
         let found_after = |down_steps: u64| {
             let mut fixture = Fixture::new();
             fixture.step(10, 10);

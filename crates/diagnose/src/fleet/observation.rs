@@ -224,7 +224,7 @@ impl FleetObservation {
     }
 }
 
-/// The text for a state that follows a number of backends, as in `2 of weight 0`.
+/// Returns the words for a state after a number of backends, as in `2 of weight 0`.
 fn label(state: Availability) -> &'static str {
     match state {
         Availability::ZeroWeight => "of weight 0",
