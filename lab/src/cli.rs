@@ -44,7 +44,7 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_definition_of_the_command_line_has_no_errors() {
+    fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
     }
 

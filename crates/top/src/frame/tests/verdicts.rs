@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_report_does_not_split_a_flag_at_its_hyphens() {
+fn a_flag_is_not_divided_at_its_hyphens() {
     let remedy = "Lower --max-num-batched-tokens (chunked prefill in smaller pieces).".into();
     let verdict = Verdict { remedy, ..document().verdicts.remove(0) };
     let state = state_with(GatewaySnapshot { verdicts: vec![verdict], ..document() });
