@@ -45,7 +45,7 @@ pub(crate) enum AdverseChange {
     None,
 }
 
-/// Number of measures.
+/// Number of measures of a window.
 pub(crate) const COUNT: usize = WindowMeasure::ALL.len();
 /// Minimum number of observations in a window for a mean.
 const MIN_OBSERVATIONS: f64 = 5.0;

@@ -73,7 +73,7 @@ pub(crate) enum StepSignal {
     GpuTemperature,
 }
 
-/// Number of signals.
+/// Number of signals of a step.
 const SIGNAL_COUNT: usize = StepSignal::GpuTemperature as usize + 1;
 
 /// One step: a value of each signal. NaN: unknown.
