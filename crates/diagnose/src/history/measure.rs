@@ -6,7 +6,7 @@ use super::window::StepWindow;
 use tokenweir_protocol::named_enum;
 
 named_enum! {
-    /// A measure of a window of steps. Its name is that in evidence and anomalies.
+    /// A measure that is computed from a window of steps. Evidence and anomalies contain its name.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) enum WindowMeasure {
         KvUsage = "kv_usage",
