@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn cache_contention_needs_a_fifth_and_many_tokens_recomputed_in_both_groups_of_prompts() {
+    fn the_verdict_on_cache_contention_needs_both_prompt_groups_to_recompute_a_fifth_of_tokens() {
         let unharmed = [1, 2_000, 500, 0];
         for (gains, is_named, case) in [
             ([unharmed; 2], false, "evictions without a second computation"),
