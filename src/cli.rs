@@ -154,8 +154,8 @@ fn definition<C: CommandFactory>() -> clap::Command {
     })
 }
 
-/// Like [`definition`]. The help of a command has one sentence about environment variables instead of a
-/// name for each flag, because each name follows from the name of its flag.
+/// Like [`definition`], but the help of a command does not name the environment variable of each flag.
+/// Instead, one sentence states how the name of a variable follows from the name of its flag.
 fn command_with_short_help<C: CommandFactory>() -> clap::Command {
     definition::<C>().mut_subcommands(|command| {
         let named = |flag: &clap::Arg| {
@@ -220,12 +220,12 @@ mod tests {
     }
 
     #[test]
-    fn the_command_line_is_well_formed() {
+    fn the_definition_of_the_command_line_has_no_errors() {
         command().debug_assert();
     }
 
     #[test]
-    fn the_flags_of_serve_have_the_names_of_their_ids_and_variables() {
+    fn the_ids_and_environment_variables_of_serve_flags_follow_from_the_flag_names() {
         let program = command();
         let serve = program.find_subcommand("serve").unwrap();
         for (long, flag) in serve.get_arguments().map(|flag| (flag.get_long().unwrap(), flag)) {
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn backends_are_those_of_all_flags() {
+    fn serve_takes_backends_from_all_backend_flags_and_comma_separated_lists() {
         let line = "tokenweir serve --backend http://a:1 --backend b:2,c:3";
         let CliCommand::Serve(serve) = parse_line(line).unwrap().command else { panic!("{line}") };
         let backends = serve.overrides.backends.unwrap();
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_value_is_reported_with_help() {
+    fn an_invalid_flag_value_is_reported_with_help() {
         let error = parse_line("tokenweir serve --backend http://a:1/v1").unwrap_err();
         assert!(error.contains("leave out `/v1`"), "{error}");
         let error = parse_line("tokenweir serve --drain-timeout 30").unwrap_err();
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_of_the_laboratory_is_an_error_that_names_its_program() {
+    fn a_command_of_tokenweir_lab_gives_an_error_that_names_this_program() {
         for command in LAB_COMMANDS {
             let error = parse_line(&format!("tokenweir {command} x")).unwrap_err();
             assert!(error.contains(&format!("tokenweir-lab {command}")), "{error}");
@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn help_is_short_and_has_examples() {
+    fn the_help_of_the_program_is_short_and_has_examples() {
         let help = parse_line("tokenweir --help").unwrap_err();
         assert!(help.contains("tokenweir serve --backend"), "{help}");
         assert!(help.lines().count() < 40, "{help}");
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn the_help_of_a_command_states_the_rule_of_variables_once() {
+    fn the_help_of_each_command_has_one_sentence_about_environment_variables() {
         for command in command().get_subcommands().map(clap::Command::get_name) {
             let help = parse_line(&format!("tokenweir {command} --help")).unwrap_err();
             assert!(!help.contains("[env: "), "{help}");
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_paragraph_of_a_help_text_has_no_line_break_of_its_own() {
+    fn the_source_text_of_a_help_paragraph_has_no_line_breaks() {
         let program = command();
         for command in std::iter::once(&program).chain(program.get_subcommands()) {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();

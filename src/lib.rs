@@ -1,5 +1,5 @@
 //! The program `tokenweir`: an LLM gateway for vLLM, and the commands around it. The crate
-//! `tokenweir_gateway` has the path of a request.
+//! `tokenweir_gateway` contains the code that processes requests.
 //!
 //! The modules are declared in layers. A module uses only modules of its own layer and of earlier
 //! layers; a test enforces this.

@@ -18,7 +18,7 @@ const ENGINE_KEEP_ALIVE: Duration = Duration::from_secs(5);
 const MIN_KEEP_ALIVE: Duration = Duration::from_secs(5);
 
 impl LoadedConfig {
-    /// The path of each setting that contradicts another one, and the problem.
+    /// Returns the path of each setting that contradicts another setting, and the problem as text.
     pub fn contradictions(&self) -> Vec<(String, String)> {
         let is_set = |path: &str| self.sources.source_of(path) != ConfigSource::Default;
         let mut found = own_addresses(&self.config);
@@ -29,7 +29,7 @@ impl LoadedConfig {
     }
 }
 
-/// Backends whose URL is a listener of the gateway itself.
+/// Finds backends whose URL is a listener of the gateway itself.
 fn own_addresses(config: &Config) -> Vec<(String, String)> {
     let listeners = [("listen", config.listen), ("admin", config.admin)];
     let backends = config.backends.iter().enumerate();
@@ -71,8 +71,8 @@ fn duplicate_tiers(config: &Config) -> Vec<(String, String)> {
     duplicates.map(problem).collect()
 }
 
-/// Limits that never apply, because another limit ends the request or the connection earlier. Reports
-/// only timeouts that the operator set, not default timeouts.
+/// Finds limits that never apply, because another limit ends the request or the connection earlier.
+/// Reports only timeouts that the operator set, not default timeouts.
 fn ineffective_limits(config: &Config, is_set: impl Fn(&str) -> bool) -> Vec<(String, String)> {
     let (timeouts, limits) = (&config.timeouts, &config.limits);
     let first_output = ("timeouts.first_output", timeouts.first_output);
@@ -126,8 +126,8 @@ fn ineffective_limits(config: &Config, is_set: impl Fn(&str) -> bool) -> Vec<(St
     found.map(|(path, problem)| (path.to_owned(), problem)).collect()
 }
 
-/// Idle timeouts that make requests fail, because the sender uses an idle connection that the receiver is
-/// just closing.
+/// Finds idle timeouts that make requests fail, because the sender uses an idle connection that the
+/// receiver is just closing.
 fn idle_connections(config: &Config) -> Vec<(String, String)> {
     let mut found = Vec::new();
     if config.timeouts.idle_connection >= ENGINE_KEEP_ALIVE {
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn each_contradiction_is_named_at_a_value_that_was_set() {
+    fn a_contradiction_between_settings_is_reported_at_a_value_that_the_operator_set() {
         for (text, expected) in [
             ("backends: [{ url: 'http://127.0.0.1:8080' }]", "backends.0.url"),
             ("backends: [{ url: a:1 }, { url: 'localhost:9090' }]", "backends.1.url"),
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_and_usual_settings_do_not_contradict() {
+    fn default_and_usual_settings_do_not_contradict_each_other() {
         for text in [
             "",
             "timeouts: { total: 5s }",

@@ -84,7 +84,7 @@ fn parse_backends(text: &str, file: &Path) -> Result<Vec<BackendConfig>, Mistake
     Ok(backends)
 }
 
-/// The mistake of a rule violation, at the position of its first value.
+/// Converts a rule violation to a mistake at the position of the first value that violates the rule.
 fn mistake(violation: RuleViolation, outline: &Outline, file: &Path, text: &str) -> Mistake {
     let RuleViolation { paths, problem } = violation;
     let error = ConfigError::new(&problem);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_keys_file_has_tenants_with_several_keys() {
+    fn a_tenant_in_a_keys_file_can_have_several_keys_limits_and_permissions() {
         let other_hash = HASH.replace(":ba", ":bb");
         let text = format!(
             "tenants:\n- name: a\n  tier: gold\n  models: [m, 'n-*']\n  allow: [xargs]\n  \
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_misplaced_key_is_not_quoted() {
+    fn no_error_of_a_keys_file_quotes_a_key_that_is_inserted_at_any_position() {
         let good = keys_text();
         for index in 0..=good.len() {
             let mut text = good.clone();
@@ -226,7 +226,7 @@ mod tests {
         /// Inserts a key at any position of a keys file, between characters that cause syntax
         /// errors.
         #[test]
-        fn no_error_quotes_a_key_in_the_file(
+        fn no_syntax_error_of_a_keys_file_quotes_a_key_in_the_file(
             cut in 0_usize..200, insert in 0_usize..200,
             junk in "[\\[\\]{}:,'\"*&!|>%@` \n\t-]{0,3}"
         ) {
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn backends_of_a_file_get_defaults_from_their_source() {
+    fn backends_of_a_discovery_file_get_defaults_from_the_discovery_source() {
         let folder = TempFolder::new("list");
         let listed = r#"[{"url":"http://a:1","weight":3},{"url":"b:1","usage":"inject"}]"#;
         let file = folder.write("list", listed);

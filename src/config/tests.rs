@@ -15,7 +15,7 @@ pub(super) fn problem(text: &str) -> Option<String> {
     parse(text).err().map(|error| error.problem().to_owned())
 }
 
-/// Invalid files with their error texts.
+/// Texts of invalid configuration files, each with its complete error text.
 const INVALID_CONFIGS: &[(&str, &str)] = &[
     (
         "routing:\n  polcy: kv_aware\n",
@@ -35,8 +35,8 @@ const INVALID_CONFIGS: &[(&str, &str)] = &[
     ),
 ];
 
-/// Invalid files with their problems and, on a second line, the help. `«` and `»` mark the place below which
-/// the error text has its carets. `‹` marks the rest of a line, which the error text shows as `…`.
+/// Texts of invalid configuration files, each with the problem and, on a second line, the help. The error
+/// text has carets below the part between `«` and `»`, and shows the rest of a line after `‹` as `…`.
 const INVALID_VALUES: &[(&str, &str)] = &[
     (
         "listen: 127.0.0.1:8080\n«backend»:\n  - url: http://vllm-0:8000\n",
@@ -165,7 +165,7 @@ const INVALID_VALUES: &[(&str, &str)] = &[
     ("log: «[»level\n", "unclosed bracket '['"),
 ];
 
-/// Invalid settings, each with a part of its problem.
+/// Configuration texts with an invalid setting, each with a part of the expected error text.
 const REJECTED_SETTINGS: &[(&str, &str)] = &[
     ("tls: { cert: a.pem }", "needs its `key`"),
     ("tls: { key: a.pem }", "needs its certificate"),
@@ -192,7 +192,7 @@ const REJECTED_SETTINGS: &[(&str, &str)] = &[
     ("webhooks: [{ url: a:1, token: abc }]", "do not write the secret here"),
 ];
 
-/// Settings that are valid together.
+/// Configuration texts whose settings are valid together.
 const ACCEPTED_SETTINGS: [&str; 3] = [
     "tls: { cert: a.pem, key: b.pem, client_ca: c.pem, admin: true }\n\
      backend_tls: { ca: a.pem, client_cert: b.pem, client_key: c.pem }\n\
@@ -202,7 +202,8 @@ const ACCEPTED_SETTINGS: [&str; 3] = [
     "webhooks: [{ url: { env: HOOK } }, { url: 'http://a:1/b', token: { env: T } }]",
 ];
 
-/// A file without its marks, and the text of the error about the place between the marks.
+/// Removes the marks from the text of a file. Returns this text, and the expected error text about the part
+/// between the marks. `problem`: the problem and, on a second line, the help.
 fn marked_error(marked: &str, problem: &str) -> (String, String) {
     let text = marked.replace(['«', '»', '‹'], "");
     let (before, rest) = marked.split_once('«').unwrap();
@@ -222,7 +223,7 @@ fn marked_error(marked: &str, problem: &str) -> (String, String) {
 }
 
 #[test]
-fn an_error_has_a_position_and_help() {
+fn a_configuration_error_has_a_position_an_excerpt_and_help() {
     let owned = |(text, error): &(&str, &str)| ((*text).to_owned(), (*error).to_owned());
     let marked = INVALID_VALUES.iter().map(|(text, problem)| marked_error(text, problem));
     for (text, error) in INVALID_CONFIGS.iter().map(owned).chain(marked) {
@@ -231,7 +232,7 @@ fn an_error_has_a_position_and_help() {
 }
 
 #[test]
-fn settings_are_rejected_with_their_problem() {
+fn invalid_settings_are_rejected_with_an_error_that_states_the_problem() {
     for (text, expected) in REJECTED_SETTINGS {
         let problem = problem(text).unwrap_or_default();
         assert!(problem.contains(expected), "{text}: {problem}");
@@ -242,7 +243,7 @@ fn settings_are_rejected_with_their_problem() {
 }
 
 #[test]
-fn the_number_of_models_is_limited_and_an_alias_may_equal_its_target() {
+fn at_most_100_models_can_be_configured_and_an_alias_may_equal_its_target() {
     let names = |count: usize| {
         let name = |number| format!("  - name: m{number}\n");
         format!("models:\n{}", (0..count).map(name).collect::<String>())
@@ -257,7 +258,7 @@ fn the_number_of_models_is_limited_and_an_alias_may_equal_its_target() {
 // === secrets ===
 
 #[test]
-fn a_secret_in_the_file_is_never_quoted() {
+fn a_configuration_error_never_quotes_a_secret_in_the_file() {
     let values = [
         "sk-hunter2",
         "'sk-hunter2'",
@@ -285,7 +286,7 @@ fn a_secret_in_the_file_is_never_quoted() {
 }
 
 #[test]
-fn a_secret_is_shown_by_reference_only() {
+fn the_shown_configuration_has_the_location_of_a_secret_and_not_its_value() {
     let text = "backends:\n  - { url: a:1, api_key: { env: KEY } }\n  \
                 - { url: a:2, api_key: { file: /run/secrets/key } }\n";
     let loaded = parse(text).unwrap();
@@ -301,7 +302,7 @@ fn a_secret_is_shown_by_reference_only() {
 
 proptest! {
     #[test]
-    fn any_text_is_a_configuration_or_an_error_with_a_location(
+    fn any_configuration_text_parses_or_gives_an_error_with_a_location(
         text in "([a-z_]{1,8}|listen|backends|api_key|log|url|[-:#&*!|>%@`'\"{}\\[\\], \n\té\u{1b}0-9]){0,40}",
     ) {
         if let Err(error) = parse(&text) {

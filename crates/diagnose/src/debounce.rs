@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 /// The debounce state of one rule at one backend.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct VerdictDebounce {
-    /// The last three results, the newest in the lowest bit. 1: the condition was found.
+    /// The results of the last three evaluations as bits, the newest in the lowest bit. 1: the evaluation
+    /// found the condition.
     recent_results: u8,
     /// The time at which the verdict began, and the last time at which the condition was found.
     /// `None`: no verdict holds.
@@ -32,8 +33,8 @@ impl VerdictDebounce {
         }
     }
 
-    /// Keeps a verdict that holds for at least [`CLEAR_AFTER`] from `now` on. The caller does this while
-    /// nothing shows whether the condition has ended.
+    /// Extends a verdict that holds, so that it lasts at least [`CLEAR_AFTER`] from `now` on. The caller does
+    /// this while nothing shows whether the condition has ended.
     pub(super) fn hold(&mut self, now: Instant) {
         if let Some((_, last)) = &mut self.active_span {
             *last = now;
@@ -57,7 +58,7 @@ mod tests {
     use tokenweir_protocol::clock;
 
     #[test]
-    fn a_verdict_needs_two_of_three_results_and_clears_after_30_seconds() {
+    fn a_verdict_begins_after_two_matches_in_three_evaluations_and_ends_30_s_after_the_last_one() {
         let start = clock::epoch();
         let mut debounce = VerdictDebounce::default();
         let mut update = |is_found, seconds| {

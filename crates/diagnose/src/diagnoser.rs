@@ -59,8 +59,8 @@ const MISSING_ANSWER: &str = "a response: the backend is down";
 /// A condition has ended if `sum` ÷ `count` of its [`RequestEvidence`] since the last match is at most this
 /// share of the value at that match, and `count` is at least `min_count`.
 const RECOVERED_PART: f64 = 0.5;
-/// A condition that is not found counts as ended if `count` since the last match is at least this many times
-/// `min_count`, whatever the value of its [`RequestEvidence`].
+/// A condition that an evaluation does not find counts as ended if the `count` of its [`RequestEvidence`]
+/// since the last match is at least this many times `min_count`, whatever `sum` ÷ `count` is.
 const ENOUGH_REQUESTS: f64 = 20.0;
 /// The text that is added to the cause of a verdict that is kept because too few requests show whether its
 /// condition has ended.

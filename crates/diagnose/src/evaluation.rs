@@ -20,7 +20,7 @@ pub(super) struct Evaluation<'a> {
 /// data without which the condition cannot be determined.
 pub(super) type RuleResult = Result<Option<RuleMatch>, Vec<&'static str>>;
 
-/// A condition that holds.
+/// The match of a rule: its condition holds at the backend.
 #[derive(Debug, Clone, Default)]
 pub(super) struct RuleMatch {
     pub(super) evidence: Vec<Evidence>,

@@ -171,7 +171,7 @@ mod tests {
     use tokenweir_request::record::fixtures::streamed;
 
     #[test]
-    fn a_request_of_a_retained_backend_is_counted_once() {
+    fn the_counts_of_a_retained_backend_have_each_request_once_and_are_reset_when_taken() {
         let record = streamed();
         let id = record.backend().unwrap().clone();
         let counters = BackendRequestCounters::default();
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_attempts_are_counted_by_kind_and_status_at_their_backends() {
+    fn the_attempt_counts_of_a_backend_have_its_failed_attempts_by_kind_and_status() {
         let mut record = streamed();
         let id = record.backend().unwrap().clone();
         record.attempts.push(record.attempts[0].clone());

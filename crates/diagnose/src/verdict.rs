@@ -111,7 +111,7 @@ impl Evidence {
     }
 }
 
-/// A rule that could not be determined.
+/// A rule whose data is missing, so that it is not known whether its condition holds.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UndeterminedRule {
     /// The name of the rule.
@@ -128,7 +128,7 @@ pub struct UndeterminedRule {
 pub struct DiagnosedBackend {
     /// The name of the backend.
     pub backend: String,
-    /// Whether at least one rule could be determined.
+    /// Whether at least one rule had all its data, so that its result is known.
     pub is_determined: bool,
 }
 
@@ -351,7 +351,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_finding_at_many_backends_is_one_group_and_another_cause_or_remedy_is_another_one() {
+    fn verdicts_with_the_same_rule_cause_and_remedy_at_several_backends_form_one_group() {
         let verdict = |number: u32, cause: &'static str| Verdict {
             verdict: "backend_down".into(),
             backend: format!("gpu-{number}"),

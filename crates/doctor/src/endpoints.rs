@@ -136,7 +136,7 @@ mod tests {
     use tokenweir_protocol::openai::route::{ApiRoute, RouteError};
 
     #[test]
-    fn the_gateway_forwards_no_path_that_controls_or_describes_a_server() {
+    fn the_gateway_forwards_no_path_that_controls_a_backend_or_reveals_its_internals() {
         for path in ENDPOINT_GROUPS.iter().flat_map(|group| group.paths) {
             for method in [Method::GET, Method::POST] {
                 assert_eq!(ApiRoute::lookup(&method, path), Err(RouteError::NotFound), "{path}");
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn each_path_is_listed_once() {
+    fn doctor_tests_each_sensitive_path_once() {
         let all: BTreeSet<&str> = paths().collect();
         assert_eq!(all.len(), paths().count());
         assert!(all.iter().all(|path| path.starts_with('/')));

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use tokenweir_engine::address::BackendAddress;
 use tokenweir_request::record::{ObservedResponse, Timings};
 
-/// All gathered facts.
+/// All facts that doctor gathers before the checks run.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Default))]
 pub struct DoctorFacts {
@@ -75,7 +75,7 @@ pub enum TargetKey {
 /// The response to a request, or why there was no response.
 pub type GatherResult = Result<GatheredResponse, GatherError>;
 
-/// A complete response.
+/// A complete response to a request of doctor.
 #[derive(Debug, Clone)]
 pub struct GatheredResponse {
     /// The status.
@@ -91,7 +91,7 @@ pub struct GatheredResponse {
     pub took: Duration,
 }
 
-/// Why there was no complete response.
+/// Why a request of doctor got no complete response.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum GatherError {
     /// The connection could not be opened.

@@ -143,7 +143,7 @@ impl BackendFacts {
         self.is_reached() && self.gateway_listener().is_none()
     }
 
-    /// Whether the server refuses requests without a key.
+    /// Whether the server rejects requests without an API key.
     pub(super) fn is_key_required(&self) -> bool {
         let without_key = self.models_without_key.as_ref().unwrap_or(&self.models);
         without_key.as_ref().is_ok_and(|answer| is_refusal(answer.status))
@@ -198,7 +198,7 @@ impl VllmVersion {
     }
 }
 
-/// Whether a status means that the key is missing or wrong.
+/// Whether the status of a response means that the API key is missing or wrong.
 pub(super) fn is_refusal(status: StatusCode) -> bool {
     matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN)
 }
@@ -221,7 +221,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_version_is_read_in_every_form_that_vllm_has_had() {
+    fn doctor_parses_all_forms_of_vllm_version_strings() {
         for (text, version) in [
             ("0.32.0", Some(VllmVersion(0, 32))),
             ("0.33.0rc1", Some(VllmVersion(0, 33))),

@@ -1,7 +1,7 @@
 //! The label matchers of failed and of refused requests in the queries of alerts. The live page of the
 //! gateway and `tokenweir top` count the same outcomes.
 
-/// Matches failed requests: those that a backend failed.
+/// Matches failed requests: those that failed because of a backend.
 pub(crate) const FAILED_OUTCOMES: &str =
     "outcome=~\"upstream_error|stream_error|truncated|aborted|timeout\"";
 /// Matches refused requests: the gateway answered 429 or 503, because no backend was available or had
@@ -34,7 +34,7 @@ mod tests {
     use tokenweir_request::record::Outcome;
 
     #[test]
-    fn the_matchers_have_the_outcomes_that_the_gateway_counts_as_failed_and_refused() {
+    fn the_label_matchers_of_alerts_have_the_outcomes_of_failed_and_refused_requests() {
         let failed = Outcome::ALL.into_iter().filter(|outcome| outcome.is_backend_failure());
         let failed: Vec<&str> = failed.map(Outcome::as_str).collect();
         assert_eq!(FAILED_OUTCOMES, format!("outcome=~\"{}\"", failed.join("|")));

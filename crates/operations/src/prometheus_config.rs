@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn services_that_a_deployment_does_not_name_are_not_scraped() {
+    fn prometheus_does_not_scrape_services_that_the_deployment_does_not_have() {
         let plain = DeploymentEndpoints::new("http://gateway:9090", Vec::new());
         let shown = print(&plain).unwrap();
         assert!(shown.contains("- gateway:9090") && !shown.contains("8889"), "{shown}");

@@ -22,8 +22,8 @@ pub(super) fn render(value: &impl Serialize) -> RenderResult {
     Ok(serde_saphyr::to_string_with_options(value, options)?)
 }
 
-/// The text of a file with other values. `values`: each default at the end of a line, and the value that
-/// replaces it, which is quoted if YAML needs it.
+/// Replaces default values in the text of a file. `values`: each default, which is at the end of a line, and
+/// the value that replaces it. The value is quoted if YAML needs it.
 pub(super) fn with_values(text: &str, values: &[(&str, &str)]) -> RenderResult {
     let replaced = |line: &str| {
         let mut replaced =

@@ -8,7 +8,7 @@ use std::str::FromStr;
 pub struct PositiveNumber(pub(super) f64);
 
 impl PositiveNumber {
-    /// Returns `None` if the number is out of range.
+    /// Creates a positive number. `None`: `number` is out of range.
     pub fn new(number: f64) -> Option<Self> {
         (1e-6..=1e9).contains(&number).then_some(Self(number))
     }

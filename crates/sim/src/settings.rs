@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn options_change_the_engine_and_ports_are_consecutive() {
+    fn the_options_of_sim_set_the_engine_parameters_and_the_backends_have_consecutive_ports() {
         let line = "sim --listen 127.0.0.1:9000 --model a --model b --step-ms 2.5 --blocks 8";
         let settings = TestCommand::parse_from(line.split(' ')).settings;
         assert_eq!(settings.models, ["a", "b"]);
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_last_backend_has_faults() {
+    fn only_the_last_simulated_backend_has_faults() {
         let line = "sim --backends 3 --slow-factor 4 --faulty-blocks 8 --listen :9000";
         let settings = TestCommand::parse_from(line.split(' ')).settings;
         let [healthy, faulty] = [0, 2].map(|number| settings.of_backend(number));

@@ -54,8 +54,8 @@ pub struct SimulatedBackend {
 struct SimulatedBackendState {
     engine: Engine,
     telemetry: EngineTelemetry,
-    /// The counts, with the engine load after the last step or abort. The metrics page reports this load,
-    /// so its gauges do not change during a step. The bytes are not counted here.
+    /// The statistics, with the engine load after the last step or abort. The metrics page reports this
+    /// load, so its gauges do not change during a step. The field `bytes` is not counted here.
     stats: SimulatedBackendStats,
     subscribers: HashMap<SequenceId, SequenceSubscriber>,
     next_sequence_id: u64,
@@ -70,7 +70,7 @@ pub(super) struct SubmittedSequence {
     pub(super) origin: SequenceOrigin,
 }
 
-/// Where the tokens of a sequence go: to one choice of a request.
+/// The recipient of the tokens of a sequence: one choice of a request.
 #[derive(Debug)]
 struct SequenceSubscriber {
     progress: Arc<GenerationProgress>,

@@ -55,7 +55,7 @@ async fn exchange(addr: SocketAddr, request: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_stream_has_one_chunk_per_event_and_ends_with_done() {
+async fn a_simulated_stream_has_one_http_chunk_per_event_and_ends_with_done() {
     let sim = start(SimulatorSettings { request_id_headers: true, ..fast() }).await;
     let body = r#"{"messages":[{"role":"user","content":"hi"}],"max_tokens":3,"stream":true}"#;
     let reply = exchange(sim.addr, &post("/v1/chat/completions", body)).await;
@@ -74,7 +74,7 @@ async fn a_stream_has_one_chunk_per_event_and_ends_with_done() {
 }
 
 #[tokio::test]
-async fn a_client_disconnect_during_or_before_the_response_frees_its_sequences_at_once() {
+async fn a_client_disconnect_before_or_during_the_response_aborts_its_sequences_in_the_engine() {
     for (is_stream, sequences) in [(true, 2), (false, 1)] {
         let sim = start(SimulatorSettings::default()).await;
         let body =
@@ -93,7 +93,7 @@ async fn a_client_disconnect_during_or_before_the_response_frees_its_sequences_a
 }
 
 #[tokio::test]
-async fn the_second_turn_of_a_conversation_finds_the_first_in_the_cache() {
+async fn the_second_turn_of_a_conversation_finds_the_first_turn_in_the_prefix_cache() {
     let sim = start(fast()).await;
     let question = "How does a prefix cache work? ".repeat(8);
     let first =
@@ -130,7 +130,7 @@ async fn unknown_paths_and_methods_get_the_errors_of_vllm() {
 }
 
 #[tokio::test]
-async fn the_error_for_a_port_in_use_names_the_address() {
+async fn the_bind_error_of_a_simulated_backend_names_the_address_in_use() {
     let sim = start(fast()).await;
     let settings =
         SimulatorSettings { listen: sim.addr, backends: 1, ..SimulatorSettings::default() };
@@ -139,7 +139,7 @@ async fn the_error_for_a_port_in_use_names_the_address() {
 }
 
 #[tokio::test]
-async fn a_hanging_backend_accepts_connections_and_sends_no_byte() {
+async fn a_hanging_simulated_backend_accepts_connections_and_sends_no_byte() {
     let faults = SimulatedFaults {
         hang_after: Some(std::time::Duration::ZERO.into()),
         ..SimulatedFaults::default()
@@ -151,7 +151,7 @@ async fn a_hanging_backend_accepts_connections_and_sends_no_byte() {
 }
 
 #[tokio::test]
-async fn a_failed_backend_refuses_connections() {
+async fn a_simulated_backend_refuses_connections_after_its_configured_failure() {
     let faults = SimulatedFaults {
         fail_after: Some(std::time::Duration::ZERO.into()),
         ..SimulatedFaults::default()
@@ -163,7 +163,7 @@ async fn a_failed_backend_refuses_connections() {
 }
 
 #[tokio::test]
-async fn a_request_that_is_too_long_is_not_counted_as_accepted() {
+async fn a_request_that_exceeds_the_kv_cache_is_rejected_and_not_counted() {
     let sim = start(SimulatorSettings { blocks: 2, max_len: 9_000, ..fast() }).await;
     let body = format!(r#"{{"prompt":"{}","max_tokens":500}}"#, "word ".repeat(400));
     let reply = exchange(sim.addr, &post("/v1/completions", &body)).await;
@@ -172,7 +172,8 @@ async fn a_request_that_is_too_long_is_not_counted_as_accepted() {
     assert_eq!((stats.requests, stats.aborts, stats.finished), (0, 0, 0));
 }
 
-/// The events of the next message of a publisher: the type of each, and its fields.
+/// Parses the payload of a KV event message. Returns each event as text: its kind and some of its
+/// fields.
 fn described(payload: &[u8]) -> Vec<String> {
     let batch = EventBatch::parse(payload).expect("a batch");
     let describe = |event: Result<KvEvent<'_>, _>| match event.expect("an event") {
@@ -190,7 +191,7 @@ fn described(payload: &[u8]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn changes_of_the_prefix_cache_are_published_with_the_session_of_the_request() {
+async fn kv_events_about_the_prefix_cache_have_the_session_id_of_the_request() {
     let settings = SimulatorSettings { kv_events_port: Some(0), blocks: 8, ..fast() };
     let sim = start(settings).await;
     let sources = exchange(sim.addr, &get("/kv_event_sources")).await;
@@ -239,7 +240,7 @@ async fn changes_of_the_prefix_cache_are_published_with_the_session_of_the_reque
 }
 
 #[tokio::test]
-async fn without_the_option_no_kv_events_are_published() {
+async fn a_simulated_backend_without_kv_events_port_publishes_no_kv_events() {
     let sim = start(fast()).await;
     assert!(exchange(sim.addr, &get("/kv_event_sources")).await.ends_with("\r\n\r\n{}"));
     let reset = exchange(sim.addr, &post("/reset_prefix_cache", "")).await;

@@ -191,7 +191,7 @@ mod tests {
         SimulatedOutput { seed: 0, tokens: 0, finish: SimulatedFinishReason::Length };
 
     #[test]
-    fn a_token_is_four_bytes() {
+    fn a_simulated_token_is_four_bytes_of_text() {
         let prompt = SimulatedPrompt::new("hello");
         assert_eq!((prompt.token_count(), SimulatedPrompt::new("").token_count()), (2, 1));
         assert_eq!(prompt.token_texts().collect::<Vec<_>>(), ["hell", "o"]);
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn prompts_with_a_common_prefix_share_the_hashes_of_its_blocks() {
+    fn prompts_with_a_common_prefix_have_equal_hashes_for_the_blocks_of_this_prefix() {
         let (a, b) = ("x".repeat(40) + "one", "x".repeat(40) + "two, longer than the other");
         let (a, b) = (
             SimulatedPrompt::new(&a).block_hashes(&EMPTY_OUTPUT, 4),
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_token_of_an_output_that_stops_has_no_text() {
+    fn the_stop_token_at_the_end_of_an_output_has_no_text() {
         let output = SimulatedOutput::stopping(3, 1000);
         assert_eq!(output.finish, SimulatedFinishReason::Stop);
         assert_eq!(output.text().len(), (output.tokens as usize - 1) * TOKEN_BYTES);

@@ -19,7 +19,7 @@ use tokenweir_sim::engine::{
     SimulatedEngineLoad,
 };
 
-/// About an 8B model on an H100.
+/// An engine about as fast as one with a model of 8 billion parameters on an H100 GPU.
 const H100: EngineSpec = EngineSpec {
     max_num_seqs: 24,
     max_num_batched_tokens: 8192,
@@ -29,7 +29,7 @@ const H100: EngineSpec = EngineSpec {
     ..EngineSpec::DEFAULT
 };
 const SCRAPE_INTERVAL: Duration = Duration::from_millis(100);
-/// Time over which the gateway takes the mean of prefill times.
+/// Length of the window over which the gateway computes the mean prefill time.
 const MEAN_WINDOW: Duration = Duration::from_secs(10);
 /// Time that the API server of the engine needs to read a request. It reads one request at a time.
 const READ: Duration = Duration::from_millis(4);
@@ -42,7 +42,7 @@ struct SentRequest {
     reservation: Reservation,
 }
 
-/// A gateway with one backend.
+/// A simulation of a gateway with one backend, in virtual time.
 struct Simulation {
     engine: Engine,
     estimator: LoadEstimator,
@@ -55,8 +55,8 @@ struct Simulation {
     next_scrape: Duration,
     /// The load on the metrics page, which the engine updates after each batch.
     reported: SimulatedEngineLoad,
-    /// Requests that wait after the present batch was scheduled. vLLM takes new requests into its
-    /// queue between two batches.
+    /// Number of requests in the engine's queue after the present batch was scheduled. vLLM takes new
+    /// requests into its queue between two batches.
     waiting: usize,
     condition: BackendCondition,
     sent: BTreeMap<u64, SentRequest>,
@@ -245,7 +245,7 @@ fn quantiles(values: &mut [f64]) -> [f64; 2] {
 }
 
 #[test]
-fn the_queue_time_of_a_request_is_known_without_a_report_of_the_engine() {
+fn the_gateway_derives_the_queue_time_of_a_request_without_engine_times_in_the_response() {
     type Load = fn(&mut Simulation);
     // Each load with the greatest p99 error that the test allows. In the last load, prompts wait for
     // batches of other prompts. No engine reports the size of these batches.

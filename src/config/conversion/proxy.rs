@@ -89,7 +89,8 @@ impl Config {
 }
 
 impl ResumeConfig {
-    /// The settings of runs that clients can return to. `None`: clients cannot return.
+    /// Returns the settings of requests whose clients may lose their connection and return. `None`: clients
+    /// cannot return.
     fn settings(&self) -> Option<ResumeSettings> {
         self.window.map(|window| ResumeSettings { window, memory: self.memory })
     }
@@ -112,7 +113,7 @@ impl AdmissionConfig {
 }
 
 impl TiersConfig {
-    /// The resolver of the tier of a request.
+    /// Builds the resolver, which determines the tier of each request.
     fn resolver(&self) -> TierResolver {
         TierResolver {
             // The rules have checked that the name parses.

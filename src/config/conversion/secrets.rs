@@ -17,7 +17,7 @@ pub struct ConfiguredSecret<'a> {
 }
 
 impl<'a> ConfiguredSecret<'a> {
-    /// `None`: the secret is not configured.
+    /// Combines a secret with its use. `None`: the secret is not configured.
     fn new(purpose: impl Into<String>, secret: Option<&'a Secret>) -> Option<Self> {
         Some(Self { purpose: purpose.into(), secret: secret? })
     }
@@ -123,7 +123,7 @@ mod tests {
     use crate::config::Config;
 
     #[test]
-    fn the_list_has_each_secret_of_a_configuration() {
+    fn the_list_of_configured_secrets_has_each_secret() {
         let text = "backends: [{ url: a:1, api_key: { env: A } }]\n\
                     discovery: [{ dns: 'a.example:1', api_key: { env: B } }]\n\
                     access: { admin_token: { env: C }, cache_salt_secret: { env: D } }\n\

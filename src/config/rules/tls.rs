@@ -41,7 +41,8 @@ fn check_client_certificate(path: &str, tls: &TlsClientSettings) -> Result<(), R
     require(tokenweir_net::tls::is_server_name(name), &format!("{path}.server_name"), problem)
 }
 
-/// Checks that a certificate and its key are set together. `keys` are their keys below `path`.
+/// Checks that a certificate and its private key are set together. `keys`: the configuration keys of both,
+/// below `path`.
 fn check_pair(
     path: &str,
     keys: [&str; 2],

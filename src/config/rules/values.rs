@@ -96,8 +96,8 @@ pub(super) fn is_share(number: f64) -> bool {
     (0.0..=1.0).contains(&number)
 }
 
-/// The problem of a name that no backend has. `None`: a backend has it, or further backends may be found:
-/// discovery may find some, and if `backends` is empty, flags or variables may name some later.
+/// Returns an error text if no backend has the name. `None`: a backend has it, or a backend may have it
+/// later: discovery may find some, and if `backends` is empty, flags or variables may name some.
 pub(super) fn unknown_backend(config: &Config, name: &str) -> Option<String> {
     let ids = || config.backends.iter().map(BackendConfig::id);
     let are_complete = !config.backends.is_empty() && config.discovery.is_empty();
@@ -105,7 +105,8 @@ pub(super) fn unknown_backend(config: &Config, name: &str) -> Option<String> {
     is_unknown.then(|| format!("unknown backend `{name}`; `backends` has {}", listed(ids())))
 }
 
-/// The violation of the first key whose value is wrong.
+/// Returns a violation with the text `problem` for the first of `values` that `is_wrong`. Each value has the
+/// path of its key.
 fn forbid<T>(
     values: &[(&str, T)],
     is_wrong: impl Fn(&T) -> bool,

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_has_exactly_one_target_and_all_required_keys() {
+    fn a_discovery_source_has_exactly_one_target_and_all_required_keys() {
         for (source, expected) in [
             ("dns: 'vllm.example:8000', weight: 2, usage: passive", ""),
             ("srv: _http._tcp.vllm.example", ""),
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_needs_a_build_with_its_feature() {
+    fn a_discovery_target_is_supported_only_in_builds_with_its_feature() {
         for (target, is_supported) in [
             ("kubernetes: { service: vllm }", cfg!(feature = "kubernetes")),
             ("srv: _http._tcp.vllm.example", cfg!(feature = "dns")),
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn kubernetes_names_are_validated() {
+    fn names_and_ports_of_kubernetes_discovery_are_validated() {
         const NAME: &str = "a name has 1 to 63 characters: lowercase letters, digits and `-`";
         for (source, expected) in [
             ("service: vllm", ""),

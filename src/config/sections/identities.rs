@@ -57,7 +57,8 @@ impl Default for IdentitiesConfig {
 }
 
 impl IdentitiesConfig {
-    /// The reader of identities. `secret`: the value of [`Self::secret`].
+    /// Builds the reader of the user, session and conversation of requests. `secret`: the value of
+    /// [`Self::secret`].
     pub fn reader(&self, secret: Option<&SecretValue>) -> IdentityReader {
         // The rules have checked that the names parse.
         let names = |names: &[String]| names.iter().filter_map(|name| name.parse().ok()).collect();

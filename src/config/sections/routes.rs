@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn only_plain_paths_that_the_gateway_does_not_serve_can_be_configured() {
+    fn only_plain_paths_that_the_gateway_does_not_serve_itself_can_be_configured_as_routes() {
         for path in ["/generative_scoring", "/cohere/v2/chat", "/v1/audio/speech"] {
             assert_eq!(check(&[route(path)]), Ok(()), "{path}");
         }

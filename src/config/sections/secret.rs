@@ -224,14 +224,14 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_read_from_the_environment_and_never_shown() {
+    fn a_secret_is_read_from_an_environment_variable_and_its_debug_output_is_redacted() {
         let value = Secret::Env("KEY".to_owned()).resolve(env).unwrap();
         assert_eq!(value.bearer(), "Bearer sk-123");
         assert_eq!(format!("{value:?} {:?}", value.bearer()), "[redacted] Sensitive");
     }
 
     #[test]
-    fn an_invalid_secret_is_rejected_and_never_shown() {
+    fn the_error_of_an_invalid_secret_does_not_show_the_secret() {
         for (name, problem) in [
             ("NONE", "the environment variable NONE is not set"),
             ("EMPTY", "the environment variable EMPTY is empty"),

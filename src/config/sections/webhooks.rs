@@ -98,7 +98,7 @@ mod tests {
     use super::parse_url;
 
     #[test]
-    fn a_url_has_a_path_and_a_query() {
+    fn the_path_and_the_query_of_a_webhook_url_are_kept() {
         for (url, expected) in [
             ("http://hook:80/a/b?c=d", "http://hook:80/a/b?c=d"),
             ("hook:9000", "http://hook:9000/"),

@@ -14,8 +14,8 @@ pub(in crate::config) const VARIABLE_NAME_ERROR: &str =
     "this is not the name of an environment variable; a name has letters, digits and `_`";
 pub(in crate::config) const MISSING_PATH_ERROR: &str = "the path of the file is missing";
 
-/// Whether a problem is an invalid secret reference. The text at its position may be a secret and
-/// must be redacted.
+/// Whether the problem text of an error is about an invalid secret reference. The text at the position
+/// of the error may be a secret and must be redacted.
 pub(in crate::config) fn is_secret_error(problem: &str) -> bool {
     [LITERAL_SECRET_ERROR, AMBIGUOUS_SECRET_ERROR, VARIABLE_NAME_ERROR, MISSING_PATH_ERROR]
         .contains(&problem)
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn the_caret_is_below_the_error() {
+    fn the_carets_of_a_configuration_error_are_below_the_mistake() {
         assert_eq!(
             render_at("a: 1\n\tbé: x\n", 2, 6, 1),
             "a.yaml:2:6: wrong\n  |\n2 | \tbé: x\n  | \t    ^"
@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_is_shown_around_the_error() {
+    fn the_excerpt_of_a_long_line_is_cut_around_the_mistake() {
         let line = format!("{}!{}", "a".repeat(1_000), "b".repeat(1_000));
         let shown = render_at(&line, 1, 1_001, 1);
         assert!(shown.contains("aaa!bbb") && shown.len() < 400, "{shown}");
@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn the_value_of_a_secret_is_redacted_at_every_error_position() {
+    fn an_error_excerpt_redacts_the_value_of_a_secret_at_every_error_position() {
         for column in [1, 5, 20, 30] {
             let shown = render_at("- { api_key: sk-123, url: x }", 1, column, 3);
             assert!(shown.contains("1 | - { api_key: [redacted]\n"), "{shown}");
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn control_characters_never_reach_the_terminal() {
+    fn configuration_errors_replace_control_characters() {
         assert_eq!(ConfigError::new("bad \u{1b}[2J").to_string(), "bad \u{fffd}[2J");
         assert!(!render_at("a: \u{1b}[2J", 1, 1, 1).contains('\u{1b}'));
     }

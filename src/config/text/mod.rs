@@ -7,7 +7,7 @@ mod replaced_keys;
 pub(super) mod source;
 pub(super) mod yaml;
 
-/// Defines the methods of a `Visitor` that get a scalar. All have the same result.
+/// Defines the methods of a serde `Visitor` that get a scalar. All these methods have the same result.
 macro_rules! visit_scalars {
     ($result:expr) => {
         visit_scalars!($result, visit_bool bool, visit_i64 i64, visit_i128 i128, visit_u64 u64,

@@ -218,7 +218,7 @@ impl<'a> RemainingText<'a> {
         line..end.unwrap_or(self.lines.len())
     }
 
-    /// The lines of the top-level entry around a line.
+    /// The range of lines of the top-level entry that contains `line`.
     fn section(&self, line: usize) -> Range<usize> {
         let starts = |line: &usize| {
             self.indentation(*line) == Some(0) && self.line(*line).next() != Some('-')

@@ -32,8 +32,8 @@ pub(crate) struct Entry {
     pub(crate) is_item: bool,
 }
 
-/// All entries of a document, each after the entry that contains it. A key may occur twice. The error is
-/// the number of the first line that is no YAML, from 1.
+/// Returns all entries of a YAML document, each after the entry that contains it. A key may occur twice.
+/// The error is the number of the first line that is not valid YAML, from 1.
 pub(crate) fn entries(text: &str) -> Result<Vec<Entry>, usize> {
     let mut options = parser_options();
     options.duplicate_keys = DuplicateKeyPolicy::LastWins;
@@ -108,7 +108,7 @@ pub(crate) fn entry_at(entries: &[Entry], position: Position, problem: &str) -> 
     found.filter(|index| *index > 0)
 }
 
-/// Whether a problem is a missing key.
+/// Whether the problem text of an error is about a missing key.
 pub(crate) fn is_missing_key(problem: &str) -> bool {
     problem.starts_with("the key `") && problem.ends_with("` is missing")
 }
@@ -305,8 +305,8 @@ fn describe_parse_error(error: &Error) -> (String, Option<String>) {
     }
 }
 
-/// The text for operators that describes an expected YAML shape. `expected` is the parser's name of
-/// the shape.
+/// Returns the words for operators that describe the kind of YAML value that the parser expected.
+/// `expected`: the parser's name of this kind.
 fn describe_shape(expected: &'static str) -> &'static str {
     match expected {
         "mapping start" => "keys and values here",
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outline_has_the_position_of_each_value() {
+    fn the_outline_of_a_yaml_file_has_the_position_of_each_value() {
         let outline = outline("a: 1\nb:\n  - c: x\n    d: {e: null}\n  - 2.5\n");
         let at =
             |path: &str| outline.position(path).map(|position| (position.line, position.column));
@@ -351,13 +351,13 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_file_is_an_empty_outline() {
+    fn an_empty_yaml_file_has_an_empty_outline() {
         assert!(!outline("").contains("a"));
         assert!(!outline("# nothing\n").contains("a"));
     }
 
     #[test]
-    fn an_alias_bomb_is_rejected_before_expansion() {
+    fn a_yaml_alias_bomb_is_rejected_before_expansion() {
         let mut levels = vec!["a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned()];
         for level in 1..10 {
             let previous = format!("*a{}", level - 1);
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_similar_name_is_suggested() {
+    fn an_unknown_name_gives_a_suggestion_of_the_most_similar_valid_name() {
         let keys = ["backends", "listen", "log"];
         assert_eq!(suggest_name("backend", &keys), "did you mean `backends`?");
         assert_eq!(suggest_name("Listen", &keys), "did you mean `listen`?");

@@ -10,7 +10,8 @@ use tokenweir_routing::resilience::Availability;
 
 /// Length of the window whose attempts are counted.
 const WINDOW: Duration = Duration::from_mins(1);
-/// Length of the window whose attempts are counted at a backend with few attempts.
+/// Length of a second window, whose attempts are counted until [`RECOVERED_AFTER`] attempts in succession
+/// have succeeded.
 const LONG_WINDOW: Duration = Duration::from_mins(5);
 /// Minimum number of failed attempts in the window.
 const MIN_FAILED: u64 = 3;
@@ -56,12 +57,13 @@ pub(super) struct BackendFailures {
 /// The attempts at one backend.
 #[derive(Debug, Default)]
 struct BackendAttempts {
-    /// The attempts of the last evaluations, the oldest first.
+    /// The attempts of the last five minutes, with one entry for each evaluation with attempts, the oldest
+    /// first.
     recent: VecDeque<(Instant, AttemptCounts)>,
     /// Number of successes since the last failure.
     successes: u64,
-    /// The failures at the last evaluation that found some. They are kept until new attempts show
-    /// whether the failures go on.
+    /// The failed attempts of the last five minutes, as of the last evaluation for which there were any.
+    /// They are kept until new attempts show whether the failures go on.
     found: Vec<AttemptFailures>,
     is_failing: bool,
     /// Since when the backend has got no requests. `None`: it gets requests.
@@ -69,8 +71,8 @@ struct BackendAttempts {
 }
 
 impl BackendFailures {
-    /// The backends that match [`BACKEND_FAILING`] at `now`. Only backends that are available or ejected
-    /// can match.
+    /// Returns a verdict for each backend that matches [`BACKEND_FAILING`] at `now`. Only backends that are
+    /// available or ejected can match.
     pub(super) fn judge(&mut self, fleet: &FleetObservation, now: Instant) -> Vec<Verdict> {
         self.backends.retain(|id, _| fleet.backends.iter().any(|backend| backend.id == *id));
         if fleet.backends.iter().any(|backend| backend.attempts.attempts > 0) {
@@ -97,8 +99,8 @@ impl BackendFailures {
     }
 }
 
-/// The attempts at a backend that the rule counts. While the gateway refuses requests for lack of capacity,
-/// a response of the backend that it is full does not count as a failure.
+/// Returns the attempts at a backend that the rule counts. While the gateway refuses requests for lack of
+/// capacity, a failure of the kind [`BUSY`] does not count.
 fn observed(backend: &FleetBackend, fleet: &FleetObservation) -> AttemptCounts {
     let mut observed = backend.attempts.clone();
     if fleet.counts.refused > 0 {
@@ -290,8 +292,8 @@ mod tests {
         FleetBackend { attempts, ..observation::tests::backend(name, Availability::Available) }
     }
 
-    /// The number of evaluations until the verdict, at most `steps`. Every `every`-th evaluation has
-    /// `per_step` attempts. Of each ten attempts, `failing` fail.
+    /// Evaluates the rule at most `steps` times, and returns the number of evaluations until the verdict.
+    /// Every `every`-th evaluation has `per_step` attempts. Of each ten attempts, `failing` fail.
     fn steps_until_found(steps: u64, every: u64, per_step: u64, failing: u64) -> Option<u64> {
         let mut fixture = Fixture::new();
         let mut sent = 0;
@@ -305,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_of_failures_is_named_within_a_minute_at_any_rate_and_chance_is_not() {
+    fn a_backend_at_which_40_percent_of_the_attempts_fail_gets_a_verdict_within_a_minute() {
         for (every, per_step) in [(1, 1), (1, 3), (1, 50)] {
             let found = steps_until_found(24, every, per_step, 4);
             assert!(found.is_some_and(|step| step <= 12), "{every} {per_step}: {found:?}");
@@ -319,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn the_verdict_is_held_while_few_attempts_show_whether_the_failures_last() {
+    fn the_verdict_backend_failing_is_kept_until_ten_attempts_in_succession_succeed() {
         let mut fixture = Fixture::new();
         (0..4).for_each(|_| drop(fixture.step(10, 4)));
         for step in 0..100 {
@@ -333,8 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_before_a_backend_was_down_for_long_are_forgotten_and_those_of_a_flapping_one_are_not()
-     {
+    fn failed_attempts_at_a_backend_are_forgotten_when_it_has_been_down_for_25_seconds() {
         let found_after = |down_steps: u64| {
             let mut fixture = Fixture::new();
             fixture.step(10, 10);
@@ -352,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn the_verdict_ends_when_no_backend_has_had_a_request_for_five_minutes() {
+    fn the_verdict_backend_failing_ends_when_no_backend_has_had_an_attempt_for_five_minutes() {
         let mut fixture = Fixture::new();
         (0..4).for_each(|_| drop(fixture.step(10, 4)));
         let idle = |fixture: &mut Fixture| {
@@ -366,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_names_its_remedy_and_a_full_backend_is_no_failing_one_while_requests_are_refused() {
+    fn a_status_401_gives_its_remedy_and_busy_responses_do_not_count_while_requests_are_refused() {
         let (now, busy) = (clock::epoch(), Some(503));
         let judge = |kind, status, refused| {
             let failures = vec![AttemptFailures { kind, status, count: 9 }];

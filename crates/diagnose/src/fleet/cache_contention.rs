@@ -63,7 +63,8 @@ struct Growth {
 }
 
 impl CacheContention {
-    /// The worst pair of each backend that matches [`PREFIX_CACHE_CONTENTION`] at `now`.
+    /// Returns a verdict for each backend with a pair of groups that matches [`PREFIX_CACHE_CONTENTION`] at
+    /// `now`. The verdict is about the worst pair.
     pub(super) fn judge(&mut self, pairs: &[EvictingPair], now: Instant) -> Vec<Verdict> {
         let age = |at: Instant| now.saturating_duration_since(at);
         while self.marks.get(1).is_some_and(|(at, _)| age(*at) >= WINDOW) {
@@ -164,7 +165,8 @@ mod tests {
     use std::borrow::Cow;
     use tokenweir_protocol::clock;
 
-    /// Requests, prompt tokens, cached tokens and tokens that were computed again, in one evaluation.
+    /// Growth of the counts of a group from one evaluation to the next: requests, prompt tokens, cached
+    /// tokens and tokens that were computed again.
     type Gain = [u64; 4];
 
     const HARMED: Gain = [1, 2_000, 500, 1_000];
@@ -189,8 +191,8 @@ mod tests {
         EvictingPair { backend, is_exact: false, block_tokens: 10.0, groups }
     }
 
-    /// The causes after `evaluations` evaluations, 5 s apart. From one evaluation to the next, the counts of
-    /// the two groups grow by `gains`.
+    /// Returns the causes of the verdicts of the last of `evaluations` evaluations, 5 s apart. From one
+    /// evaluation to the next, the counts of the two groups grow by `gains`.
     fn causes(gains: [Gain; 2], evaluations: u64) -> Vec<String> {
         let (mut rule, start) = (CacheContention::default(), clock::epoch());
         let mut last = Vec::new();
@@ -201,8 +203,8 @@ mod tests {
         last.into_iter().filter_map(|found| found.cause).map(Cow::into_owned).collect()
     }
 
-    /// The seconds at which the rule names a pair. It is evaluated every 5 s for ten minutes.
-    /// `pairs(second)`: the pairs at this second.
+    /// Evaluates the rule every 5 s for ten minutes. Returns the seconds at which there is a verdict.
+    /// `pairs(second)`: the pairs of groups at this second.
     fn named(pairs: impl Fn(u64) -> Vec<EvictingPair>) -> Vec<u64> {
         let mut rule = CacheContention::default();
         let mut is_named = |second: &u64| {
@@ -213,13 +215,13 @@ mod tests {
     }
 
     #[test]
-    fn two_groups_that_both_compute_evicted_prefixes_again_are_named() {
+    fn two_groups_of_prompts_that_both_recompute_evicted_prefixes_get_a_verdict() {
         let expected = ["the groups aa (tenant red) and bb"];
         assert_eq!(causes([HARMED; 2], 100), expected);
     }
 
     #[test]
-    fn both_groups_must_compute_a_relevant_share_of_many_tokens_again() {
+    fn the_verdict_on_cache_contention_needs_both_prompt_groups_to_recompute_a_fifth_of_tokens() {
         let unharmed = [1, 2_000, 500, 0];
         for (gains, is_named, case) in [
             ([unharmed; 2], false, "evictions without a second computation"),
@@ -235,14 +237,14 @@ mod tests {
     }
 
     #[test]
-    fn the_condition_ends_when_it_has_not_held_for_the_window() {
+    fn the_verdict_on_cache_contention_ends_five_minutes_after_the_last_recomputed_tokens() {
         let named = named(|second| vec![pair(["aa", "bb"], [HARMED; 2], second.min(100))]);
         assert_eq!(named.first(), Some(&60));
         assert!((380..=420).contains(named.last().unwrap()), "{named:?}");
     }
 
     #[test]
-    fn only_the_worst_pair_of_a_backend_is_named() {
+    fn a_backend_gets_one_cache_contention_verdict_about_its_worst_pair_of_prompt_groups() {
         let (mut rule, start) = (CacheContention::default(), clock::epoch());
         let mut judge = |seconds: u64| {
             let gain = |recomputed| [[1, 2_000, 0, recomputed]; 2];
@@ -259,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_of_another_source_begin_again() {
+    fn eviction_counts_from_kv_events_are_not_compared_with_estimated_counts() {
         let named = named(|second| {
             let is_exact = second >= 200;
             let times = if is_exact { 1_000_000 } else { 0 };
@@ -269,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_that_is_new_is_judged_by_its_own_time() {
+    fn eviction_counts_from_before_a_pair_of_prompt_groups_was_listed_give_no_verdict() {
         // The eviction counts of the groups are large from the start, but the pair is listed only
         // after 200 s.
         let named = named(|second| {

@@ -100,7 +100,7 @@ mod tests {
         }
     }
 
-    /// The verdicts as texts of the form `severity name backend`.
+    /// Returns the verdicts about the fleet as texts of the form `severity name backend`.
     fn named(fleet: &FleetObservation) -> Vec<String> {
         let verdicts = FleetDiagnoser::default().diagnose(fleet, clock::epoch());
         let name = |verdict: &Verdict| {
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn severity_follows_from_the_share_of_refused_requests() {
+    fn the_severity_of_fleet_verdicts_follows_from_the_share_of_refused_and_waiting_requests() {
         let drained = [Available, Drained];
         assert_eq!(named(&fleet(&drained, 100, 0)), ["info backend_drained gpu-1"]);
         assert_eq!(
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cause_names_the_models_that_requests_wait_for() {
+    fn the_cause_of_backend_awaited_names_the_models_that_requests_wait_for() {
         let awaited = |model: &str, requests, seconds| AwaitedModel {
             model: model.to_owned(),
             requests,
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cause_names_the_operator_the_health_check_and_the_missing_backends() {
+    fn the_causes_of_fleet_verdicts_give_the_operator_of_a_drain_and_the_error_of_a_health_check() {
         let observed = fleet(&[Available, Drained, Down], 100, 50);
         let verdicts = FleetDiagnoser::default().diagnose(&observed, clock::epoch());
         let causes: Vec<_> = verdicts.iter().map(|it| it.cause.as_deref().unwrap()).collect();
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drain_of_an_hour_without_an_end_is_a_warning() {
+    fn a_backend_that_is_drained_for_an_hour_without_an_end_gets_a_warning() {
         let mut observed = fleet(&[Available, Drained], 10, 0);
         let drain = observed.backends[1].drain.as_mut().unwrap();
         drain.age_seconds = 3_600.0;
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_verdict_has_the_age_of_its_condition() {
+    fn the_age_of_a_fleet_verdict_counts_from_the_begin_of_its_condition() {
         let (mut diagnoser, start) = (FleetDiagnoser::default(), clock::epoch());
         let mut age_at = |seconds, states: &[Availability]| {
             let now = start + Duration::from_secs(seconds);

@@ -114,7 +114,7 @@ mod tests {
     use tokenweir_protocol::clock;
 
     #[test]
-    fn requests_that_wait_for_full_backends_are_named_while_nothing_else_names_them() {
+    fn requests_that_wait_for_full_backends_give_a_verdict_unless_another_verdict_covers_them() {
         let (mut rule, mut now) = (GatewayQueue::default(), clock::epoch());
         let mut judge = |queued, wait: f64, delayed, is_named| {
             now += Duration::from_secs(5);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_the_gateway_is_the_cause_where_engines_have_no_queue() {
+    fn the_cause_of_gateway_queue_is_max_in_flight_if_no_requests_wait_in_the_engines() {
         let (mut rule, start) = (GatewayQueue::default(), clock::epoch());
         for (seconds, limited_backends, queued) in [(0, 1, 9), (5, 1, 9), (10, 0, 9), (15, 0, 0)] {
             let fleet = FleetObservation {

@@ -13,7 +13,8 @@ const EXPIRY_NOTICE_SECONDS: f64 = 7.0 * 86_400.0;
 const EXPORT_FAILURE_HOLD: Duration = Duration::from_secs(45);
 /// The verdict about refused connections ends if no further connection is refused for this time.
 const CONNECTION_HOLD: Duration = Duration::from_secs(30);
-/// Minimum share and minimum number of the open streams whose clients do not read, for [`SLOW_CLIENTS`].
+/// [`SLOW_CLIENTS`] needs at least this share, and at least `MIN_UNREAD`, of the open streams to have
+/// clients that do not read.
 const MIN_UNREAD_SHARE: f64 = 0.2;
 const MIN_UNREAD: usize = 2;
 /// Maximum length of the error text of a failed reload in a verdict, in characters.
@@ -122,7 +123,7 @@ struct CountGrowth {
 }
 
 impl GatewayRules {
-    /// The conditions that hold at `now`.
+    /// Returns a verdict for each condition of the gateway that holds at `now`.
     pub(super) fn judge(&mut self, gateway: &GatewayConditions, now: Instant) -> Vec<Verdict> {
         let mut matches = Vec::new();
         if self.connections.has_grown(gateway.refused_connections, CONNECTION_HOLD, now) {
@@ -209,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_named_for_a_week_before_it_expires_and_critical_afterwards() {
+    fn a_certificate_gives_a_warning_for_a_week_before_it_expires_and_is_critical_afterwards() {
         let at = |days: f64| GatewayConditions {
             certificates: vec![("backend", 9e9), ("client", 86_400.0 * days)],
             ..GatewayConditions::default()
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_spans_are_named_while_exports_fail_and_for_45_seconds_afterwards() {
+    fn the_verdict_about_lost_spans_ends_45_seconds_after_the_last_lost_span() {
         let (mut rules, start) = (GatewayRules::default(), clock::epoch());
         let mut is_named = |seconds, lost_spans| {
             let gateway = GatewayConditions { lost_spans, ..GatewayConditions::default() };
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn refused_connections_are_named_for_half_a_minute() {
+    fn the_verdict_about_refused_connections_ends_30_seconds_after_the_last_one() {
         let (mut rules, start) = (GatewayRules::default(), clock::epoch());
         let mut is_named = |seconds, refused_connections| {
             let gateway = GatewayConditions { refused_connections, ..GatewayConditions::default() };
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_that_cannot_be_reloaded_is_named_until_one_is_reloaded() {
+    fn a_failed_reload_of_certificate_files_gives_a_verdict_until_a_reload_succeeds() {
         let mut rules = GatewayRules::default();
         let mut is_named = |certificate_reloads| {
             let gateway = GatewayConditions { certificate_reloads, ..GatewayConditions::default() };
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_that_do_not_read_are_named_at_the_second_look() {
+    fn clients_that_do_not_read_their_streams_give_a_verdict_at_the_second_evaluation() {
         let mut rules = GatewayRules::default();
         let mut is_named = |open_streams, unread_streams| {
             let gateway =
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_reload_has_the_first_line_of_its_problem_as_cause() {
+    fn the_cause_of_reload_failed_is_the_first_line_of_the_error_text() {
         let problem = format!("gateway.yaml:1:3: unknown key\n{}", "x".repeat(999));
         let gateway =
             GatewayConditions { reload_problem: Some(problem), ..GatewayConditions::default() };

@@ -24,7 +24,7 @@ pub struct FleetObservation {
     pub limited_backends: usize,
     /// The models that no backend can serve now and for which requests wait.
     pub awaited_models: Vec<AwaitedModel>,
-    /// The gateway itself.
+    /// The observations about the gateway itself.
     pub gateway: GatewayConditions,
     /// The groups of prompts that evict each other from the cache of a backend.
     pub evicting_pairs: Vec<EvictingPair>,
@@ -70,9 +70,9 @@ pub struct EvictingPair {
     /// Whether the counts of blocks come from KV events. Otherwise the gateway estimates them with a model of
     /// the cache.
     pub is_exact: bool,
-    /// Tokens in a block.
+    /// Number of tokens in a KV cache block of the backend.
     pub block_tokens: f64,
-    /// The groups.
+    /// The two groups of prompts.
     pub groups: [EvictedGroup; 2],
 }
 
@@ -224,7 +224,7 @@ impl FleetObservation {
     }
 }
 
-/// The text for a state that follows a number of backends, as in `2 of weight 0`.
+/// Returns the words for a state after a number of backends, as in `2 of weight 0`.
 fn label(state: Availability) -> &'static str {
     match state {
         Availability::ZeroWeight => "of weight 0",

@@ -67,7 +67,7 @@ mod tests {
     use tokenweir_protocol::clock;
 
     #[test]
-    fn requests_that_all_backends_refuse_are_named_and_mistakes_of_clients_are_not() {
+    fn requests_that_all_backends_answer_with_401_give_a_verdict_and_400_or_404_give_none() {
         let (mut rule, mut now) = (RefusedByBackends::default(), clock::epoch());
         let mut judge = |status, count, requests| {
             now += Duration::from_secs(5);

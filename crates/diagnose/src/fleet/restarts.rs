@@ -49,7 +49,7 @@ struct Interruptions {
 }
 
 impl Restarts {
-    /// The backends that match [`BACKEND_RESTARTING`] at `now`.
+    /// Returns a verdict for each backend that matches [`BACKEND_RESTARTING`] at `now`.
     pub(super) fn judge(&mut self, fleet: &FleetObservation, now: Instant) -> Vec<Verdict> {
         self.0.retain(|id, _| fleet.backends.iter().any(|backend| backend.id == *id));
         let severity = VerdictSeverity::of_harm(fleet.counts.failed, fleet.counts.requests);
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_third_interruption_is_named_until_the_backend_stays_up() {
+    fn the_verdict_backend_restarting_lasts_from_the_third_outage_until_the_backend_stays_up() {
         let available = Availability::Available;
         let crashes = named(|second| ((second / 40).min(5), available));
         assert_eq!((crashes.first(), crashes.last()), (Some(&120), Some(&295)));

@@ -85,7 +85,7 @@ mod tests {
     use tokenweir_protocol::clock;
 
     #[test]
-    fn a_model_is_named_while_requests_for_it_come_and_no_backend_lists_it() {
+    fn a_model_that_no_backend_lists_gives_a_verdict_until_five_minutes_after_its_last_request() {
         let (mut rule, start) = (UnservedModels::default(), clock::epoch());
         let mut judge = |seconds, models: &[(&str, u64)], requests| {
             let unserved_models = models.iter().map(|(name, count)| ((*name).to_owned(), *count));

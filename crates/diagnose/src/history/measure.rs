@@ -6,7 +6,7 @@ use super::window::StepWindow;
 use tokenweir_protocol::named_enum;
 
 named_enum! {
-    /// A measure of a window of steps. Its name is that in evidence and anomalies.
+    /// A measure that is computed from a window of steps. Evidence and anomalies contain its name.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) enum WindowMeasure {
         KvUsage = "kv_usage",
@@ -45,7 +45,7 @@ pub(crate) enum AdverseChange {
     None,
 }
 
-/// Number of measures.
+/// Number of measures of a window.
 pub(crate) const COUNT: usize = WindowMeasure::ALL.len();
 /// Minimum number of observations in a window for a mean.
 const MIN_OBSERVATIONS: f64 = 5.0;
@@ -213,7 +213,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn each_measure_has_a_unique_name() {
+    fn each_measure_of_a_window_has_a_unique_name() {
         let names: BTreeSet<&&str> = WindowMeasure::NAMES.iter().collect();
         assert_eq!(names.len(), COUNT);
     }

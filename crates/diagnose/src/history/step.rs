@@ -73,10 +73,10 @@ pub(crate) enum StepSignal {
     GpuTemperature,
 }
 
-/// Number of signals.
+/// Number of signals of a step.
 const SIGNAL_COUNT: usize = StepSignal::GpuTemperature as usize + 1;
 
-/// One step: a value of each signal. NaN: unknown.
+/// One step of the history: the value of each signal. NaN: unknown.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct HistoryStep {
     /// Time of the sample.

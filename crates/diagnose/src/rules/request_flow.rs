@@ -31,14 +31,15 @@ const PAGE_COUNTERS: [StepSignal; 5] = [
 /// Minimum lag of the front end for the rule `front_end_gap`, in seconds. The lag is the mean TTFT of the
 /// gateway minus that of the engine.
 const MIN_LAG_SECONDS: f64 = 0.1;
-/// The rule `front_end_gap` compares the lag of the backend in the recent window with the lags of its peers.
+/// The rule `front_end_gap` compares the front-end lag of the backend in the recent window with those of its
+/// peers.
 /// A backend needs at least `MIN_RECENT_STREAMS` streams in this window, and the lag of each peer may be at
 /// most `MAX_LAG_OF_PEER` times the lag of the backend. The window is short: a window of a minute would
 /// include the time before the fault, and routing soon sends few requests to the backend.
 const MIN_RECENT_STREAMS: f64 = 8.0;
 const MAX_LAG_OF_PEER: f64 = 0.5;
-/// Minimum of the usual share of clients that disconnect, for the rule `abort_spike`. If the usual share is
-/// lower, the rule uses this value.
+/// The rule `abort_spike` compares the share of clients that disconnect with the usual share. If the usual
+/// share is lower than this value, the rule uses this value instead.
 const MIN_CANCEL_RATIO: f64 = 0.05;
 /// Minimum lag of the front end for the rule `front_end_gap` at a backend with few requests, in seconds. It
 /// applies to the lag of the last five minutes.

@@ -20,17 +20,17 @@ type BackendCheck = fn(&BackendFacts, &DoctorFacts) -> Vec<Remark>;
 
 /// Whether a check runs for each backend or once, and under which condition.
 pub enum CheckScope {
-    /// The check runs for each backend that responds and is no listener of a gateway.
+    /// The check runs for each backend that responds and is not itself a gateway.
     ReachedBackends(BackendCheck),
-    /// The check runs for each configured backend, even if it does not respond or is a listener of
-    /// a gateway.
+    /// The check runs for each configured backend, even if the backend does not respond or is itself a
+    /// gateway.
     AllBackends(BackendCheck),
     /// The check, which is the second function, runs once, for all facts, if the first function returns true,
     /// that is, if the facts that the check needs were gathered.
     Once(fn(&DoctorFacts) -> bool, fn(&DoctorFacts) -> Vec<Remark>),
 }
 
-/// Whether at least one backend responds and is no listener of a gateway.
+/// Whether at least one backend responds and is not itself a gateway.
 fn has_reached(facts: &DoctorFacts) -> bool {
     facts.backends.iter().any(BackendFacts::is_backend)
 }

@@ -35,7 +35,7 @@ pub struct GatherTarget {
     pub key: TargetKey,
 }
 
-/// Options for gathering.
+/// Options of the requests with which doctor gathers facts.
 #[derive(Debug, Clone)]
 pub struct GatherOptions {
     /// The TLS settings of connections.

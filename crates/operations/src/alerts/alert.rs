@@ -22,16 +22,16 @@ pub struct Alert {
     pub summary: &'static str,
     /// A description of the measured values with templates of Prometheus, such as `{{ $value }}`.
     pub description: &'static str,
-    /// The runbook.
+    /// The texts of the runbook, or the verdict whose section is the runbook.
     pub runbook: Runbook,
 }
 
-/// The runbook of an alert.
+/// The runbook of an alert: a section of the page about the diagnosis.
 #[derive(Debug, Clone)]
 pub enum Runbook {
-    /// Texts of the alert itself.
+    /// The runbook is a section of its own with these texts.
     Own {
-        /// The condition and its meaning.
+        /// The condition of the alert and its meaning.
         meaning: &'static str,
         /// How the operator verifies the fault.
         confirm: &'static str,

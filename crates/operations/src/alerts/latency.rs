@@ -31,8 +31,8 @@ const DEGRADABLE: [(&str, &str, &str, u32); 3] = [
     ),
 ];
 
-/// The part `or ...` of a query, for models with too few streams in five minutes. The condition is that the
-/// p95 of the last hour is above `limit` seconds.
+/// Returns the part `or ...` of an alert's query, for models with too few streams in five minutes. Its
+/// condition is that the p95 of the last hour is above `limit` seconds.
 fn or_in_an_hour(histogram: &str, limit: &str) -> String {
     let streams =
         |window| format!("sum by (gen_ai_request_model) (increase({histogram}_count[{window}]))");

@@ -27,7 +27,8 @@ fn gateway_mean(gauge: &str) -> String {
     format!("avg by (gen_ai_request_model) ({gauge} >= 0)")
 }
 
-/// The query `condition`. Its resulting series get the label `change` with the value `change`.
+/// Returns the query `condition` with `label_replace` around it, so that its series have the label `change`
+/// with the value of the argument `change`.
 fn labelled(change: &str, condition: &str) -> String {
     format!("label_replace(\n  {condition},\n  \"change\", \"{change}\", \"\", \"\"\n)")
 }

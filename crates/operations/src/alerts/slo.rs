@@ -12,13 +12,13 @@
 
 use super::alert::{Alert, AlertSeverity, Runbook};
 
-/// A long and a short window, and the burn rate that must be exceeded over both.
+/// A long and a short window, and the burn rate that the alert requires over both.
 struct BurnRateWindow {
     /// The long window, as a duration of Prometheus.
     long: &'static str,
     /// The short window, as a duration of Prometheus.
     short: &'static str,
-    /// Burn rate that must be exceeded.
+    /// The burn rate above which the alert fires, over both windows.
     rate: f64,
 }
 

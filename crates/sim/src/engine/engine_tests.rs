@@ -43,7 +43,7 @@ fn submit(engine: &mut Engine, id: u64, request: SequenceRequest) {
 }
 
 #[test]
-fn a_cached_prompt_is_not_computed_again_except_for_its_last_block() {
+fn the_engine_computes_only_the_last_block_of_a_cached_prompt() {
     let mut engine = engine(8, 64);
     submit(&mut engine, 1, request(1, 12, 1));
     assert_eq!(run(&mut engine).1[0].duration, MILLISECOND * (10 + 12));
@@ -58,7 +58,7 @@ fn a_cached_prompt_is_not_computed_again_except_for_its_last_block() {
 }
 
 #[test]
-fn the_evicted_blocks_of_a_prompt_are_computed_again() {
+fn the_engine_computes_the_evicted_blocks_of_a_prompt_again() {
     let mut engine = engine(8, 64);
     for (id, family) in [(1, 1), (2, 2), (3, 1)] {
         submit(&mut engine, id, request(family, 24, 1));
@@ -71,7 +71,7 @@ fn the_evicted_blocks_of_a_prompt_are_computed_again() {
 }
 
 #[test]
-fn a_long_prompt_is_computed_in_chunks_beside_the_decodes() {
+fn a_long_prompt_is_computed_in_chunks_in_the_same_steps_as_decoding_sequences() {
     let mut engine = engine(16, 8);
     submit(&mut engine, 1, request(1, 4, 9));
     engine.step(Duration::ZERO);
@@ -84,7 +84,7 @@ fn a_long_prompt_is_computed_in_chunks_beside_the_decodes() {
 }
 
 #[test]
-fn a_step_grows_with_the_batch() {
+fn the_duration_of_an_engine_step_grows_with_its_prompt_tokens_and_sequences() {
     let mut engine = engine(16, 64);
     submit(&mut engine, 1, request(1, 4, 3));
     submit(&mut engine, 2, request(2, 6, 3));
@@ -93,7 +93,7 @@ fn a_step_grows_with_the_batch() {
 }
 
 #[test]
-fn no_more_than_max_num_seqs_run_and_the_others_wait_in_order() {
+fn at_most_max_num_seqs_sequences_run_at_once_and_the_others_wait_in_order() {
     let mut engine = engine(16, 64);
     for id in 1..=4 {
         submit(&mut engine, id, request(id, 4, 2));
@@ -146,7 +146,7 @@ fn a_finished_sequence_reports_its_queue_prefill_and_decode_times() {
 
 proptest! {
     #[test]
-    fn no_block_leaks_and_every_sequence_ends(
+    fn the_engine_frees_all_kv_blocks_and_finishes_or_aborts_every_sequence(
         actions in prop::collection::vec((0_u8..3, 0_u64..4, 1_u32..30, 1_u32..20), 1..80),
     ) {
         let drive = || {

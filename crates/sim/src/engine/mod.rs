@@ -60,7 +60,7 @@ pub struct SequenceTooLong {
     pub capacity: u32,
 }
 
-/// One simulated engine.
+/// One simulated engine: its scheduler, its batch, its queue and its KV cache.
 #[derive(Debug)]
 pub struct Engine {
     spec: EngineSpec,

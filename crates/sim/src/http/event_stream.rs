@@ -1,4 +1,4 @@
-//! The body of a stream.
+//! The HTTP body of a streaming response.
 
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -13,7 +13,7 @@ use crate::wire::{EventWriter, NextEvent};
 /// Allocation size of the event buffer, in bytes.
 const EVENT_BUFFER_BYTES: usize = 4096;
 
-/// The body of a stream. Each event is one frame and one HTTP chunk.
+/// The body of a streaming response. Each server-sent event is one frame and one HTTP chunk.
 pub(super) struct EventStream {
     events: EventWriter,
     generation: Generation,

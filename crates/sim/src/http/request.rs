@@ -62,7 +62,7 @@ struct ContentPart {
     text: Option<String>,
 }
 
-/// The types of a prompt that is not given as `messages`.
+/// The JSON types of a prompt that the request does not give as `messages`.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum PromptSource {
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_limit_sets_the_output_length_and_without_one_the_model_stops() {
+    fn an_output_has_the_length_of_the_token_limit_or_ends_with_stop_if_there_is_no_limit() {
         let limited =
             work(GenerationApi::Chat, r#"{"messages":[{"content":"hi"}],"max_tokens":7}"#);
         let [output] = limited.expect("work").outputs[..] else { panic!("one output") };
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn text_and_content_parts_make_the_same_prompt() {
+    fn a_message_with_content_parts_gives_the_same_prompt_as_plain_text() {
         let text = r#"{"messages":[{"role":"user","content":"one two"}]}"#;
         let parts =
             r#"{"messages":[{"role":"user","content":[{"type":"text","text":"one two"}]}]}"#;
@@ -343,14 +343,14 @@ mod tests {
     }
 
     #[test]
-    fn every_prompt_has_n_outputs() {
+    fn a_request_with_several_prompts_gets_n_outputs_for_each_prompt() {
         let work = work(GenerationApi::Completions, r#"{"prompt":["a","b"],"n":2}"#).expect("work");
         assert_eq!((work.prompts.len(), work.outputs.len()), (2, 4));
         assert_ne!(work.outputs[0].seed, work.outputs[1].seed);
     }
 
     #[test]
-    fn requests_that_vllm_rejects_get_its_error_texts() {
+    fn the_simulator_rejects_invalid_requests_with_the_error_texts_of_vllm() {
         use GenerationApi::{Chat, Completions};
         let unknown = r#"{"model":"nope","messages":[{"content":"x"}]}"#;
         let long = format!(r#"{{"prompt":"{}"}}"#, "x".repeat(400));

@@ -41,7 +41,7 @@ enum Endpoint {
     Generate(GenerationApi),
     /// A JSON document that is computed from the prompts of the request without the engine.
     PromptDocument(fn(InferenceRequestBody, &SimulatedBackend) -> String),
-    /// Embeddings.
+    /// Embeddings of the prompts of the request.
     Embed,
 }
 

@@ -15,7 +15,7 @@ const INTER_TOKEN_BOUNDS: &[f64] = &[
     40.0, 80.0,
 ];
 
-/// A phase of a request, as a kind of measured value.
+/// The bucket bounds of vLLM's histograms for the phases of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EnginePhase;
 
@@ -26,7 +26,7 @@ impl BucketLayout for EnginePhase {
     ];
 }
 
-/// A histogram of seconds. The default bounds are those of vLLM for the phases of a request.
+/// A histogram of times in seconds. Its default bucket bounds are those of [`EnginePhase`].
 pub type EngineHistogram = FixedBucketHistogram<EnginePhase>;
 
 /// The histograms and finish reasons of one engine. Times are simulated.

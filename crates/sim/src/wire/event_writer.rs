@@ -23,7 +23,7 @@ pub(crate) struct EventWriter {
     reply: SimulatedResponse,
     shared_text: String,
     stage: StreamStage,
-    /// Number of events written in this stage.
+    /// Number of events written in the current stage (opening, chunks or closing).
     stage_index: usize,
     /// Number of events written in the stream.
     sequence_number: u32,
@@ -44,7 +44,7 @@ enum StreamStage {
 }
 
 impl EventWriter {
-    /// Starts a stream.
+    /// Creates a writer that has written no event of the stream yet.
     pub(crate) fn new(reply: SimulatedResponse) -> Self {
         Self {
             shared_text: formats::wire_format(reply.api).shared_text(&reply),

@@ -62,7 +62,7 @@ fn with_simulated_words(recorded: &str, words: &[&str], output: SimulatedOutput)
 }
 
 #[test]
-fn the_stream_of_each_api_is_as_recorded() {
+fn the_simulated_stream_of_each_api_equals_the_recorded_stream_of_vllm() {
     let numbers = ["one", " two", " three", " four", " five"];
     let loop_words = [" closes", " a", " slow", " answer", " in", " a", " loop", "."];
     let hello = ["H", "el", "lo", "!", " I"];
@@ -108,7 +108,7 @@ fn the_stream_of_each_api_is_as_recorded() {
 }
 
 #[test]
-fn continuous_usage_is_as_recorded() {
+fn chunks_with_continuous_usage_equal_the_recorded_chunks_of_vllm() {
     let output = output(24, SimulatedFinishReason::Stop);
     let mut reply =
         reply(GenerationApi::Chat, "chatcmpl-b1e0a9ca914d8d13", 1_795_191_576, 13, output);
@@ -122,7 +122,7 @@ fn continuous_usage_is_as_recorded() {
 }
 
 #[test]
-fn the_finish_chunk_of_a_chat_that_stopped_is_as_recorded() {
+fn the_finish_chunk_of_a_stopped_chat_stream_equals_the_recorded_chunk_of_vllm() {
     let output = output(3, SimulatedFinishReason::Stop);
     let stream =
         stream(reply(GenerationApi::Chat, "chatcmpl-8c28b332885f353f", 1_795_191_576, 13, output));
@@ -130,7 +130,7 @@ fn the_finish_chunk_of_a_chat_that_stopped_is_as_recorded() {
 }
 
 #[test]
-fn documents_are_as_recorded() {
+fn response_bodies_that_are_no_stream_equal_the_recorded_bodies_of_vllm() {
     let hello = "Hello! I am a tiny model. How can I help you today?";
     let render_body =
         |reply: SimulatedResponse| String::from_utf8(reply.render_body(0).to_vec()).expect("text");
@@ -156,7 +156,7 @@ fn documents_are_as_recorded() {
 }
 
 #[test]
-fn several_choices_are_interleaved_and_each_has_a_role_chunk_and_a_finish_chunk() {
+fn the_choices_of_a_stream_are_interleaved_and_each_has_a_role_chunk_and_a_finish_chunk() {
     let mut reply =
         reply(GenerationApi::Chat, "chatcmpl-1", 1, 4, output(2, SimulatedFinishReason::Length));
     reply.outputs.push(SimulatedOutput {
@@ -186,7 +186,7 @@ fn a_slow_client_gets_several_tokens_in_one_event() {
 }
 
 #[test]
-fn request_texts_are_escaped_in_the_json() {
+fn ids_and_model_names_from_requests_are_escaped_in_the_json_of_responses() {
     let mut reply = reply(
         GenerationApi::Chat,
         "chatcmpl-a\"b$c",

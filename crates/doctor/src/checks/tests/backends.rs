@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn check_names_are_unique_identifiers() {
+fn the_checks_of_doctor_have_unique_names() {
     let mut names: Vec<&str> = CHECKS.map(|(name, _)| name).to_vec();
     names.sort_unstable();
     names.dedup();
@@ -12,7 +12,7 @@ fn check_names_are_unique_identifiers() {
 }
 
 #[test]
-fn a_healthy_vllm_gets_only_notes_and_each_has_a_remedy() {
+fn doctor_reports_only_notes_about_a_healthy_vllm_backend_and_each_note_has_a_remedy() {
     let findings = findings_after(|_| {});
     assert_eq!(highest_severity(&findings), Some(FindingSeverity::Note), "{findings:#?}");
     let queue = only_finding(&findings, "queue_limit");
@@ -23,7 +23,7 @@ fn a_healthy_vllm_gets_only_notes_and_each_has_a_remedy() {
 }
 
 #[test]
-fn each_fetch_error_has_its_own_advice() {
+fn doctor_gives_a_remedy_for_each_kind_of_connection_error() {
     for (error, advice) in [
         (GatherError::Connect("Connection refused (os error 111)".into()), "vllm serve MODEL"),
         (GatherError::Tls("TLS: invalid peer certificate: UnknownIssuer".into()), "backend_tls.ca"),
@@ -46,7 +46,7 @@ fn each_fetch_error_has_its_own_advice() {
 }
 
 #[test]
-fn other_engines_are_distinguished_from_unknown_servers() {
+fn doctor_distinguishes_other_engines_and_gateways_from_unknown_servers() {
     let nothing = findings_after(|backend| {
         backend.models = Ok(answer(404, "<html>"));
         backend.metrics = Ok(answer(404, "<html>"));
@@ -73,7 +73,7 @@ fn other_engines_are_distinguished_from_unknown_servers() {
 }
 
 #[test]
-fn old_new_and_unknown_versions_are_reported() {
+fn doctor_reports_old_new_and_unknown_versions_of_vllm() {
     let of_version = |text: &str| {
         let body = format!(r#"{{"version":"{text}"}}"#);
         let findings = findings_after(|backend| backend.version = Ok(answer(200, &body)));
@@ -89,7 +89,7 @@ fn old_new_and_unknown_versions_are_reported() {
 }
 
 #[test]
-fn missing_wrong_and_unneeded_keys_are_reported() {
+fn doctor_reports_missing_wrong_and_unneeded_api_keys() {
     let refused = || Ok(answer(401, r#"{"error":"Unauthorized"}"#));
     let known = || TargetKey::Known(HeaderValue::from_static("Bearer sekret"));
     let wanted = findings_after(|backend| backend.models = refused());
@@ -124,7 +124,7 @@ fn open_path(backend: &mut BackendFacts, path: &str) {
 }
 
 #[test]
-fn control_paths_are_found_unless_all_paths_answer_the_same() {
+fn doctor_reports_open_control_paths_unless_all_paths_give_the_same_status() {
     let developer = findings_after(|backend| {
         open_path(backend, "/collective_rpc");
         open_path(backend, "/sleep");
@@ -156,7 +156,7 @@ fn control_paths_are_found_unless_all_paths_answer_the_same() {
 }
 
 #[test]
-fn the_use_of_kv_events_or_what_prevents_it_is_reported_in_one_remark() {
+fn doctor_reports_in_one_remark_whether_the_gateway_uses_kv_events_or_why_it_does_not() {
     const PORT: &str = "tcp://*:5557";
     let cases = [
         (None, "", None, "http", None),
@@ -192,7 +192,7 @@ fn the_use_of_kv_events_or_what_prevents_it_is_reported_in_one_remark() {
 }
 
 #[test]
-fn public_kv_event_sources_and_a_port_without_a_key_are_reported() {
+fn doctor_reports_public_kv_event_sockets_and_a_backend_that_needs_no_key() {
     let sources =
         r#"{"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557"}}"#;
     let events = findings_after(|backend| backend.event_sources = Ok(answer(200, sources)));
@@ -213,7 +213,7 @@ fn public_kv_event_sources_and_a_port_without_a_key_are_reported() {
 }
 
 #[test]
-fn missing_metrics_are_reported_with_their_consequences() {
+fn doctor_reports_missing_engine_metrics_and_a_slow_metrics_page() {
     let none = findings_after(|backend| backend.metrics = Ok(recorded(NO_STATS)));
     let finding = only_finding(&none, "metrics");
     assert_eq!(finding.severity, FindingSeverity::Error);
@@ -238,7 +238,7 @@ fn missing_metrics_are_reported_with_their_consequences() {
 }
 
 #[test]
-fn an_engine_without_prefix_caching_or_asleep_is_reported() {
+fn doctor_reports_an_engine_that_sleeps_or_has_no_prefix_caching() {
     let with = |from: &str, to: &str| {
         let page = PYTHON.replace(from, to);
         assert_ne!(page, PYTHON);
@@ -257,7 +257,7 @@ fn an_engine_without_prefix_caching_or_asleep_is_reported() {
 }
 
 #[test]
-fn clock_skew_is_reported_beyond_the_resolution_of_the_date_header() {
+fn doctor_reports_clock_skew_that_exceeds_the_resolution_of_the_date_header() {
     let at = |seconds: i64| {
         let findings = findings_after(|backend| {
             let shift = Duration::from_secs(seconds.unsigned_abs());
@@ -273,7 +273,7 @@ fn clock_skew_is_reported_beyond_the_resolution_of_the_date_header() {
 }
 
 #[test]
-fn connections_closed_before_the_idle_timeout_of_the_gateway_are_reported() {
+fn doctor_reports_a_backend_that_closes_idle_connections_before_the_gateway_does() {
     let closed = |millis: u64| {
         findings_after(|backend| {
             backend.idle = Some(IdleConnection::Closed(Duration::from_millis(millis)));
@@ -298,7 +298,7 @@ fn connections_closed_before_the_idle_timeout_of_the_gateway_are_reported() {
 }
 
 #[test]
-fn tokens_that_arrive_together_are_reported_as_buffered() {
+fn doctor_reports_a_stream_whose_tokens_arrive_together_as_buffered() {
     let steady = findings_after(|backend| {
         backend.probe = Some(Ok(probe(STREAM, Duration::from_micros(900))));
     });
@@ -315,7 +315,7 @@ fn tokens_that_arrive_together_are_reported_as_buffered() {
 }
 
 #[test]
-fn each_failure_of_a_probe_is_reported() {
+fn doctor_reports_each_failure_of_its_streaming_probe_request() {
     let cut = STREAM.split_once("data: [DONE]").unwrap().0;
     let gap = Duration::from_millis(3);
     let without_end = StreamProbe { gave_up_after: Some(gap), ..probe(cut, gap) };
@@ -336,7 +336,7 @@ fn each_failure_of_a_probe_is_reported() {
 }
 
 #[test]
-fn flags_for_missing_response_fields_are_suggested() {
+fn doctor_suggests_vllm_flags_for_missing_response_fields() {
     let flag = |recording: &str, check: &str| {
         let findings = findings_after(|backend| {
             backend.probe = Some(Ok(probe(recording, Duration::from_millis(3))));
@@ -364,7 +364,7 @@ fn flags_for_missing_response_fields_are_suggested() {
 }
 
 #[test]
-fn the_documentation_names_every_check() {
+fn the_documentation_names_every_check_of_doctor() {
     let page = include_str!("../../../../../docs/operate/doctor.md");
     for (name, _) in CHECKS {
         assert!(page.contains(&format!("`{name}`")), "{name}");

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn differences_between_backends_are_reported() {
+fn doctor_reports_backends_that_differ_in_version_context_length_or_adapters() {
     let other = |id: &str, models: &str, version: &str| {
         let mut backend = backend(id);
         backend.models = Ok(answer(200, models));
@@ -31,7 +31,7 @@ fn differences_between_backends_are_reported() {
 }
 
 #[test]
-fn conflicts_of_the_configuration_with_itself_and_with_backends_are_reported() {
+fn doctor_reports_configured_models_that_no_backend_serves_and_open_ports() {
     let models = vec![model("gpt", "large", None), model("small", "tiny", None)];
     let named = GatewaySettings { models, ..GatewaySettings::default() };
     let findings = findings_with_config(named, vec![backend("a")]);
@@ -71,7 +71,7 @@ fn conflicts_of_the_configuration_with_itself_and_with_backends_are_reported() {
 }
 
 #[test]
-fn a_gpu_exporter_that_fails_or_lacks_fields_and_gpus_without_backend_are_reported() {
+fn doctor_reports_gpu_exporters_that_fail_or_lack_fields_and_gpus_without_a_backend() {
     let exporter = |error: Option<&str>, unassigned: &[&str], missing: &[Value]| {
         let status = serde_json::json!({
             "backends": [],
@@ -93,7 +93,7 @@ fn a_gpu_exporter_that_fails_or_lacks_fields_and_gpus_without_backend_are_report
 }
 
 #[test]
-fn a_webhook_that_does_not_accept_messages_is_reported() {
+fn doctor_reports_a_webhook_that_does_not_accept_messages() {
     let reported = |error: Option<&str>| {
         let status = serde_json::json!({
             "backends": [],
@@ -109,7 +109,7 @@ fn a_webhook_that_does_not_accept_messages_is_reported() {
 }
 
 #[test]
-fn the_states_of_a_gateway_and_a_collector_are_reported() {
+fn doctor_reports_faults_from_the_gateway_status_and_a_faulty_trace_collector() {
     let status = serde_json::json!({
         "ready": true,
         "config_reloads": { "last_successful": false },
