@@ -200,10 +200,20 @@ impl MetricDescriptor {
     /// Calls `emit` with the label values of a request. Does not call `emit` if one of the values
     /// is missing.
     pub(super) fn read_labels(&self, record: &RequestRecord, emit: impl FnOnce(&[&str])) {
+        let read = |label: &MetricLabel| (label.read)(record);
+        // Most metrics have at most two labels. They are read for each request.
+        match self.labels {
+            [] => return emit(&[]),
+            [label] => return read(label).map_or((), |value| emit(&[value])),
+            [first, second] => {
+                return read(first).zip(read(second)).map_or((), |(one, two)| emit(&[one, two]));
+            }
+            _ => {}
+        }
         let mut values = [""; MAX_REQUEST_LABELS];
         let values = &mut values[..self.labels.len()];
         for (value, label) in values.iter_mut().zip(self.labels) {
-            let Some(read) = (label.read)(record) else { return };
+            let Some(read) = read(label) else { return };
             *value = read;
         }
         emit(values);

@@ -141,15 +141,16 @@ impl LoadEstimator {
         let tokens_per_byte = self.learned_estimates.tokens_per_byte();
         let tokens = prompt.tokens(tokens_per_byte);
         let block_tokens = prompt.block_tokens(tokens_per_byte);
-        let table = self.prefix_table.get().filter(|_| !prompt.blocks.is_empty());
+        let table = || self.prefix_table.get().filter(|_| !prompt.blocks.is_empty());
         let matched = || {
             let retained = || self.retained_blocks(block_tokens) as usize;
             let expected = expected_blocks as usize;
-            table.map_or(0, |table| table.matched(&prompt.blocks, retained(), expected)) as u32
+            table().map_or(0, |table| table.matched(&prompt.blocks, retained(), expected)) as u32
         };
+        let oldest = || self.pending_outputs.oldest_table_age();
         let pending = || {
-            let table = table.zip(self.pending_outputs.oldest_table_age());
-            table.map_or(0, |(table, age)| table.matched_since(&prompt.blocks, age)) as u32
+            let since = table().and_then(|table| Some((table, oldest()?)));
+            since.map_or(0, |(table, age)| table.matched_since(&prompt.blocks, age)) as u32
         };
         let cached = CachedTokens::new(tokens, block_tokens, resident, pending, matched);
         let (local_load, now) = (self.local_load(), self.seconds_at(now));
