@@ -78,13 +78,13 @@ fn assert_no_allocations(name: &str, costs: &[u64]) {
 }
 
 #[test]
-fn the_allocator_counts_allocations() {
+fn the_allocator_of_this_test_program_counts_allocated_bytes() {
     let (_, cost) = allocated(|| std::hint::black_box(Box::new([1_u8; 64])));
     assert_eq!(cost, 64);
 }
 
 #[test]
-fn a_million_unknown_keys_allocate_no_memory() {
+fn looking_up_a_million_unknown_api_keys_allocates_no_memory() {
     let tenant = TenantEntry {
         name: "a".into(),
         keys: vec![KeyEntry {
@@ -109,7 +109,7 @@ fn a_million_unknown_keys_allocate_no_memory() {
 }
 
 #[test]
-fn a_metrics_page_is_parsed_without_allocating() {
+fn the_gateway_parses_a_metrics_page_of_a_backend_without_allocating() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
     for name in ["wire/metrics/python-metrics-dp-2.http", "pages/vllm_openmetrics.txt"] {
         let page = fs::read(folder.join(name)).unwrap();
@@ -120,7 +120,7 @@ fn a_metrics_page_is_parsed_without_allocating() {
 }
 
 #[test]
-fn the_observer_processes_a_chunk_without_allocating() {
+fn the_response_observer_processes_a_stream_chunk_without_allocating() {
     for name in STREAMS {
         let chunks = chunks(name);
         let mut now = Instant::now();
@@ -138,7 +138,7 @@ fn the_observer_processes_a_chunk_without_allocating() {
 }
 
 #[test]
-fn a_body_forwards_a_chunk_without_allocating() {
+fn the_forwarded_response_body_passes_a_stream_chunk_on_without_allocating() {
     for name in STREAMS {
         for usage_injected in [false, true] {
             let chunks = chunks(name);
@@ -195,14 +195,14 @@ fn decision(backends: usize) -> Arc<RoutingDecision> {
 }
 
 #[test]
-fn a_decision_stores_few_candidates_in_place_and_a_few_of_many_in_one_table() {
+fn a_routing_decision_stores_few_candidates_inline_and_some_of_many_in_one_table() {
     for backends in [1, 2, 16, 17, 1_000] {
         assert_eq!(decision(backends).candidate_count(), backends);
     }
 }
 
 #[test]
-fn the_memory_of_the_decision_log_is_bounded() {
+fn the_memory_of_the_log_of_routing_decisions_is_bounded() {
     LazyLock::force(&NAMES);
     let decision_log = DecisionLog::new(1_024);
     let mut record = record(Instant::now());

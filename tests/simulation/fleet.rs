@@ -98,7 +98,7 @@ async fn fleet(seed: u64, told: Arc<Mutex<String>>) {
 }
 
 #[test]
-fn in_a_fleet_whose_backends_die_each_stream_is_whole_or_refused_with_its_reason() {
+fn while_backends_die_each_stream_is_complete_or_its_record_states_why_it_is_not() {
     let (told, result) = run(1, fleet);
     println!("{}", told.lines().last().unwrap_or_default());
     if let Err(panic) = result {

@@ -612,7 +612,7 @@ fn seeds() -> Range<u64> {
 }
 
 #[test]
-fn each_client_gets_each_byte_once_and_pays_once_in_any_history() {
+fn after_any_random_faults_a_client_got_each_response_byte_once_and_paid_once() {
     let mut failed = Vec::new();
     for seed in seeds() {
         let (told, result) = run(seed, history);

@@ -93,7 +93,7 @@ async fn open_gateway() -> (ScriptedBackend, Running) {
 }
 
 #[tokio::test]
-async fn a_request_without_a_known_key_is_rejected_and_reaches_no_backend() {
+async fn a_request_without_a_known_api_key_is_rejected_and_reaches_no_backend() {
     let fake = scripted_backend().await;
     let gateway = gated(&fake, tenant()).await;
     let strangers = ["", "x: y", "authorization: Bearer sk-tw-other", "authorization: Basic YTpi"];
@@ -126,7 +126,7 @@ async fn a_request_without_a_known_key_is_rejected_and_reaches_no_backend() {
 }
 
 #[tokio::test]
-async fn a_request_with_a_key_is_served_and_the_key_is_not_forwarded() {
+async fn a_request_with_a_known_api_key_is_served_and_the_key_is_not_forwarded() {
     let fake = scripted_backend().await;
     let gateway = gated(&fake, tenant()).await;
     for lines in [
@@ -186,7 +186,7 @@ async fn a_tenant_can_list_and_use_only_its_models() {
 }
 
 #[tokio::test]
-async fn the_configured_tier_of_a_tenant_overrides_the_header() {
+async fn the_configured_tier_of_a_tenant_overrides_the_tier_header_of_its_requests() {
     let fake = scripted_backend().await;
     let tiers = tiers(&["free", "gold"]);
     let access = access(TenantEntry { tier: Some("gold".into()), ..tenant() });
@@ -298,7 +298,7 @@ const PATH_SPELLINGS: &[&str] = &[
 ];
 
 #[tokio::test]
-async fn no_spelling_of_a_path_reaches_a_non_inference_endpoint() {
+async fn no_spelling_of_a_request_path_reaches_a_non_inference_endpoint_of_a_backend() {
     let (fake, gateway) = open_gateway().await;
     for path in control::not_served().iter().chain(PATH_SPELLINGS) {
         for method in ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "SLEEP"] {

@@ -165,7 +165,7 @@ async fn a_queued_request_goes_to_the_first_backend_with_capacity() {
 }
 
 #[tokio::test]
-async fn with_a_full_queue_a_request_is_shed_with_a_reason_and_a_retry_time() {
+async fn with_a_full_admission_queue_a_request_is_shed_with_a_reason_and_a_retry_time() {
     let room = AdmissionConfig { queue_capacity: 1, ..AdmissionConfig::default() };
     let (fake, gateway, first) = occupied(room, NO_SECOND_SCRAPE).await;
     let second = send(&gateway, "second", "").await;
@@ -181,7 +181,7 @@ async fn with_a_full_queue_a_request_is_shed_with_a_reason_and_a_retry_time() {
 }
 
 #[tokio::test]
-async fn a_request_is_shed_after_max_wait() {
+async fn a_request_that_waits_in_the_admission_queue_for_max_wait_is_shed() {
     let max_wait = Duration::from_millis(40);
     let room = AdmissionConfig { max_wait, ..AdmissionConfig::default() };
     let (fake, gateway, first) = occupied(room, NO_SECOND_SCRAPE).await;
@@ -195,7 +195,7 @@ async fn a_request_is_shed_after_max_wait() {
 }
 
 #[tokio::test]
-async fn a_higher_class_is_served_first_and_displaces_a_lower_class_from_a_full_queue() {
+async fn a_higher_priority_class_is_served_first_and_displaces_a_lower_one_from_a_full_queue() {
     let classes = ["gold", "default", "batch"].map(str::to_owned).to_vec();
     let room = AdmissionConfig { queue_capacity: 3, classes, ..AdmissionConfig::default() };
     let (fake, gateway, first) = occupied(room, NO_SECOND_SCRAPE).await;
@@ -221,7 +221,7 @@ async fn a_higher_class_is_served_first_and_displaces_a_lower_class_from_a_full_
 }
 
 #[tokio::test]
-async fn a_tenant_that_floods_waits_behind_its_own_requests_by_token_or_by_header() {
+async fn the_admission_queue_serves_tenants_in_turn_known_by_token_or_by_header() {
     for (tenant_header, tenant_line) in
         [(None, "authorization: Bearer "), (Some("x-tenant"), "x-tenant: ")]
     {
@@ -242,7 +242,7 @@ async fn a_tenant_that_floods_waits_behind_its_own_requests_by_token_or_by_heade
 }
 
 #[tokio::test]
-async fn a_scrape_that_shows_capacity_releases_queued_requests() {
+async fn a_scrape_that_shows_free_capacity_of_a_backend_releases_queued_requests() {
     let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     fake.set_metrics(Some(Page::of(BUSY)));
     let gateway = start_with(&[fake.addr], Setup::default()).await;
@@ -292,7 +292,7 @@ async fn an_admitted_request_that_fails_over_is_not_queued_again() {
 }
 
 #[tokio::test]
-async fn without_admission_every_request_is_sent_at_once() {
+async fn without_admission_control_every_request_is_sent_at_once() {
     let fake = held().await;
     fake.set_metrics(Some(Page::of(BUSY)));
     let setup = Setup { admission: None, ..Setup::default() };

@@ -133,7 +133,7 @@ fn modules_import_only_from_lower_layers() {
 }
 
 #[test]
-fn no_file_and_no_module_of_a_folder_imports_itself_through_others() {
+fn source_files_and_the_modules_of_a_folder_have_no_import_cycles() {
     for (name, folder) in folders() {
         let graph = import_graph(&folder);
         let cycles = graph.cycles().concat();
@@ -148,7 +148,7 @@ fn no_file_and_no_module_of_a_folder_imports_itself_through_others() {
 }
 
 #[test]
-fn a_folder_has_a_limited_number_of_files() {
+fn a_source_folder_has_a_limited_number_of_files() {
     for (name, sources) in crates() {
         let mut counts = BTreeMap::new();
         for (file, _) in &sources {
@@ -192,7 +192,7 @@ fn modules_without_io_use_no_runtime_no_socket_and_no_clock() {
 }
 
 #[test]
-fn every_module_has_a_description_and_a_limited_length() {
+fn every_source_file_has_a_description_and_a_limited_length() {
     for (name, sources) in crates() {
         for (file, source) in sources {
             assert!(source.starts_with("//!"), "{name}/{file} has no module doc");
@@ -204,7 +204,7 @@ fn every_module_has_a_description_and_a_limited_length() {
 }
 
 #[test]
-fn external_crates_are_used_only_in_their_modules() {
+fn each_listed_external_crate_is_used_only_in_the_modules_that_may_use_it() {
     let rooms = [
         ("prometheus::", &["telemetry", "app"][..]),
         ("opentelemetry", &["telemetry"]),

@@ -56,7 +56,7 @@ fn cases(count: usize) -> Vec<Case> {
 }
 
 #[test]
-fn the_gateway_and_servers_that_accept_a_body_read_the_same_model() {
+fn the_gateway_reads_the_same_model_in_a_request_body_as_servers_that_accept_the_body() {
     let count = std::env::var("BODIES").map_or(COUNT, |count| count.parse().unwrap());
     let cases = cases(count);
     let python = servers::python(&cases);
@@ -148,7 +148,7 @@ async fn send(gateway: &Running, path: &str, content_type: &str, body: &[u8]) ->
 }
 
 #[tokio::test]
-async fn no_encoding_of_a_body_reaches_a_model_that_the_key_does_not_permit() {
+async fn no_character_encoding_of_a_json_body_reaches_a_model_that_the_api_key_excludes() {
     let (fake, gateway) = adapters().await;
     let plain = r#"{"model":"secret-lora"}"#;
     let utf16 = plain.encode_utf16();
@@ -178,7 +178,7 @@ async fn no_encoding_of_a_body_reaches_a_model_that_the_key_does_not_permit() {
 }
 
 #[tokio::test]
-async fn no_form_reaches_a_model_that_the_key_does_not_permit() {
+async fn no_multipart_form_reaches_a_model_that_the_api_key_excludes() {
     let (fake, gateway) = adapters().await;
     let form = |head: &str| format!("--B\r\n{head}\r\n\r\nsecret-lora\r\n--B--\r\n");
     let plain = form("Content-Disposition: form-data; name=\"model\"");
@@ -205,7 +205,7 @@ async fn no_form_reaches_a_model_that_the_key_does_not_permit() {
 }
 
 #[tokio::test]
-async fn a_key_with_a_model_list_cannot_select_an_adapter_in_another_field() {
+async fn an_api_key_for_some_models_cannot_select_an_adapter_by_another_request_field() {
     let fields =
         [r#""lora_path":"b""#, r#""lora":[{"id":1}]"#, r#""lora_request":{"lora_name":"b"}"#];
     let (fake, gateway) = adapters().await;
@@ -220,7 +220,7 @@ async fn a_key_with_a_model_list_cannot_select_an_adapter_in_another_field() {
 }
 
 #[tokio::test]
-async fn errors_on_anthropic_paths_have_the_anthropic_format() {
+async fn gateway_errors_on_anthropic_paths_have_the_anthropic_format() {
     let (_fake, gateway) = adapters().await;
     let secret = r#"{"model":"secret-lora"}"#;
     for (path, body, expected) in [

@@ -21,7 +21,7 @@ async fn ask(gateway: &Running, system: &str, question: &str) {
 }
 
 #[tokio::test]
-async fn the_map_has_groups_of_prompts_and_no_text_and_no_key() {
+async fn the_cache_map_lists_groups_of_prompts_without_prompt_text_and_api_keys() {
     let answer = stream_of(&[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"]);
     let setup = Setup { access: access(tenant()), ..Setup::default() };
     let (fake, gateway) = gateway_answering_with(setup, answer).await;

@@ -59,7 +59,7 @@ fn request(number: usize) -> String {
 }
 
 #[tokio::test]
-async fn a_flood_of_unique_values_stays_within_the_formula_and_is_counted() {
+async fn unique_label_values_keep_the_time_series_within_the_documented_formula_and_are_counted() {
     let fake = ScriptedBackend::start(|seen| vec![Step::Send(answer(seen.number))]).await;
     let tiers = tiers(&["gold"]);
     let definition = "ttft < 1s for 99 %".parse().unwrap();

@@ -47,7 +47,7 @@ fn text(path: &Path) -> &str {
 }
 
 #[tokio::test]
-async fn spans_reach_a_collector_behind_tls() {
+async fn trace_spans_reach_a_collector_behind_tls() {
     let (files, authority) = (Files::new("collector"), Authority::new());
     let (pair, own) = (authority.signs("127.0.0.1", 2040), authority.signs("gateway.test", 2040));
     let ca = files.write("ca.pem", &authority.pem());
@@ -74,7 +74,7 @@ async fn spans_reach_a_collector_behind_tls() {
 }
 
 #[tokio::test]
-async fn no_data_reaches_an_untrusted_collector_and_the_log_names_the_reason() {
+async fn no_span_reaches_a_collector_with_an_untrusted_certificate_and_the_log_says_why() {
     let (files, authority) = (Files::new("stranger"), Authority::new());
     let pair = authority.signs("127.0.0.1", 2040);
     let ca = files.write("ca.pem", &Authority::new().pem());

@@ -60,7 +60,7 @@ async fn wait_for_probes(fake: &ScriptedBackend, times: usize) {
 }
 
 #[tokio::test]
-async fn a_backend_whose_metrics_fail_while_it_runs_requests_stays_in_service() {
+async fn a_backend_whose_metrics_page_fails_while_it_runs_requests_stays_in_service() {
     let half = "vllm:num_requests_running 1\nvllm:num_requests_wai";
     let length =
         |length: u64| format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{half}").into();
@@ -90,7 +90,7 @@ async fn a_backend_whose_metrics_fail_while_it_runs_requests_stays_in_service() 
 }
 
 #[tokio::test]
-async fn a_backend_that_restarts_without_metrics_returns() {
+async fn a_backend_that_restarts_without_a_metrics_page_returns_to_service() {
     let (fake, gateway) = start().await;
     fake.set_healthy(false);
     fake.set_metrics(Some(answer("404 Not Found")));
@@ -108,7 +108,7 @@ async fn a_backend_that_restarts_without_metrics_returns() {
 }
 
 #[tokio::test]
-async fn a_stuck_engine_is_down_until_it_shows_progress_and_serves_if_it_is_the_last() {
+async fn a_stuck_engine_counts_as_down_until_it_makes_progress_and_still_serves_if_it_is_alone() {
     let (fake, gateway) = start().await;
     wait_until!(health(&gateway) == Health::Down);
     assert!(reason(&gateway).contains("showed no progress"), "{}", reason(&gateway));
@@ -131,7 +131,7 @@ async fn a_stuck_engine_is_down_until_it_shows_progress_and_serves_if_it_is_the_
 }
 
 #[tokio::test]
-async fn a_request_stays_at_an_engine_that_only_seems_stuck() {
+async fn a_request_stays_at_an_engine_that_seems_stuck_until_the_engine_answers() {
     let steps = [Step::Wait, Step::Send(stream_of(&WHOLE_STREAM))];
     let slow = ScriptedBackend::following(steps).await;
     slow.set_metrics(Some(running(7)));
@@ -152,7 +152,7 @@ async fn a_request_stays_at_an_engine_that_only_seems_stuck() {
 }
 
 #[tokio::test]
-async fn a_backend_that_answers_503_to_all_but_health_is_down_until_it_serves() {
+async fn a_backend_that_answers_503_to_all_but_health_checks_is_down_until_it_serves() {
     let (fake, gateway) = start().await;
     fake.set_metrics(Some(answer("503 Service Unavailable")));
     for _ in 0..SCRAPE_COUNT {

@@ -45,7 +45,7 @@ async fn stream(gateway: &Running, trace: &str, flags: &str) -> RequestRecord {
 }
 
 #[tokio::test]
-async fn the_buckets_of_a_sampled_request_have_its_trace_id() {
+async fn the_histogram_buckets_of_a_request_with_a_sampled_trace_have_its_trace_id() {
     let (_fake, gateway) = start("ttft < 1s for 99 %").await;
     let record = stream(&gateway, SAMPLED_TRACE_ID, "01").await;
     stream(&gateway, UNSAMPLED_TRACE_ID, "00").await;
@@ -79,7 +79,7 @@ async fn the_buckets_of_a_sampled_request_have_its_trace_id() {
 }
 
 #[tokio::test]
-async fn objectives_are_bucket_bounds_and_each_request_is_counted_once() {
+async fn service_level_objectives_are_histogram_bounds_and_each_request_counts_once_in_them() {
     let (_fake, gateway) = start("ttft < 1234ms and itl_p95 < 33ms for 99.5 %").await;
     stream(&gateway, SAMPLED_TRACE_ID, "00").await;
     gateway.post(CHAT, r#"{"model":"tiny""#).await;

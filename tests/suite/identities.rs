@@ -10,7 +10,7 @@ const BODY: &str = r#"{"model":"tiny","stream":true,"user":"alice@example.com","
     "temperature":0.5,"messages":[{"role":"user","content":"a"},{"role":"user","content":"b"}]}"#;
 
 #[tokio::test]
-async fn the_identity_of_a_request_is_recorded_and_never_in_the_metrics() {
+async fn user_session_and_conversation_of_a_request_are_recorded_and_never_in_the_metrics() {
     let plain = IdentitiesConfig { mode: IdentityMode::Plain, ..IdentitiesConfig::default() };
     let setup = Setup { identities: plain.reader(None), ..Setup::default() };
     let (fake, gateway) = gateway_answering_with(setup, stream_of(&WHOLE_STREAM)).await;

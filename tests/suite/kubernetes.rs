@@ -76,7 +76,7 @@ async fn watched_server() -> (KubernetesApiServer, AddressUpdates) {
 }
 
 #[tokio::test]
-async fn the_slices_of_a_service_are_listed_and_then_watched() {
+async fn kubernetes_discovery_lists_and_then_watches_the_endpoint_slices_of_a_service() {
     let (mut server, mut updates) = watched_server().await;
     let request = server.asked().await;
     let path = "/apis/discovery.k8s.io/v1/namespaces/ai/endpointslices?";
@@ -132,7 +132,7 @@ fn pool(version: u64, app: &str, port: u16) -> Value {
 }
 
 #[tokio::test]
-async fn the_pods_that_an_inference_pool_selects_are_watched_and_its_changes_followed() {
+async fn kubernetes_discovery_watches_the_pods_of_an_inference_pool_and_follows_its_changes() {
     let mut server = KubernetesApiServer::start().await;
     let mut updates = AddressUpdates::watch_by(&server, true, None).await;
     let request = server.asked().await;
@@ -173,7 +173,7 @@ async fn the_pods_that_an_inference_pool_selects_are_watched_and_its_changes_fol
 }
 
 #[tokio::test]
-async fn a_broken_watch_resumes_at_the_last_resource_version() {
+async fn a_broken_kubernetes_watch_resumes_at_the_last_resource_version() {
     let (mut server, mut updates) = watched_server().await;
     server.list(10, &[slice("a", 3, 1, Some(true))]).await;
     assert_eq!(updates.ports().await, [1]);
@@ -198,7 +198,7 @@ async fn a_broken_watch_resumes_at_the_last_resource_version() {
 }
 
 #[tokio::test]
-async fn an_expired_watch_restarts_with_a_list() {
+async fn an_expired_kubernetes_watch_restarts_with_a_list() {
     let (mut server, mut updates) = watched_server().await;
     let slices = [slice("a", 3, 1, Some(true)), slice("b", 4, 2, Some(true))];
     server.list(10, &slices).await;
@@ -227,7 +227,7 @@ async fn an_expired_watch_restarts_with_a_list() {
 }
 
 #[tokio::test]
-async fn an_api_server_that_fails_is_retried_and_the_known_backends_stay() {
+async fn a_failing_kubernetes_api_server_is_retried_and_the_known_backends_stay() {
     let mut server = KubernetesApiServer::start().await;
     server.stop().await;
     let mut updates = AddressUpdates::watch(&server).await;
@@ -249,7 +249,7 @@ async fn an_api_server_that_fails_is_retried_and_the_known_backends_stay() {
 
 /// For example, a proxy in front of the API server may end every watch at once.
 #[tokio::test]
-async fn watches_that_end_at_once_are_retried_at_most_five_times_per_second() {
+async fn kubernetes_watches_that_end_at_once_are_retried_at_most_five_times_per_second() {
     let (mut server, mut updates) = watched_server().await;
     server.list(10, &[]).await;
     assert_eq!(updates.ports().await, [0; 0], "a service without pods has no backends");
@@ -262,7 +262,7 @@ async fn watches_that_end_at_once_are_retried_at_most_five_times_per_second() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pod_changes_lose_no_request() {
+async fn no_request_fails_while_kubernetes_discovery_replaces_pods() {
     let (port, backends) = (Port::reserve(), start_backends(3).await);
     let file = folder("kubernetes").join("gateway.yaml");
     let mut server = KubernetesApiServer::start().await;

@@ -88,7 +88,7 @@ impl Watch {
 }
 
 #[tokio::test]
-async fn two_workloads_that_evict_each_other_are_named_until_one_of_them_ends() {
+async fn the_diagnosis_names_two_workloads_that_evict_each_other_until_one_of_them_ends() {
     // The cache holds one of the two system prompts, but not both.
     let (cache_tokens, system_tokens) = (4_096, 3_000);
     let fleet = start(cache_tokens).await;
@@ -152,7 +152,7 @@ async fn ask_until_exact(fleet: &Fleet, system: char) -> u64 {
 }
 
 #[tokio::test]
-async fn after_a_reset_of_the_cache_no_later_step_is_expected_to_find_the_old_blocks() {
+async fn after_a_prefix_cache_reset_the_gateway_expects_no_old_blocks_in_the_cache() {
     let fleet = start(8_192).await;
     ask_until_exact(&fleet, 'a').await;
     ask_until_exact(&fleet, 'b').await;
@@ -176,7 +176,7 @@ async fn restart(fleet: &mut Fleet, settings: SimulatorSettings) {
 }
 
 #[tokio::test]
-async fn after_a_restart_of_the_engine_no_expectation_rests_on_the_blocks_of_the_old_process() {
+async fn after_an_engine_restart_the_gateway_expects_no_blocks_of_the_old_process_in_the_cache() {
     let mut fleet = start(8_192).await;
     ask_until_exact(&fleet, 'a').await;
     let [kv_events_port, kv_events_replay_port] = fleet.backends[0].kv_event_ports().unwrap();
@@ -203,7 +203,7 @@ async fn after_a_restart_of_the_engine_no_expectation_rests_on_the_blocks_of_the
 }
 
 #[tokio::test]
-async fn an_engine_that_restarts_without_events_counts_as_one_that_never_had_them() {
+async fn an_engine_that_restarts_without_kv_events_counts_as_one_that_never_had_them() {
     let mut fleet = start(8_192).await;
     let settings = SimulatorSettings { kv_events_port: None, ..engine(8_192) };
     restart(&mut fleet, settings).await;
@@ -211,7 +211,7 @@ async fn an_engine_that_restarts_without_events_counts_as_one_that_never_had_the
 }
 
 #[tokio::test]
-async fn publishers_that_cannot_be_reached_change_nothing() {
+async fn kv_event_publishers_that_the_gateway_cannot_reach_do_not_affect_requests() {
     // Three unusable endpoints: a closed port, a port without ZeroMQ, and a host other than that of the
     // backend.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

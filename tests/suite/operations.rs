@@ -133,7 +133,7 @@ fn faults(named: &Named, known: &BTreeMap<String, Option<Vec<MetricLabel>>>) -> 
 }
 
 #[test]
-fn every_query_names_metrics_labels_and_values_that_exist() {
+fn every_query_of_dashboards_and_alerts_names_existing_metrics_labels_and_values() {
     let known = known_metrics();
     let rows = catalog::rows().flat_map(|row| row.labels).map(|label| label.name);
     let labels: BTreeSet<&str> = rows.chain(EXTERNAL_LABELS).collect();
@@ -152,7 +152,7 @@ fn every_query_names_metrics_labels_and_values_that_exist() {
 }
 
 #[test]
-fn variables_of_dashboards_name_labels_that_exist() {
+fn variables_of_dashboards_read_labels_of_existing_metrics() {
     for board in dashboards() {
         let variables = board["templating"]["list"].as_array().unwrap().iter();
         let queried = variables.filter(|variable| variable["type"] == "query");
@@ -170,7 +170,7 @@ fn variables_of_dashboards_name_labels_that_exist() {
 }
 
 #[test]
-fn a_query_of_an_unknown_metric_is_detected() {
+fn the_check_of_generated_queries_detects_an_unknown_metric() {
     let known = known_metrics();
     let fault =
         |query: &str| promql::names(query).metrics.iter().flat_map(|it| faults(it, &known)).count();
@@ -193,7 +193,7 @@ fn compose_endpoints() -> DeploymentEndpoints {
 }
 
 #[test]
-fn the_committed_files_equal_the_generated_ones() {
+fn the_committed_files_for_operations_equal_the_generated_ones() {
     let around = compose_endpoints();
     let mut stale = Vec::new();
     // The schema is left out, because the repository has no copy of it: editors get it from the program.
@@ -212,7 +212,7 @@ fn the_committed_files_equal_the_generated_ones() {
 }
 
 #[test]
-fn every_alert_has_a_test_in_which_it_fires_and_one_in_which_it_does_not() {
+fn every_alert_has_a_rule_test_in_which_it_fires_and_one_in_which_it_does_not() {
     let files = fs::read_dir(root().join("tests/operations")).unwrap();
     let cases: String =
         files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap_or_default()).collect();
@@ -271,7 +271,7 @@ fn is_collapsed(panel: &Value) -> bool {
 }
 
 #[test]
-fn the_first_rows_of_a_dashboard_are_open_and_the_others_collapsed() {
+fn the_first_rows_of_a_dashboard_are_expanded_and_the_others_collapsed() {
     let [board, _] = dashboards();
     let rows = all_panels(&board).filter(|panel| panel["type"] == "row");
     let collapsed: Vec<bool> = rows.map(is_collapsed).collect();
@@ -279,7 +279,7 @@ fn the_first_rows_of_a_dashboard_are_open_and_the_others_collapsed() {
 }
 
 #[test]
-fn panels_do_not_overlap_and_each_has_a_description() {
+fn dashboard_panels_do_not_overlap_and_each_has_a_description() {
     for board in dashboards() {
         let mut taken = BTreeSet::new();
         let mut ids = BTreeSet::new();
@@ -304,7 +304,7 @@ fn panels_do_not_overlap_and_each_has_a_description() {
 }
 
 #[test]
-fn both_dashboards_show_the_diagnosis_over_time() {
+fn both_dashboards_show_the_verdicts_of_the_diagnosis_over_time() {
     for board in dashboards() {
         let panel = all_panels(&board).find(|panel| panel["type"] == "state-timeline").unwrap();
         let target = &panel["targets"][0];
@@ -346,7 +346,7 @@ fn mounts(composition: &str, profile: &str) -> Vec<PathBuf> {
 }
 
 #[test]
-fn the_mounts_of_the_compose_file_exist() {
+fn the_host_paths_that_the_compose_file_mounts_exist() {
     let composition = read("docker/compose.yml");
     for profile in ["simulator", "gpu"] {
         let mounts = mounts(&composition, profile);
@@ -363,7 +363,7 @@ fn the_mounts_of_the_compose_file_exist() {
 }
 
 #[test]
-fn the_compose_file_uses_existing_flags() {
+fn the_docker_compose_file_uses_only_existing_command_line_flags() {
     let composition = read("docker/compose.yml");
     let commands = composition.lines().filter_map(|line| line.trim().strip_prefix("command: ["));
     let own = ["serve", "sim"];

@@ -158,13 +158,13 @@ async fn post(addr: SocketAddr, prompt: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_sends_a_prompt_to_the_backend_to_which_another_gateway_sent_it() {
+async fn a_gateway_sends_a_prompt_to_the_backend_to_which_its_peer_gateway_sent_it() {
     let Some(Pair { gateways, bus: _bus }) = Pair::start("same").await else { return };
     gateways.assert_shared("tokenweir_peer_decisions_total{result=\"received\"}").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_a_shared_key_the_kv_events_of_a_prompt_of_another_gateway_tell_where_it_is_cached() {
+async fn gateways_with_a_shared_key_learn_from_kv_events_where_prompts_of_peers_are_cached() {
     let settings =
         SimulatorSettings { backends: 4, kv_events_port: Some(0), ..SimulatorSettings::default() };
     let settings_of_gateways =
@@ -183,7 +183,7 @@ async fn with_a_shared_key_the_kv_events_of_a_prompt_of_another_gateway_tell_whe
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_are_served_without_the_bus_and_the_gateways_connect_again() {
+async fn requests_are_served_while_redis_is_down_and_the_gateways_connect_to_it_again() {
     let Some(mut pair) = Pair::start("away").await else { return };
     pair.bus.process.kill().await.unwrap();
     for (port, gateway) in &pair.gateways.processes {
@@ -202,7 +202,7 @@ async fn requests_are_served_without_the_bus_and_the_gateways_connect_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn foreign_messages_on_the_bus_are_counted_and_change_nothing() {
+async fn foreign_messages_on_the_redis_channel_are_counted_and_change_nothing() {
     let Some(pair) = Pair::start("hostile").await else { return };
     let (_, gateway) = &pair.gateways.processes[0];
     let head = [&b"twpx\x01"[..], &[7; 24]].concat();

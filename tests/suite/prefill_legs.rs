@@ -150,7 +150,7 @@ fn is_unloaded(gateway: &Running) -> bool {
 }
 
 #[tokio::test]
-async fn the_decode_backend_reads_the_blocks_that_the_prefill_backend_computed() {
+async fn the_decode_backend_reads_the_kv_blocks_that_the_prefill_backend_computed() {
     let blocks = Arc::<Blocks>::default();
     let (prefill, decode) = (blocks.engine(healthy).await, blocks.engine(healthy).await);
     let gateway = start(&[&prefill, &decode], &[Role::Prefill, Role::Decode]).await;
@@ -180,7 +180,7 @@ async fn the_decode_backend_reads_the_blocks_that_the_prefill_backend_computed()
 }
 
 #[tokio::test]
-async fn a_leg_that_would_not_be_faster_is_not_sent() {
+async fn a_prefill_leg_that_would_not_be_faster_is_not_sent() {
     let blocks = Arc::<Blocks>::default();
     let (prefill, decode) = (blocks.engine(healthy).await, blocks.engine(healthy).await);
     let gateway = start(&[&prefill, &decode], &[Role::Prefill, Role::Decode]).await;
@@ -197,7 +197,7 @@ async fn a_leg_that_would_not_be_faster_is_not_sent() {
 }
 
 #[tokio::test]
-async fn a_failed_leg_goes_to_another_prefill_backend_or_the_decode_backend_computes_the_prompt() {
+async fn a_failed_prefill_leg_is_repeated_elsewhere_or_the_decode_backend_computes_the_prompt() {
     let blocks = Arc::<Blocks>::default();
     let broken = blocks.engine(|_| Some(error("500 Internal Server Error"))).await;
     let (prefill, decode) = (blocks.engine(healthy).await, blocks.engine(healthy).await);
@@ -222,7 +222,7 @@ async fn a_failed_leg_goes_to_another_prefill_backend_or_the_decode_backend_comp
 }
 
 #[tokio::test]
-async fn a_backend_that_keeps_no_blocks_gets_no_further_legs() {
+async fn a_prefill_backend_that_keeps_no_kv_blocks_gets_no_further_prefill_legs() {
     let blocks = Arc::<Blocks>::default();
     let plain = ScriptedBackend::answering(scripted_backend::json(
         "200 OK",
@@ -238,7 +238,7 @@ async fn a_backend_that_keeps_no_blocks_gets_no_further_legs() {
 }
 
 #[tokio::test]
-async fn a_decode_backend_that_does_not_get_the_blocks_computes_the_prompt() {
+async fn a_decode_backend_that_does_not_get_the_kv_blocks_computes_the_prompt_itself() {
     let blocks = Arc::<Blocks>::default();
     let prefill = blocks.engine(healthy).await;
     let fault = |kind: &str| (kind == "decode").then(|| error("500 Internal Server Error"));
@@ -254,7 +254,7 @@ async fn a_decode_backend_that_does_not_get_the_blocks_computes_the_prompt() {
 }
 
 #[tokio::test]
-async fn blocks_that_no_engine_read_are_for_the_next_backend_and_others_are_computed_again() {
+async fn after_a_failed_decode_leg_only_unread_kv_blocks_are_used_by_the_next_backend() {
     let blocks = Arc::<Blocks>::default();
     let prefill = blocks.engine(healthy).await;
     let reset = |kind: &str| (kind == "decode").then(|| vec![Step::Reset]);
@@ -288,7 +288,7 @@ async fn blocks_that_no_engine_read_are_for_the_next_backend_and_others_are_comp
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_during_the_leg_ends_it() {
+async fn a_client_disconnect_during_the_prefill_leg_ends_the_leg() {
     let blocks = Arc::<Blocks>::default();
     let prefill = blocks.engine(|_| Some(vec![Step::AwaitClose])).await;
     let decode = blocks.engine(healthy).await;

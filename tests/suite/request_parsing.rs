@@ -116,7 +116,7 @@ fn wire() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn a_valid_request_is_parsed_as_hyper_parses_it(wire in wire(), piece in 1_usize..80) {
+    fn the_gateway_parses_a_valid_http_request_like_hyper(wire in wire(), piece in 1_usize..80) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let parsed = parse_with_gateway(&wire, piece);
         prop_assert!(parsed.is_some());
@@ -124,7 +124,7 @@ proptest! {
     }
 
     #[test]
-    fn a_corrupted_request_is_accepted_only_if_hyper_accepts_it(
+    fn the_gateway_accepts_a_corrupted_http_request_only_if_hyper_accepts_it(
         wire in corrupted(wire()),
         piece in 1_usize..80,
     ) {
@@ -136,7 +136,7 @@ proptest! {
 }
 
 #[tokio::test]
-async fn a_rejection_before_the_body_is_read_reaches_a_client_that_still_sends() {
+async fn a_client_that_still_sends_its_body_receives_the_rejection_of_its_request() {
     let (_fake, gateway) = gateway_answering_with(
         Setup { max_body: 1 << 10, ..Setup::default() },
         json("200 OK", "{}"),
@@ -153,7 +153,7 @@ async fn a_rejection_before_the_body_is_read_reaches_a_client_that_still_sends()
 }
 
 #[tokio::test]
-async fn an_unread_received_body_does_not_close_the_connection() {
+async fn a_rejected_request_whose_body_was_received_does_not_close_the_connection() {
     let (_fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
     let nowhere = post("/nowhere", "{\"a\": 1}").replace("connection: close\r\n", "");
     let answers = gateway.raw([nowhere, post(CHAT, r#"{"model":"tiny"}"#)].concat()).await;

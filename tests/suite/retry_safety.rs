@@ -91,7 +91,7 @@ async fn closed(
 }
 
 #[tokio::test]
-async fn a_written_request_with_side_effects_is_sent_once_for_any_kind_of_close() {
+async fn a_request_with_side_effects_is_sent_once_however_the_backend_closes_the_connection() {
     for is_late in [false, true] {
         let close = closing(is_late);
         let fakes = [closing_on(STORE, close).await, closing_on(STORE, close).await];
@@ -106,7 +106,7 @@ async fn a_written_request_with_side_effects_is_sent_once_for_any_kind_of_close(
 }
 
 #[tokio::test]
-async fn a_request_that_closes_pooled_connections_is_not_sent_to_a_third_backend() {
+async fn a_request_after_which_two_backends_closed_the_connection_is_not_sent_to_a_third() {
     for is_late in [false, true] {
         let mut fakes = Vec::new();
         for _ in 0..5 {
@@ -123,7 +123,7 @@ async fn a_request_that_closes_pooled_connections_is_not_sent_to_a_third_backend
 }
 
 #[tokio::test]
-async fn a_late_close_of_a_pooled_connection_counts_as_attempt_in_the_budget_and_in_the_breaker() {
+async fn a_late_close_of_a_pooled_connection_counts_in_retry_budget_and_circuit_breaker() {
     let fake = closing_on(POISON, || vec![Step::Wait, Step::Close]).await;
     let gateway = gateway_with_pooled_connections(std::slice::from_ref(&fake)).await;
     for _ in 0..5 {
@@ -167,7 +167,7 @@ async fn requests_that_all_backends_refuse_use_a_bounded_part_of_the_retry_budge
 }
 
 #[tokio::test]
-async fn a_request_without_output_fails_over_from_a_backend_that_goes_down() {
+async fn a_request_without_output_fails_over_when_its_backend_goes_down() {
     let answer = json("200 OK", r#"{"object":"chat.completion"}"#);
     let frozen = ScriptedBackend::start(|_| vec![Step::AwaitClose]).await;
     let other = ScriptedBackend::answering(answer).await;
@@ -192,7 +192,7 @@ async fn a_request_without_output_fails_over_from_a_backend_that_goes_down() {
 }
 
 #[tokio::test]
-async fn a_request_with_side_effects_stays_at_a_backend_that_goes_down() {
+async fn a_request_with_side_effects_stays_at_its_backend_when_the_backend_goes_down() {
     let answer = json("200 OK", r#"{"object":"chat.completion"}"#);
     let slow = ScriptedBackend::start(move |_| vec![Step::Wait, Step::Send(answer.clone())]).await;
     let other = ScriptedBackend::answering(json("200 OK", "{}")).await;

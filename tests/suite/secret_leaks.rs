@@ -200,7 +200,7 @@ async fn nothing_leaks(format: &str, more: &str) -> Ended {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn text_logs_contain_no_secret() {
+async fn logs_in_text_format_contain_no_secret() {
     let ended = nothing_leaks("human", "").await;
     assert!(ended.content.is_empty(), "there is no payload log");
 }
@@ -235,7 +235,7 @@ async fn with_json_logs_only_the_payload_log_contains_prompts_and_responses() {
 /// Names that a client or a backend chooses, such as the model, contain line breaks and terminal control
 /// sequences.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn client_chosen_names_cannot_break_log_lines_or_control_a_terminal() {
+async fn names_that_clients_choose_cannot_break_log_lines_or_control_a_terminal() {
     const CONTROL_SEQUENCE: &str = "\u{1b}[2J\u{9b}31m\r\n\u{7}\u{202e}\" outcome=\"ok";
     for format in ["json", "human"] {
         let error = json!({ "error": { "message": CONTROL_SEQUENCE, "type": CONTROL_SEQUENCE, "code": CONTROL_SEQUENCE } });

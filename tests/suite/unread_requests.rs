@@ -153,7 +153,7 @@ async fn read_rest(client: &mut TcpStream) -> String {
 // === uploads ===
 
 #[tokio::test]
-async fn a_large_upload_passes_without_memory_for_its_body() {
+async fn a_large_upload_passes_through_the_gateway_without_memory_for_its_body() {
     const LENGTH: usize = 256 * MIB;
     let (mut backend, gateway) = start(Setup::default()).await;
     let mut client = gateway.send(upload_head(&format!("content-length: {LENGTH}"))).await;
@@ -181,7 +181,7 @@ async fn a_large_upload_passes_without_memory_for_its_body() {
 }
 
 #[tokio::test]
-async fn a_chunked_upload_passes_in_chunks() {
+async fn a_chunked_upload_reaches_the_backend_in_chunks() {
     let (mut backend, gateway) = start(Setup::default()).await;
     backend.gate.add_permits(1);
     let body = "5\r\nhello\r\n3\r\nyou\r\n0\r\n\r\n";
@@ -192,7 +192,7 @@ async fn a_chunked_upload_passes_in_chunks() {
 }
 
 #[tokio::test]
-async fn a_client_that_stops_in_the_middle_is_recorded_and_frees_the_backend() {
+async fn a_client_that_disconnects_during_its_upload_is_recorded_and_frees_the_backend() {
     let (mut backend, gateway) = start(Setup::default()).await;
     backend.gate.add_permits(1);
     let mut client = gateway.send(upload_head("content-length: 1000") + "only this").await;
@@ -204,7 +204,7 @@ async fn a_client_that_stops_in_the_middle_is_recorded_and_frees_the_backend() {
 }
 
 #[tokio::test]
-async fn an_upload_has_a_limit_and_the_rules_of_models_hold() {
+async fn an_upload_has_a_size_limit_and_needs_permission_for_its_model() {
     let (backend, gateway) = start(Setup::default()).await;
     let head = upload_head(&format!("content-length: {}", 513 * MIB));
     assert_eq!(status(&gateway.raw(head).await), 413);
@@ -267,7 +267,7 @@ async fn exchange(client: &mut TcpStream, text: &[u8]) {
 }
 
 #[tokio::test]
-async fn the_bytes_of_a_websocket_pass_in_both_directions_until_the_backend_closes() {
+async fn websocket_bytes_pass_in_both_directions_until_the_backend_closes_the_connection() {
     let (mut backend, gateway) = start(Setup::default()).await;
     let mut client = open(&gateway, "?model=tiny").await;
     exchange(&mut client, b"second").await;
@@ -283,7 +283,7 @@ async fn the_bytes_of_a_websocket_pass_in_both_directions_until_the_backend_clos
 }
 
 #[tokio::test]
-async fn a_client_that_closes_a_websocket_closes_the_one_of_the_backend() {
+async fn when_a_client_closes_its_websocket_the_gateway_closes_that_of_the_backend() {
     let (mut backend, gateway) = start(Setup::default()).await;
     let mut client = open(&gateway, "").await;
     exchange(&mut client, b"x").await;
@@ -321,7 +321,7 @@ async fn a_shutdown_closes_websockets_without_waiting_for_their_end() {
 }
 
 #[tokio::test]
-async fn a_websocket_whose_key_is_removed_is_closed_and_one_whose_key_stays_is_not() {
+async fn a_websocket_whose_api_key_is_removed_is_closed_and_one_whose_key_stays_is_not() {
     let access = access(tenant());
     let (_backend, gateway) = start(Setup { access: access.clone(), ..Setup::default() }).await;
     let mut client = open_with(&gateway, "", &format!("authorization: Bearer {KEY}\r\n")).await;
@@ -335,7 +335,7 @@ async fn a_websocket_whose_key_is_removed_is_closed_and_one_whose_key_stays_is_n
 }
 
 #[tokio::test]
-async fn only_a_websocket_that_the_backend_accepts_passes() {
+async fn only_a_valid_websocket_handshake_that_the_backend_accepts_opens_a_websocket() {
     let (_backend, gateway) = start(Setup::default()).await;
     for handshake in [
         String::new(),

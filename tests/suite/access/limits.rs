@@ -33,7 +33,7 @@ fn open(access: &AccessControl) -> u32 {
 }
 
 #[tokio::test]
-async fn concurrent_requests_over_the_limit_are_rejected_until_one_has_ended() {
+async fn concurrent_requests_over_the_limit_of_a_tenant_are_rejected_until_one_has_ended() {
     let fake = held().await;
     let gateway = gated(&fake, concurrency(2)).await;
     let ask = keyed(&post(CHAT, ASK));
@@ -66,7 +66,7 @@ async fn concurrent_requests_over_the_limit_are_rejected_until_one_has_ended() {
 }
 
 #[tokio::test]
-async fn a_failed_request_returns_its_permit() {
+async fn a_failed_request_no_longer_counts_toward_the_concurrency_limit_of_its_tenant() {
     for steps in [
         vec![Step::Close],
         vec![Step::Reset],
@@ -98,7 +98,7 @@ async fn debt_after(fake: &ScriptedBackend, limit: u32, request: &str) -> (u16, 
 }
 
 #[tokio::test]
-async fn streams_and_plain_responses_are_charged_by_the_usage_of_the_engine() {
+async fn streams_and_whole_responses_are_charged_with_the_token_counts_of_the_engine() {
     let stream = ScriptedBackend::answering(stream_of(&WHOLE_STREAM)).await;
     let answer = r#"{"choices":[{"index":0,"message":{"content":"Hi"},"finish_reason":"stop"}],
         "usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12}}"#;
@@ -143,7 +143,7 @@ async fn a_disconnected_client_is_charged_for_its_prompt_and_the_received_output
 }
 
 #[tokio::test]
-async fn responses_carry_the_remaining_limit() {
+async fn response_headers_state_the_remaining_requests_and_tokens_of_the_tenant() {
     let fake = scripted_backend().await;
     let limits = UsageLimits {
         requests_per_minute: Some(3),

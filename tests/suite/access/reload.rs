@@ -64,7 +64,7 @@ impl Program {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_change_during_a_stream_and_an_invalid_file_changes_nothing() {
+async fn a_new_keys_file_applies_during_a_stream_and_an_invalid_one_changes_nothing() {
     let fake = ScriptedBackend::start(|seen| {
         if !seen.head.starts_with("POST") || !String::from_utf8_lossy(&seen.body).contains("stream")
         {

@@ -146,7 +146,7 @@ fn named(seeds: u64, spec: EngineSpec, traffic: Traffic, wanted: &str) -> (u64, 
 }
 
 #[test]
-fn thrashing_and_prefill_queueing_are_named_from_the_metrics_page_alone() {
+fn the_diagnosis_names_kv_thrashing_and_prefill_queueing_from_engine_metrics_alone() {
     let seeds = scenarios(8);
     let roomy = EngineSpec { blocks: 20_000, ..SMALL };
     for (spec, traffic, wanted) in
@@ -158,7 +158,7 @@ fn thrashing_and_prefill_queueing_are_named_from_the_metrics_page_alone() {
 }
 
 #[test]
-fn the_recommended_batch_size_ends_the_thrashing() {
+fn the_batch_size_that_the_diagnosis_recommends_ends_kv_cache_thrashing() {
     let busy = Traffic { rate: 7.0, ..CHAT };
     for seed in 0..4 {
         let mut bench = EngineFixture::new(SMALL, seed);
@@ -178,7 +178,7 @@ fn the_recommended_batch_size_ends_the_thrashing() {
 }
 
 #[test]
-fn the_verdict_recommends_a_batch_size() {
+fn the_verdict_about_kv_cache_thrashing_recommends_a_batch_size() {
     let mut bench = EngineFixture::new(SMALL, 1);
     names(&mut bench, CHAT, WARM_UP_STEPS);
     let busy = Traffic { rate: 7.0, ..CHAT };

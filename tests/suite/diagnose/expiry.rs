@@ -10,7 +10,7 @@ fn end_load(tick: &mut Tick) {
 }
 
 #[test]
-fn no_verdict_and_no_anomaly_remains_a_minute_after_the_load_has_ended() {
+fn the_diagnosis_has_no_verdict_and_no_anomaly_a_minute_after_the_load_has_ended() {
     for fault in &FAULTS {
         let mut plant = Plant::with_baselines(fault.min_backends + 1, 7);
         let mut during = plant.step(|_, _, _, _| {});
@@ -28,7 +28,7 @@ fn no_verdict_and_no_anomaly_remains_a_minute_after_the_load_has_ended() {
 }
 
 #[test]
-fn a_backend_is_not_called_underused_while_it_is_drained_and_in_the_minute_after() {
+fn the_diagnosis_calls_no_backend_underused_during_its_drain_and_in_the_minute_after() {
     let mut plant = Plant::with_baselines(3, 11);
     for step in 0..5 * MINUTE_STEPS {
         let diagnosis = plant.step(|place, _, tick, _| {

@@ -48,7 +48,7 @@ fn goodput(group: &str, gateways: usize, view: CacheView, objective_seconds: f64
 }
 
 #[test]
-fn an_objective_that_is_missed_for_a_moment_does_not_break_up_the_cached_prefixes() {
+fn a_briefly_missed_ttft_objective_does_not_make_kv_aware_spread_cached_prefixes() {
     let fleet = "8:kv=32768,prefill=7000,seqs=64";
     let without = goodput(fleet, 1, CacheView::Approximate, 0.0);
     let with = goodput(fleet, 1, CacheView::Approximate, 1.0);
@@ -56,7 +56,7 @@ fn an_objective_that_is_missed_for_a_moment_does_not_break_up_the_cached_prefixe
 }
 
 #[test]
-fn gateways_with_a_key_do_not_compute_the_same_new_prefix_on_several_backends() {
+fn gateways_that_share_a_key_let_only_one_backend_compute_each_new_prefix() {
     let fleet = "8:kv=32768,prefill=10000,seqs=64";
     let events = goodput(fleet, 4, CacheView::Events, 0.0);
     let with_key = goodput(fleet, 4, CacheView::EventsAndOutlines, 0.0);

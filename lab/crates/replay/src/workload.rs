@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_repeats_the_prompt_and_the_output_of_the_turn_before_it() {
+    fn a_generated_turn_repeats_the_prompt_and_the_output_of_the_turn_before_it() {
         let requests = generate(TrafficShape::Conversation);
         let turns = requests.iter().filter_map(|next| Some((next, &requests[next.after?])));
         let mut count = 0;
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_share_prefixes_only_in_shapes_with_shared_texts() {
+    fn generated_requests_share_prefixes_only_in_traffic_shapes_with_shared_texts() {
         for shape in TrafficShape::ALL {
             let requests = generate(shape);
             let shared =
@@ -302,14 +302,14 @@ mod tests {
     }
 
     #[test]
-    fn about_one_request_arrives_per_second() {
+    fn generated_traffic_has_about_one_request_per_second() {
         let requests = super::generate(TrafficShape::Chat, 20_000, 1);
         let last = requests.last().unwrap().at.as_secs_f64();
         assert!((16_000.0..26_000.0).contains(&last), "{last}");
     }
 
     #[test]
-    fn bytes_per_token_vary_among_prompts_and_not_within_a_conversation() {
+    fn bytes_per_token_vary_among_generated_prompts_but_not_within_a_conversation() {
         let ratio = |request: &TraceRequest| {
             (request.prompt.bytes as f64 / f64::from(request.prompt_tokens)).ln()
         };

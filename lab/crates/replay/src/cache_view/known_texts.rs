@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prompt_is_known_up_to_the_first_block_that_no_own_request_had() {
+    fn a_gateway_knows_the_blocks_of_a_prompt_up_to_the_first_that_it_never_sent() {
         let mut texts = KnownTexts::default();
         assert_eq!(texts.known(&[1, 2]), 0);
         texts.learn(&[1, 2, 3]);
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outline_tells_a_prompt_up_to_its_last_anchor() {
+    fn an_outline_makes_the_blocks_of_a_prompt_known_up_to_the_last_hash_in_the_outline() {
         let mut texts = KnownTexts::default();
         let blocks: Vec<u64> = (0..15).collect();
         texts.learn_outline(&blocks);

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sticky_backend_is_kept_until_its_predicted_ttft_is_too_long() {
+    fn llm_d_predicted_keeps_the_backend_with_the_prefix_until_its_predicted_ttft_is_too_long() {
         let at = |ttft| [prediction(0.9, ttft, [0.0; 2], 1), prediction(0.0, 1.0, [0.0; 2], 1)];
         assert_eq!(sticky(&at(18.0), vec![0, 1], 0.8), [0]);
         assert_eq!(sticky(&at(20.0), vec![0, 1], 0.8), [0, 1]);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn backends_that_meet_the_objectives_come_first_and_the_closest_has_the_highest_score() {
+    fn llm_d_predicted_prefers_the_backend_that_meets_the_objectives_most_narrowly() {
         let predictions = [
             prediction(0.0, 1.0, [-0.1, 0.01], 2),
             prediction(0.0, 1.0, [0.4, 0.01], 2),
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_backend_comes_first_if_all_miss_their_objectives() {
+    fn llm_d_predicted_prefers_an_idle_backend_if_all_miss_the_objectives() {
         let predictions =
             [prediction(0.0, 1.0, [-0.1, -0.1], 2), prediction(0.0, 1.0, [-0.4, -0.1], 0)];
         assert_eq!(scores(&predictions, vec![0, 1])[0].0, 1);
