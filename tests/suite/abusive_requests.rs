@@ -61,8 +61,8 @@ async fn a_request_body_in_http2_frames_of_one_byte_reaches_the_backend_complete
     assert_eq!(client.reader.ended(1).await, Ended::Answered(body));
 }
 
-/// A server that the gateway must never contact. The kernel accepts each connection, so that after the gateway
-/// has answered all requests, `accept` shows whether it connected.
+/// Starts a server that the gateway must never contact. The kernel accepts each connection, so that after the
+/// gateway has answered all requests, `accept` shows whether it connected.
 fn trap() -> TcpListener {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();

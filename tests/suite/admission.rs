@@ -28,8 +28,8 @@ pub(crate) const NO_SECOND_SCRAPE: Duration = Duration::from_hours(1);
 /// A scrape interval so short that the gateway notices changes of a backend soon.
 pub(crate) const SHORT_SCRAPE_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A gateway with this admission configuration in front of these backends. Each backend may have at most one
-/// request in flight.
+/// Starts a gateway with this admission configuration in front of these backends. Each backend may have at
+/// most one request in flight.
 pub(crate) async fn one_at_each(
     fakes: &[&ScriptedBackend],
     admission: AdmissionConfig,
@@ -42,13 +42,13 @@ pub(crate) async fn one_at_each(
     start_with(&addrs, Setup { admission, tiers, scrape_interval, ..Setup::default() }).await
 }
 
-/// A backend that answers each request only when the test calls `go`.
+/// Starts a backend that answers each request only when the test calls `go`.
 pub(crate) async fn held() -> ScriptedBackend {
     ScriptedBackend::following([Step::Wait, Step::Send(json("200 OK", "{}"))]).await
 }
 
-/// A backend of [`held`] and its gateway of [`one_at_each`]. The request `first` of the client takes all
-/// capacity of the backend.
+/// Starts a backend of [`held`] and its gateway of [`one_at_each`]. The request `first` of the returned
+/// client takes all capacity of the backend.
 pub(crate) async fn occupied(
     admission: AdmissionConfig,
     scrape_interval: Duration,
@@ -73,7 +73,8 @@ pub(crate) async fn serve_all(fake: &ScriptedBackend, gateway: &Running, clients
     }
 }
 
-/// Sends a request with this name in its field `user` and these header lines. Does not wait for the response.
+/// Sends a request with `name` in its field `user` and with these header lines. Returns the connection
+/// without waiting for the response.
 pub(crate) async fn send(gateway: &Running, name: &str, headers: &str) -> TcpStream {
     let request = post(CHAT, &format!(r#"{{"model":"tiny","user":"{name}"}}"#));
     gateway.send(request.replacen("\r\n", &format!("\r\n{headers}"), 1)).await
@@ -89,7 +90,8 @@ pub(crate) async fn until_waiting(gateway: &Running, count: usize) {
     });
 }
 
-/// The names of the requests that a backend has received, in the order of their arrival.
+/// Returns the names of the requests that a backend has received (their field `user`), in the order of
+/// arrival.
 pub(crate) fn names(fake: &ScriptedBackend) -> Vec<String> {
     let name = |body: &[u8]| {
         let body: Value = serde_json::from_slice(body).unwrap();
@@ -115,8 +117,8 @@ pub(crate) fn assert_shed(answer: &[u8], reason: &str) {
     assert!(error["message"].as_str().unwrap().contains(&format!("retry after {seconds} s")));
 }
 
-/// Asserts that the queue is empty, that no backend has a request in flight, and that the gateway has
-/// returned all permits.
+/// Asserts that the queue is empty, that no backend has a request in flight, and that no request counts as
+/// open.
 pub(crate) async fn assert_no_state_left(gateway: &Running) {
     until_waiting(gateway, 0).await;
     for backend in gateway.pool.backends().iter() {

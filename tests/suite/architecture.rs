@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 /// Maximum number of lines of a source file. Its inline module `tests` does not count.
 const MAX_LINES: usize = 410;
 
-/// The only crate whose modules may import each other. Its load estimates use the formula of its policy
-/// `kv_aware`, and this policy reads the estimates of each candidate.
+/// The only crate whose modules may import each other: its load estimates use the formula of its policy
+/// `kv_aware`, which reads the estimates of each candidate.
 const MODULE_CYCLES: &str = "routing";
 
 /// The crates with layered modules: a source directory, and its layers from the lowest to the
@@ -74,7 +74,7 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The Rust sources below a directory: the relative path and the text of each file.
+/// Reads the Rust sources below a directory. Returns the relative path and the text of each file.
 fn sources(folder: &Path) -> Vec<(String, String)> {
     let mut found = Vec::new();
     files(folder, &mut found);
@@ -101,7 +101,7 @@ fn crates() -> BTreeMap<String, Vec<(String, String)>> {
     folders().into_iter().map(|(name, folder)| (name, sources(&folder))).collect()
 }
 
-/// The module of a file: its first directory, or the name of a file outside directories.
+/// Returns the module of a file: its first directory, or the name of a file that is in no directory.
 fn module_of(file: &str) -> String {
     file.split(['/', '.']).next().unwrap().to_owned()
 }
@@ -255,7 +255,7 @@ fn the_architecture_document_names_existing_files_and_functions() {
     let names_item = |owner: &str, item: &str| {
         let mut sources = sources.iter().filter(|(_, source)| source.contains(owner));
         sources.any(|(_, source)| {
-            // The last of these prefixes matches a variant of an enum.
+            // The last of these prefixes finds the variants of enums.
             ["fn ", "const ", "struct ", "enum ", "\n    "]
                 .iter()
                 .any(|keyword| source.contains(&format!("{keyword}{item}")))

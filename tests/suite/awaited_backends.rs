@@ -25,31 +25,31 @@ use tokenweir_request::slo::Objective;
 /// A maximum wait that no test reaches.
 const LONG_WAIT: Duration = Duration::from_hours(1);
 
-/// An admission configuration in which a request waits for a backend at most this long.
+/// Builds an admission configuration in which a request waits at most this long for a backend.
 fn waiting_for(max_backend_wait: Duration) -> AdmissionConfig {
     AdmissionConfig { max_backend_wait: Some(max_backend_wait), ..AdmissionConfig::default() }
 }
 
-/// A backend that answers requests with 200.
+/// Starts a backend that answers requests with 200.
 async fn up() -> ScriptedBackend {
     ScriptedBackend::answering(json("200 OK", "{}")).await
 }
 
-/// As [`up`], but the health check fails until the test changes it.
+/// As [`up`], but the health check of the backend fails until the test changes it.
 async fn down() -> ScriptedBackend {
     let fake = up().await;
     fake.set_healthy(false);
     fake
 }
 
-/// Settings with which a request waits for a backend as long as necessary.
+/// Builds gateway settings with which a request waits for a backend as long as necessary.
 fn long_wait(scrape_interval: Duration) -> Setup {
     let admission = Some(admission_settings(&waiting_for(LONG_WAIT)));
     Setup { admission, scrape_interval, ..Setup::default() }
 }
 
-/// A gateway that scrapes these backends once at the start. After that, it checks a backend only after a
-/// failure.
+/// Starts a gateway that scrapes these backends once at the start. After that, it checks a backend only after
+/// a failure.
 async fn unscraped(addrs: &[SocketAddr]) -> Running {
     start_with(addrs, long_wait(NO_SECOND_SCRAPE)).await
 }
@@ -155,7 +155,7 @@ async fn a_request_whose_only_backend_restarts_waits_and_is_served_after_the_res
     until_waiting(&gateway, 1).await;
     backend.restart();
     // The health check after the failed attempt may have begun before the restart, so it can mark the backend
-    // down after a call.
+    // as down even after this line.
     wait_until!({
         gateway.pool.backends()[0].mark_up();
         fake.seen().len() == 1
@@ -187,8 +187,8 @@ async fn a_request_that_may_have_crashed_a_backend_does_not_wait_for_its_restart
     let dead = json("500 Internal Server Error", r#"{"error":{"message":"EngineDeadError"}}"#);
     for response in [Vec::new(), dead] {
         let crashing = ScriptedBackend::following([Step::Send(response), Step::Close]).await;
-        // The other backend, which refuses connections, is tried before the crash, after it, or before and
-        // after it.
+        // The other backend refuses connections. The gateway tries it before the crash, after it, or before
+        // and after it.
         for order in 0..3 {
             let gone = up().await;
             let all = [gone.addr, crashing.addr, gone.addr];
@@ -236,7 +236,8 @@ async fn a_request_too_long_for_all_but_a_dead_backend_gets_an_error_without_wai
     assert!(moved > 0);
 }
 
-/// A backend that is down gets no attempt. One that has ended without notice gets one, which fails.
+/// A backend that is known to be down gets no attempt. A backend that ended without notice gets one attempt,
+/// which fails.
 #[tokio::test]
 async fn a_request_that_reached_no_backend_waits_for_one_and_is_refused_if_none_comes() {
     let wait = Duration::from_millis(40);

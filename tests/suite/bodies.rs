@@ -28,14 +28,15 @@ pub(crate) struct Case {
     body: Vec<u8>,
 }
 
-/// The model that a parser reads in a body. `None`: the body is not a valid request. A request without a model
-/// has an empty name, because servers treat both alike.
+/// The model that a parser reads in a request body. `None`: the body is not a valid request. A request
+/// without a model has an empty name, because servers treat both alike.
 type Reading = Option<Vec<u8>>;
 
-/// Counts of the bodies of one class: first by whether the gateway accepts them, then by whether a server does.
+/// Counts of the bodies of one class. The first index is whether the gateway accepts a body, the second
+/// whether a server accepts it.
 type Tally = [[usize; 2]; 2];
 
-/// What the gateway reads in the body of `case`.
+/// Returns the model that the gateway reads in the body of `case`.
 fn read_by_gateway(case: &Case) -> Reading {
     let fields = if case.is_form {
         forms::peek(&case.content_type, &case.body)
@@ -100,7 +101,7 @@ fn the_gateway_reads_the_same_model_in_a_request_body_as_servers_that_accept_the
     }
 }
 
-// === through the gateway ===
+// === requests through the gateway ===
 
 /// Every path with a JSON body.
 pub(crate) const JSON_PATHS: &[&str] = &[
@@ -125,8 +126,8 @@ pub(crate) const JSON_PATHS: &[&str] = &[
 const AUDIO_PATHS: [&str; 2] = ["/v1/audio/transcriptions", "/v1/audio/translations"];
 const FORM: &str = "multipart/form-data; boundary=B";
 
-/// A backend that serves the model `base` and the adapter `secret-lora`, and a gateway whose clients may use
-/// only `base`.
+/// Starts a backend that serves the model `base` and the adapter `secret-lora`, and a gateway whose clients
+/// may use only `base`.
 async fn adapters() -> (ScriptedBackend, Running) {
     let fake = ScriptedBackend::answering(scripted_backend::json("200 OK", "{}")).await;
     fake.set_models(&["base", "secret-lora"]);

@@ -1,5 +1,5 @@
-//! Backends that serve the same model but not the same requests: they differ in context length or in the
-//! paths of their front end, or their engine is paused, asleep, scaling or retired.
+//! Backends that serve the same model but differ in the requests that they can serve: in context length or in
+//! the paths of their front end, or because their engine is paused, asleep, scaling or retired.
 
 use crate::restart::{model, start_simulator};
 use crate::support::scripted_backend::{Page, ScriptedBackend, Step, VLLM, json};
@@ -21,7 +21,7 @@ pub(crate) fn round_robin() -> Setup {
     Setup { policy, ..Setup::default() }
 }
 
-/// A backend that answers every inference request with [`WHOLE`].
+/// Starts a backend that answers every inference request with [`WHOLE`].
 async fn serving() -> ScriptedBackend {
     ScriptedBackend::answering(json("200 OK", WHOLE)).await
 }
@@ -93,7 +93,7 @@ async fn a_request_goes_to_a_backend_whose_context_length_suffices_for_it() {
     assert!(excluded >= 99, "{excluded} decisions name the short context");
 }
 
-/// The tokens that the gateway estimated for the prompt of a request.
+/// Returns the number of tokens that the gateway estimated for the prompt of a request.
 fn estimated_tokens(record: &RequestRecord) -> f64 {
     record.selected_candidate().unwrap().candidate.prompt
 }
@@ -118,7 +118,7 @@ async fn an_image_counts_as_a_thousand_tokens_per_megabyte_and_does_not_change_t
     assert!((900.0..1_200.0).contains(&tokens), "{tokens}");
 }
 
-/// A backend whose model has this context length, and that rejects every request as too long.
+/// Starts a backend whose model has this context length, and that rejects every request as too long.
 async fn refusing(length: u32) -> ScriptedBackend {
     let text = TOO_LONG.replace("2048", &length.to_string());
     let fake = ScriptedBackend::answering(json("400 Bad Request", &text)).await;
@@ -186,7 +186,8 @@ async fn until_state(gateway: &Running, index: usize, state: Availability) {
 
 #[tokio::test]
 async fn an_engine_that_refuses_images_gets_no_more_images_if_another_backend_accepts_them() {
-    // The first text is vLLM's. The gateway does not know the second one, as if another engine had sent it.
+    // The first text is vLLM's. The second is a text that the gateway does not know, as another engine could
+    // send it.
     for message in ["tiny is not a multimodal model", "Image input is off: see --help"] {
         let sees = serving().await;
         let reads = ScriptedBackend::start(move |seen| {

@@ -11,8 +11,8 @@ use tokenweir_protocol::openai::engine_control::Permission;
 use tokenweir_request::access::cors::Cors;
 use tokenweir_request::access::{KeyDigest, KeyFile, SaltKey, TenantEntry};
 
-/// A scripted backend and a gateway that derives `cache_salt`. It has three tenants, each with its own name as
-/// its key. Only the tenant `free` may send a salt of its own.
+/// Starts a scripted backend and a gateway that adds a derived `cache_salt` to requests. It has three
+/// tenants, each with its own name as its API key. Only the tenant `free` may send a salt of its own.
 async fn derived() -> (ScriptedBackend, Running) {
     let named = |name: &str| TenantEntry {
         allow: (name == "free").then_some(Permission::CacheSalt).into_iter().collect(),
@@ -32,7 +32,7 @@ async fn send(gateway: &Running, tenant: &str, path: &str, body: &str) -> Vec<u8
     gateway.raw(with_lines(&post(path, body), &format!("authorization: Bearer {tenant}"))).await
 }
 
-/// Sends a request with the key of the tenant. Returns the body that the backend received.
+/// Sends a request with the API key of the tenant. Returns the body that the backend received.
 async fn forwarded(
     gateway: &Running,
     fake: &ScriptedBackend,

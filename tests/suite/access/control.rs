@@ -17,12 +17,12 @@ use tokenweir_protocol::openai::engine_control::{ControlAction, FIELDS, Permissi
 use tokenweir_request::access::TenantEntry;
 use tokenweir_request::record::Outcome;
 
-/// A chat body with this additional member.
+/// Builds the body of a chat request with this additional JSON member.
 fn body_with(member: &str) -> String {
     format!(r#"{{"model":"tiny","messages":[{{"role":"user","content":"hello"}}],{member},"n":1}}"#)
 }
 
-/// A JSON member that sets the field at this path, such as `priority` or `vllm_xargs.a`.
+/// Builds a JSON member that sets the field at this path, such as `priority` or `vllm_xargs.a`.
 fn member(path: &str) -> String {
     let value = if path == "priority" { "-5" } else { "{\"a\":[1,\"}\"]}" };
     match path.split_once('.') {
@@ -267,8 +267,8 @@ async fn headers_for_engine_selection_and_priority_pass_only_with_a_permission()
     }
 }
 
-/// The paths of vLLM 0.32 and 0.33 that the gateway must not serve, which the security guide lists: those
-/// that control or describe the server, and generating paths whose bodies the gateway does not check.
+/// Returns the paths of vLLM 0.32 and 0.33 that the gateway must not serve, which the security guide lists:
+/// paths that control or describe the server, and generating paths whose bodies the gateway does not check.
 pub(super) fn not_served() -> Vec<&'static str> {
     let (_, list) = security_guide().split_once(" are 404:\n\n").unwrap();
     let (list, _) = list.split_once("\n\n").unwrap();

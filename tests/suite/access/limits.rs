@@ -1,5 +1,5 @@
-//! Usage limits of keys: the gateway counts permits and tokens, returns them however a request ends, and
-//! charges the usage that the engine reports.
+//! Usage limits of tenants. The gateway counts open requests and tokens, counts a request as ended however it
+//! ends, and charges the token counts that the engine reports.
 
 use super::{ASK, CHAT, access, error, gated, head, keyed, scripted_backend, tenant};
 use crate::admission::held;
@@ -27,7 +27,7 @@ fn tokens(per_minute: u32) -> TenantEntry {
     limited(UsageLimits { tokens_per_minute: Some(per_minute), ..UsageLimits::default() })
 }
 
-/// Number of open requests of all keys.
+/// Returns the number of open requests of all API keys.
 fn open(access: &AccessControl) -> u32 {
     access.keys().unwrap().open().map(|(_, open)| open).sum()
 }
@@ -53,8 +53,8 @@ async fn concurrent_requests_over_the_limit_of_a_tenant_are_rejected_until_one_h
     for client in &mut clients {
         client.read_to_end(&mut Vec::new()).await.unwrap();
     }
-    // The gateway returns the permit of a request before its client has the whole response, so the next
-    // request succeeds.
+    // The gateway ends the count of a request before its client has the whole response, so the next request
+    // succeeds.
     assert_eq!(status(&gateway.raw(keyed(&post(CHAT, ASK))).await), 200);
     let page = gateway.admin("/metrics").await;
     let result = |result: &str| {

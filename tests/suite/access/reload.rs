@@ -19,7 +19,7 @@ struct Program {
     folder: PathBuf,
 }
 
-/// The text of a keys file with one tenant and the hash of this key.
+/// Builds the text of a keys file with one tenant and the hash of this API key.
 fn file(tenant: &str, key: &str) -> String {
     let hash = KeyDigest::from_key(key.as_bytes());
     format!("tenants:\n- name: {tenant}\n  keys:\n  - {{ name: k, hash: '{hash}' }}\n")
@@ -90,7 +90,7 @@ async fn a_new_keys_file_applies_during_a_stream_and_an_invalid_one_changes_noth
     assert!(seen.contains("authorization: bearer the-backends-own\r\n"), "{seen}");
     assert!(!seen.contains("sk-old"), "{seen}");
     let shown = async |text: &str| program.process.get("/status").await.contains(text);
-    // This file has the key itself where its hash belongs.
+    // This keys file has the API key itself instead of its hash.
     program.replace("tenants:\n- name: c\n  keys:\n  - { name: k, hash: sk-secret }\n");
     wait_until!(shown("this is not the hash of a key").await);
     assert!(shown("keys.yaml:4:22: ").await);
