@@ -10,7 +10,7 @@ use axum::extract::Request;
 use axum::middleware::{Next, from_fn};
 use std::path::Path;
 
-/// Middleware that asserts that every message is compressed with gzip.
+/// Axum middleware that asserts that every message is compressed with gzip.
 async fn only_compressed(request: Request, next: Next) -> axum::response::Response {
     let headers = request.headers();
     let encoding = headers.get("grpc-encoding").or(headers.get("content-encoding"));
@@ -26,8 +26,8 @@ async fn backend() -> ScriptedBackend {
     ScriptedBackend::answering(stream_of(&[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"])).await
 }
 
-/// Starts the program in front of this backend, with additional environment variables, and sends a
-/// request. The program samples every request and exports its spans after 20 ms.
+/// Starts the gateway as a program in front of this backend, with additional environment variables, and sends
+/// a request. The program samples every request and exports its spans after 20 ms.
 async fn after_a_request(fake: &ScriptedBackend, variables: &[(&str, &str)]) -> GatewayProcess {
     let url = format!("http://{}", fake.addr);
     let own = [

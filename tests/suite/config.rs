@@ -1,5 +1,5 @@
-//! The configuration as a whole: which of its sources take precedence, and whether the reference file has the
-//! defaults.
+//! The configuration as a whole: which source of a value takes precedence, and whether the reference file has
+//! the defaults.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests may end so")]
 
@@ -19,7 +19,7 @@ fn parse(text: &str) -> Result<LoadedConfig, ConfigError> {
     Config::parse(text, Path::new("gateway.yaml"), Overrides::default())
 }
 
-/// Every setting in the JSON view of a configuration: its path, its value and its source.
+/// Returns every setting in the JSON view of a configuration: its path, its value and its source.
 fn leaves(view: &Value) -> Vec<(String, Value, String)> {
     fn walk(path: &str, value: &Value, into: &mut Vec<(String, Value, String)>) {
         let below = |key: &str| format!("{path}.{key}").trim_start_matches('.').to_owned();
@@ -70,7 +70,7 @@ fn the_error_for_an_unreadable_configuration_file_names_the_file() {
     }
 }
 
-/// Checks a configuration file that has this text. No environment variable applies.
+/// Checks a configuration file that has this text, without environment variables.
 fn check_text(name: &str, text: &str, checked: CheckedFile) -> ConfigCheck {
     let file = folder("config-check").join(name);
     std::fs::write(&file, text).unwrap();
@@ -190,8 +190,8 @@ fn the_printed_configuration_is_valid_and_has_the_defaults_and_no_secret() {
 
 const ARGUMENTS: &str = "TEST_ARGUMENTS";
 
-/// Not a test by itself. Other tests run it in a child process, where it prints the configuration that
-/// `serve` loads with the arguments in the environment variable.
+/// Helper for other tests, which run it in a child process. It prints the configuration that `serve` loads
+/// with the arguments in the environment variable [`ARGUMENTS`].
 #[test]
 #[ignore = "runs as a child of the tests below, with an environment of its own"]
 fn child_process_that_prints_the_configuration_that_serve_loads() {
@@ -219,8 +219,8 @@ fn serve_in_a_child(arguments: &str, variables: &[(&str, &str)]) -> String {
     begun.split_once(">>>").unwrap().0.to_owned()
 }
 
-/// For every key that a flag can set, compares value and source when only the default, the file, the variable
-/// or the flag sets it.
+/// Checks value and source of every key that a flag can set, in four cases: only the default, also the file,
+/// also the variable, and also the flag sets the key.
 #[test]
 fn flags_override_environment_variables_and_both_override_the_file_and_the_defaults() {
     let file = folder("config-precedence").join("gateway.yaml");

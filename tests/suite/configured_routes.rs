@@ -1,5 +1,4 @@
-//! Tests paths that the configuration adds, the total timeout, and that the list of models omits models whose
-//! backends are all down.
+//! API paths that the configuration adds, the total timeout, and models whose backends are all down.
 
 use crate::access::{access, keyed, tenant};
 use crate::support::scripted_backend::{

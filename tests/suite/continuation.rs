@@ -26,8 +26,8 @@ const PROMPT: usize = 3;
 /// Number of tokens of each answer.
 const ANSWER: usize = 12;
 
-/// The events that a vLLM sends for a request: its answer is `w0 w1 …`. If the request contains the beginning
-/// of this answer, the stream has only the rest.
+/// Returns the events that a vLLM sends for a request: its answer is `w0 w1 …`. If the request contains the
+/// beginning of this answer, the stream has only the rest.
 fn events(seen: &Seen, name: &str) -> Vec<String> {
     let request: Value = serde_json::from_slice(&seen.body).unwrap();
     let is_chat = seen.head.contains(CHAT);
@@ -88,8 +88,8 @@ enum Break {
 /// The names of two backends, which are the ids of their responses.
 const NAMES: [&str; 2] = ["first", "next"];
 
-/// Two backends. The backend that gets the first request sends `cut` bytes of its stream, and then breaks as
-/// `how` states.
+/// Starts two backends. The backend that gets the first request sends `cut` bytes of its stream and then
+/// breaks as `how` states.
 async fn backends(cut: usize, how: Break) -> [ScriptedBackend; 2] {
     ScriptedBackend::two(move |number, index, seen| {
         let events = events(seen, NAMES[index]);
@@ -118,7 +118,7 @@ fn setup(mode: ContinuationMode) -> Setup {
     Setup { observation, injects_usage: true, ..Setup::default() }
 }
 
-/// The body of the response to this request, and whether it is complete.
+/// Sends this request. Returns the body of the response, and whether the body is complete.
 async fn answer(gateway: &Running, path: &str, request: &str) -> (String, bool) {
     let (bytes, is_whole) = body(&gateway.post(path, request).await);
     (String::from_utf8(bytes).unwrap(), is_whole)
@@ -139,7 +139,7 @@ fn request(path: &str, members: &Value) -> String {
     request.to_string()
 }
 
-/// The body that the client receives if no backend breaks.
+/// Returns the body that the client receives if no backend breaks.
 async fn unbroken(path: &str, body_text: &str, mode: ContinuationMode) -> String {
     let fakes = backends(usize::MAX, Break::Close).await;
     let gateway = start_before(&fakes, setup(mode)).await;
@@ -147,7 +147,7 @@ async fn unbroken(path: &str, body_text: &str, mode: ContinuationMode) -> String
     text.replace("\"next\"", "\"first\"").replace("\"created\":4", "\"created\":5")
 }
 
-/// The length in bytes, with framing, of the first `count` events of the response to `body_text`.
+/// Returns the length in bytes, with framing, of the first `count` events of the response to `body_text`.
 fn length_of(path: &str, body_text: &str, count: usize) -> usize {
     let mut request: Value = serde_json::from_str(body_text).unwrap();
     (request["return_token_ids"], request["stream_options"]) =

@@ -21,7 +21,7 @@ async fn sampling(backends: &[&ScriptedBackend], continuous_usage: f64) -> Runni
     start_with(&addresses, setup).await
 }
 
-/// The event with the usage that vLLM adds to it after `tokens` generated tokens.
+/// Returns the event with the usage that vLLM adds after `tokens` generated tokens.
 fn with_usage(event: &str, tokens: u64) -> String {
     let usage = format!(
         r#","usage":{{"prompt_tokens":9,"total_tokens":{},"completion_tokens":{tokens},"completion_tokens_details":{{"reasoning_tokens":0}}}}}}"#,
@@ -34,8 +34,8 @@ fn usage_event(tokens: u64) -> String {
     USAGE.replace(r#""completion_tokens":3"#, &format!(r#""completion_tokens":{tokens}"#))
 }
 
-/// The events of vLLM's response to this request, with the usage that it requests. The answer has `words`
-/// words of `tokens` tokens each.
+/// Returns the events of vLLM's response to this request, with the usage that the request asks for. The
+/// answer has `words` words of `tokens` tokens each.
 fn answer(seen: &Seen, words: u64, tokens: u64) -> Vec<String> {
     let asks = |name: &str| String::from_utf8_lossy(&seen.body).contains(name);
     let usage = |event: &str, tokens| {
@@ -55,8 +55,8 @@ fn answer(seen: &Seen, words: u64, tokens: u64) -> Vec<String> {
     events
 }
 
-/// A vLLM server whose events have `tokens` tokens each. If a request contains `cut`, the server closes the
-/// connection before the last events of the response.
+/// Starts a vLLM server whose events have `tokens` tokens each. If a request contains `cut`, the server
+/// closes the connection before the last events of the response.
 async fn vllm(words: u64, tokens: u64) -> ScriptedBackend {
     ScriptedBackend::start(move |seen| {
         let events = answer(seen, words, tokens);
@@ -72,7 +72,7 @@ fn last_body(fake: &ScriptedBackend) -> String {
     String::from_utf8(fake.seen().pop().unwrap().body).unwrap()
 }
 
-/// The body of a response with `words` words, as a client receives it that did not request usage.
+/// Returns the body of a response with `words` words, as it reaches a client that did not request usage.
 fn without_usage(words: usize) -> String {
     let words = std::iter::repeat_n(WORD, words);
     let events = [ROLE].into_iter().chain(words).chain([FINISH, "[DONE]"]);

@@ -9,8 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokenweir_routing::{Policy, PolicyKind};
 
-/// The numbers by which the metrics page names the two ranks. The header `x-data-parallel-rank` counts ranks
-/// from 0 instead.
+/// The rank numbers on the metrics page. The header `x-data-parallel-rank` counts ranks from 0 instead.
 const NUMBERS: [u32; 2] = [4, 5];
 const REFUSAL: &str = r#"{"error":{"message":"data_parallel_rank 1 is out of range [0, 1).","type":"BadRequestError","code":400}}"#;
 const NO_COMPLETIONS: &str =
@@ -62,7 +61,8 @@ impl Ranks {
     }
 }
 
-/// The rank in the header `x-data-parallel-rank` of a request. `None` without the header.
+/// Returns the rank in the header `x-data-parallel-rank` of a request. `None`: the request has no such
+/// header.
 fn rank_of(seen: &Seen) -> Option<usize> {
     let line = seen.head.lines().find_map(|line| line.strip_prefix("x-data-parallel-rank: "))?;
     Some(line.parse().unwrap())

@@ -1,5 +1,5 @@
-//! `tokenweir doctor` as a program. It checks simulated backends, scripted backends with one fault each, and
-//! a running gateway.
+//! The command `tokenweir doctor`, run as a program. It checks simulated backends, scripted backends with one
+//! fault each, and a running gateway.
 
 use crate::capabilities::{is_excluded, round_robin};
 use crate::restart::start_simulator;
@@ -24,20 +24,21 @@ async fn doctor(arguments: &str, variables: &[(&str, &str)]) -> Ended {
     run_line(&format!("doctor {arguments}"), variables).await
 }
 
-/// The JSON report of `tokenweir doctor` with these arguments, and its exit code.
+/// Runs `tokenweir doctor` with these arguments. Returns its JSON report and its exit code.
 async fn report(arguments: &str, variables: &[(&str, &str)]) -> (Value, i32) {
     let (code, text, errors) = doctor(&format!("--json {arguments}"), variables).await;
     assert!(errors.is_empty(), "{errors}");
     (serde_json::from_str(&text).expect(&text), code.unwrap())
 }
 
-/// The findings of the check `check` in a report.
+/// Returns the findings of the check with the name `check` in a report.
 fn found<'a>(report: &'a Value, check: &str) -> Vec<&'a Value> {
     let findings = report["findings"].as_array().unwrap();
     findings.iter().filter(|finding| finding["check"] == check).collect()
 }
 
-/// The only finding of the check `check` in a report. Fails if there is none or more than one.
+/// Returns the only finding of the check with the name `check` in a report. Fails if there is none or more
+/// than one.
 fn one<'a>(report: &'a Value, check: &str) -> &'a Value {
     let found = found(report, check);
     assert_eq!(found.len(), 1, "{check}: {report:#}");
@@ -325,7 +326,7 @@ async fn the_command_doctor_prints_no_colours_without_a_terminal() {
     assert_eq!(doctor(&format!("{arguments} --fail-on error"), &[]).await.0, Some(0));
 }
 
-/// The text `observation` of each finding in a report.
+/// Returns the text `observation` of each finding in a report.
 fn seen(report: &Value) -> Vec<&str> {
     let findings = report["findings"].as_array().unwrap();
     findings.iter().map(|finding| finding["observation"].as_str().unwrap()).collect()

@@ -1,6 +1,6 @@
-//! Metrics of engines on the gateway's own metrics page. They have the values of the engine's page and the
-//! name of the backend. A value that the engine does not report has no time series. Also tests metrics pages
-//! with a URL of their own.
+//! Metrics of engines on the gateway's own metrics page. They have the values of the engine's metrics page
+//! and the name of the backend. A value that the engine does not report has no time series. Also tests
+//! backends whose metrics page has another URL than the backend.
 
 use crate::metrics::{assert_value, samples, value};
 use crate::support::scripted_backend::{
@@ -17,8 +17,8 @@ pub(crate) fn recorded_page() -> &'static str {
     &recorded[recorded.find("# HELP").unwrap()..]
 }
 
-/// The sum of the samples of a metric whose lines contain `label`, on the page of an engine. Fails if there
-/// is no such sample.
+/// Returns the sum of those samples of a metric on an engine's metrics page whose lines contain `label`.
+/// Fails if there is no such sample.
 fn engine_value(page: &str, name: &str, label: &str) -> f64 {
     let is_sample = |line: &&str| line.starts_with(&format!("{name}{{")) && line.contains(label);
     let numbers = page.lines().filter(is_sample).filter_map(|line| line.rsplit(' ').next());
@@ -27,7 +27,7 @@ fn engine_value(page: &str, name: &str, label: &str) -> f64 {
     numbers.iter().sum()
 }
 
-/// Waits until the gateway has scraped a page of its first backend that fulfils `is_it`.
+/// Waits until the gateway has scraped a metrics page of its first backend for which `is_it` is true.
 async fn until_scraped(
     gateway: &Running,
     is_it: impl Fn(&tokenweir_engine::dialect::EngineLoad) -> bool,

@@ -18,7 +18,8 @@ const OPEN_METRICS: &str = "application/openmetrics-text;version=1.0.0;q=0.6,\
 const SAMPLED_TRACE_ID: &str = "0af7651916cd43dd8448eb211c80319c";
 const UNSAMPLED_TRACE_ID: &str = "11111111111111111111111111111111";
 
-/// A backend, and a gateway with this objective, which samples a request only if its client does.
+/// Starts a backend, and a gateway with this objective. The gateway samples the trace of a request only if
+/// its client does.
 async fn start(objective: &str) -> (ScriptedBackend, Running) {
     let sampler = Sampler { is_parent_based: true, ratio: 0.0 };
     let propagation = Some(Propagation { sampler, ..otel::TracingSettings::default().propagation });

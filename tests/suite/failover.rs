@@ -1,5 +1,5 @@
-//! Failover. If a backend fails before the first output, another one replaces it and the client notices
-//! nothing. If a stream breaks after its first output, it stays broken.
+//! Failover. If a backend fails before the first output, the gateway sends the request to another backend,
+//! and the client does not notice. If a stream breaks after its first output, it stays broken.
 
 use crate::metrics::value;
 use crate::support::http2_client;
@@ -25,8 +25,8 @@ const GOOD: [&str; 4] = [ROLE, WORD, FINISH, "[DONE]"];
 const ERROR: &str = r#"{"error":{"message":"boom","type":"InternalServerError","code":500}}"#;
 const DEAD: &str = r#"{"error":{"message":"The server had an error while processing your request. Sorry about that!","type":"InternalServerError","code":500}}"#;
 
-/// Two backends. The backend that gets the first request follows the steps `first`. The other one responds
-/// with `good`.
+/// Starts two backends. The backend that gets the first request follows the steps `first`. The other one
+/// responds with `good`.
 async fn first_of_two(first: impl Into<Vec<Step>>, good: Vec<u8>) -> [ScriptedBackend; 2] {
     ScriptedBackend::first_of_two(first, [Step::Send(good)]).await
 }
@@ -199,12 +199,12 @@ async fn the_gateway_ignores_the_read_timeout_of_a_client_that_gets_sse_comments
     }
 }
 
-/// Settings of a gateway that sends a comment after each 20 ms of silence.
+/// Builds the settings of a gateway that sends a comment after each 20 ms of silence.
 fn with_keep_alive() -> Setup {
     rules(StreamRules { keep_alive: Some(Duration::from_millis(20)), ..StreamRules::default() })
 }
 
-/// Settings of a gateway that ends a truncated stream with an error event.
+/// Builds the settings of a gateway that ends a truncated stream with an error event.
 fn with_error_event() -> Setup {
     rules(StreamRules { on_truncation: OnTruncation::ErrorEvent, ..StreamRules::default() })
 }
@@ -215,8 +215,8 @@ fn rules(streams: StreamRules) -> Setup {
     Setup { observation, ..Setup::default() }
 }
 
-/// The body that a client of `path` receives if the stream breaks off after the events `sent`, and whether
-/// the body is complete in terms of HTTP.
+/// Returns the body that a client of `path` receives if the stream breaks off after the events `sent`, and
+/// whether the body is complete in terms of HTTP.
 async fn broken_off(path: &str, sent: &'static [&'static str]) -> (String, bool) {
     let begun = Step::Send([event_stream_head(), framed(sent)].concat());
     let (_fake, gateway) = gateway_following_with(with_error_event(), [begun, Step::Close]).await;
@@ -268,8 +268,8 @@ async fn sse_comments_reach_the_client_and_do_not_count_as_output() {
     }
 }
 
-/// A response with a `content-length` and an event stream, in two pieces, between which a script can have a
-/// [`Step::Wait`].
+/// Returns a response with a `content-length` and an event stream, in two pieces. A script can have a
+/// [`Step::Wait`] between them.
 fn stream_with_length() -> [Vec<u8>; 2] {
     let (begun, rest) = ([ROLE, WORD].map(data).concat(), [FINISH, "[DONE]"].map(data).concat());
     let head = "content-type: text/event-stream\r\n";
@@ -333,7 +333,7 @@ async fn sse_comments_before_the_first_output_do_not_prevent_failover() {
         let record = gateway.record().await;
         assert_eq!((record.outcome, record.attempts.len()), (Outcome::Ok, 2));
     }
-    // The gateway holds the role event of the backend back, while its own comments reach the client.
+    // The gateway holds the first event of the backend back, while its own comments reach the client.
     let steps = [begin(&[ROLE]), Step::Wait, Step::Send(chunk(ERROR))];
     let fakes = first_of_two(steps, stream_of(&GOOD)).await;
     let gateway = start_before(&fakes, with_keep_alive()).await;
@@ -347,8 +347,8 @@ async fn sse_comments_before_the_first_output_do_not_prevent_failover() {
     assert_eq!(gateway.record().await.attempts.len(), 2);
 }
 
-/// A response that begins with `kept`, such as white space, which keeps the connection open and is no output.
-/// After the wait, the backend closes the connection.
+/// Returns the steps of a response that begins with `kept`, such as white space, which keeps the connection
+/// open and is no output. Then the steps wait and close the connection.
 fn kept_open(media_type: &str, kept: &str) -> [Step; 3] {
     let begun = format!(
         "HTTP/1.1 200 OK\r\ncontent-type: {media_type}\r\ntransfer-encoding: chunked\r\n\r\n\
@@ -409,7 +409,7 @@ async fn a_failure_after_the_response_head_reaches_the_client_as_an_error_event_
         assert_eq!((status(&answer), gateway.record().await.status), (200, Some(502)));
     }
     let (fake, gateway) = gateway_following([commented(), Step::Wait, Step::Close]).await;
-    // The same over HTTP/2.
+    // The same test over HTTP/2.
     let mut sender = http2_client::handshake(gateway.connect().await).await;
     let answer = http2_client::post(&mut sender, CHAT, ASK_STREAM).await;
     assert_eq!(answer.headers()["x-accel-buffering"], "no");

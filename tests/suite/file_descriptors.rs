@@ -1,5 +1,5 @@
 //! A gateway that has few file descriptors. It rejects connections and requests for which it has none, and
-//! does not mark a backend as down because of that.
+//! does not mark a backend as down for this reason.
 
 use crate::restart::{Port, listed, model, start_backends};
 use crate::support::process::{GatewayProcess, folder};
@@ -52,8 +52,8 @@ async fn ask(addr: SocketAddr) -> String {
     String::from_utf8(read_to_end(&mut stream).await).unwrap()
 }
 
-/// Sends `count` requests at the same time and returns how many were served. The gateway must have rejected
-/// each other request for lack of its own capacity, or closed the connection without a response.
+/// Sends `count` requests at the same time. Returns the number of served requests. The gateway must have
+/// rejected each other request because of its own limits, or closed the connection without a response.
 async fn burst(addr: SocketAddr, count: usize) -> usize {
     let mut asking = JoinSet::new();
     for _ in 0..count {
@@ -82,7 +82,7 @@ async fn assert_no_backend_is_down(gateway: &GatewayProcess, when: &str) {
     }
 }
 
-/// Floods both ports of a gateway that may open this many files.
+/// Opens many connections to both ports of a gateway that may open this number of files.
 async fn flood(files: usize) {
     eprintln!("a limit of {files} files");
     // This process contains clients and backends, which need file descriptors, too.
@@ -133,7 +133,7 @@ async fn a_gateway_without_free_file_descriptors_answers_503_and_marks_no_backen
     let setup = Setup { descriptors: descriptors.clone(), ..Setup::default() };
     let (_fake, gateway) = gateway_answering_with(setup, json("200 OK", "{}")).await;
     let mut taken = Vec::new();
-    // Without a descriptor, scrapes fail, too. Their error metric names this reason.
+    // Without a free descriptor, scrapes fail, too. The error metric of scrapes names this reason.
     let errors = "tokenweir_scrape_errors_total";
     let watching = async {
         loop {

@@ -26,7 +26,7 @@ async fn start(name: &str, backends: &[SocketAddr], settings: &str) -> GatewayPr
     GatewayProcess::start(&file).await
 }
 
-/// Waits until the diagnosis has a verdict with this name. Returns the diagnosis.
+/// Waits until the diagnosis of the gateway has a verdict with this name. Returns the diagnosis.
 async fn diagnosis_with(program: &GatewayProcess, verdict: &str) -> Diagnosis {
     wait_for!({
         let diagnosis: Diagnosis = program.document("/diagnose").await;
@@ -35,7 +35,8 @@ async fn diagnosis_with(program: &GatewayProcess, verdict: &str) -> Diagnosis {
     })
 }
 
-/// Runs `tokenweir` with these arguments and `--admin`. Returns its output and its exit code.
+/// Runs `tokenweir` with these arguments and the address of the gateway in `--admin`. Returns its output and
+/// its exit code.
 async fn command(program: &GatewayProcess, arguments: &[&str]) -> (String, i32) {
     let admin = format!("http://{}", program.admin);
     let arguments = [arguments, &["--admin", &admin]].concat();

@@ -1,5 +1,5 @@
-//! GPUs of backends. The gateway reads the pages of DCGM exporters and assigns their GPUs to backends. If an
-//! exporter fails, its last values remain, and no request is harmed.
+//! GPUs of backends. The gateway reads the metrics pages of DCGM exporters and assigns their GPUs to
+//! backends. If an exporter fails, its last values remain, and no request fails.
 
 use crate::metrics::{assert_value, samples, value};
 use crate::support::scripted_backend::{Page, ScriptedBackend, WHOLE_STREAM, response, stream_of};
@@ -37,7 +37,7 @@ fn rule(backend: &ScriptedBackend, gpu: &str) -> GpuRule {
     }
 }
 
-/// Waits until the state of the only exporter fulfils a condition. Returns this state.
+/// Waits until the state of the only GPU exporter fulfils a condition. Returns this state.
 async fn exporter_when(gateway: &Running, is_it: impl Fn(&Value) -> bool) -> Value {
     wait_for!({
         let status = gateway.document("/status").await;

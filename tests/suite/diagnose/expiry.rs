@@ -1,9 +1,10 @@
-//! A verdict expires: it must not remain after the end of the load or of the drain in which it was measured.
+//! The end of verdicts: a verdict must not remain after the end of the load or of the drain during which it
+//! was measured.
 
 use super::faults::FAULTS;
 use super::fleet_model::{MINUTE_STEPS, Plant, Tick};
 
-/// Removes all load and its consequences from a step.
+/// Sets the load of a step of the model, and all consequences of the load, to zero.
 fn end_load(tick: &mut Tick) {
     (tick.requests, tick.running, tick.waiting, tick.kv) = (0.0, 0.0, 0.0, 0.0);
     (tick.cancelled, tick.stalls, tick.stalled, tick.preemptions) = (0.0, 0.0, 0.0, 0.0);

@@ -8,8 +8,8 @@ use tokenweir_engine::gpu::GpuCondition;
 
 const GIB: f64 = 1_073_741_824.0;
 
-/// The diagnosis of one busy backend after `time`. Its queue has `waiting` requests. `gpus` returns the state
-/// of its GPUs at a moment.
+/// Returns the diagnosis of one busy backend after `time`. The queue of the backend has `waiting` requests.
+/// `gpus` returns the state of its GPUs at a time since the start.
 fn after(
     time: Duration,
     gpus: impl Fn(Duration) -> Option<GpuCondition>,
@@ -28,8 +28,8 @@ fn after(
     })
 }
 
-/// The diagnosis of three busy backends. The first one has the GPUs `gpus`, and takes 25 times as long for a
-/// token as the others.
+/// Returns the diagnosis of three busy backends. The first backend has the GPUs `gpus`, and takes 25 times as
+/// long for a token as the others.
 fn slow_among_three(gpus: GpuCondition) -> Diagnosis {
     last_diagnosis(36, |step, at| {
         let gaps = 50.0 * step as f64;
@@ -47,7 +47,7 @@ fn slow_among_three(gpus: GpuCondition) -> Diagnosis {
     })
 }
 
-/// GPUs that work well: busy, with constant memory.
+/// Returns the state of GPUs without faults: busy, with constant memory usage.
 fn healthy() -> GpuCondition {
     GpuCondition {
         count: 2,

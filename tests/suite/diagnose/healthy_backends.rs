@@ -3,9 +3,9 @@
 
 use super::fleet_model::{MINUTE_STEPS, Plant, Tick};
 
-/// Plays the minutes after the baseline twice, and asserts that the rule names no backend if `change` gets the
-/// value `harmless`. Returns the backends that it names if `change` gets the value `fault`. Each verdict in each
-/// step counts once. `change` also gets the number of the step and the index of the backend.
+/// Simulates the minutes after the baseline twice. Asserts that the rule names no backend if `change` gets
+/// the value `harmless`. Returns the backends that the rule names if `change` gets the value `fault`; each
+/// verdict in each step counts once. `change` also gets the number of the step and the index of the backend.
 fn named_only_with<T: Copy>(
     (rule, backends, minutes): (&str, usize, u64),
     [fault, harmless]: [T; 2],
@@ -38,7 +38,7 @@ fn one_pause_that_stalls_all_streams_causes_no_verdict_and_a_second_pause_causes
 
 #[test]
 fn the_diagnosis_calls_no_fast_backend_underused_beside_a_slow_one_with_a_queue() {
-    // With ten requests, gpu-0 gets its share, and with two it gets few requests.
+    // With ten requests, gpu-0 gets its usual share of the load. With two, it gets fewer.
     let named =
         named_only_with(("gpu_underused", 2, 3), [2.0, 10.0], |requests, _, place, tick| {
             if place == 0 {
@@ -88,7 +88,8 @@ fn the_diagnosis_names_a_slow_api_server_of_a_backend_with_six_streams_per_minut
 
 #[test]
 fn a_queue_that_empties_again_causes_no_verdict_if_sequence_slots_are_free_in_between() {
-    // With 15 running requests between the bursts, the gateway keeps the other requests.
+    // With 15 running requests between the bursts, most sequence slots stay in use, and further requests wait
+    // in the gateway.
     named_only_with(("prefill_starvation", 1, 3), [4.0, 15.0], |running, step, _, tick| {
         let is_burst = step % 6 < 2;
         (tick.requests, tick.kv, tick.ttft) = (10.0, 0.3, 4.0);

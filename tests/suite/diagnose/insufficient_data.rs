@@ -8,8 +8,8 @@ use tokenweir_diagnose::{Diagnoser, Diagnosis, DiagnosisSample, EVERY, RULES};
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::dialect::EngineLoad;
 
-/// The diagnosis of one backend after `samples` samples, each with the metrics page `page`. `None`: the
-/// backend has no metrics page.
+/// Returns the diagnosis of one backend after `samples` samples, each with the metrics page `page`. `None`:
+/// the backend has no metrics page.
 fn after(samples: u64, page: Option<&EngineLoad>) -> Diagnosis {
     last_diagnosis(samples, |_, at| {
         vec![DiagnosisSample { at, is_up: true, page: page.copied(), gateway: None, gpus: None }]

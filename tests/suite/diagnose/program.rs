@@ -1,4 +1,4 @@
-//! `tokenweir diagnose` as a program, and the verdicts that a gateway reports.
+//! The command `tokenweir diagnose`, run as a program, and the verdicts that a gateway reports.
 
 use crate::metrics::samples;
 use crate::restart::start_backends;
@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use tokenweir_diagnose::{Confidence, DiagnosedBackend, Diagnosis, Verdict, VerdictSeverity};
 
-/// The JSON report of `tokenweir diagnose` with these arguments, and its exit code.
+/// Runs `tokenweir diagnose` with these arguments. Returns its JSON report and its exit code.
 async fn report(arguments: &str) -> (Value, i32) {
     let (code, text, _) = run_line(&format!("diagnose --json {arguments}"), &[]).await;
     (serde_json::from_str(&text).expect(&text), code.unwrap())
@@ -36,7 +36,7 @@ fn board(backend: &str, verdicts: Vec<Verdict>) -> Arc<ArcSwap<Diagnosis>> {
     Arc::new(ArcSwap::from_pointee(diagnosis))
 }
 
-/// A server whose `/metrics` is not that of an engine.
+/// Starts a server whose `/metrics` is not that of an engine.
 async fn web_server() -> ScriptedBackend {
     let html = ScriptedBackend::start(|_| Vec::new()).await;
     html.set_metrics(Some(Page::of("<html>hello</html>")));

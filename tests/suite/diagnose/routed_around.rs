@@ -20,8 +20,8 @@ fn healthy(backends: usize, seed: u64) -> Plant {
     plant
 }
 
-/// The traffic while routing avoids the first backend: it gets one request in 30 s, and the others have
-/// constant load. `lag` delays its first tokens, in seconds.
+/// Sets the traffic of a step while routing avoids the first backend: this backend gets one request in 30 s,
+/// and the others have constant load. `lag` is the additional delay of its first tokens, in seconds.
 fn avoid_first(step: u64, place: usize, lag: f64, tick: &mut Tick) {
     tick.running = tick.running.max(3.0);
     if place == 0 {
@@ -94,7 +94,7 @@ fn a_verdict_ends_when_no_requests_arrive_for_the_models_of_its_backend() {
     }
 }
 
-/// An available backend with this index that lists only this model.
+/// Builds an available backend with this index that lists only this model.
 fn listing(place: usize, model: &str) -> FleetBackend {
     FleetBackend {
         id: BackendId::new(&format!("gpu-{place}")),
@@ -126,8 +126,8 @@ fn the_diagnosis_does_not_blame_the_batch_limit_for_queues_that_long_prompts_cau
     assert!(!causes.iter().any(|it| it.contains("batch is at its limit")), "{causes:?}");
 }
 
-/// The diagnosis of two backends after `steps` steps. `sample` changes the usual metrics page and the usual
-/// observations of the gateway, for each step and backend.
+/// Returns the diagnosis of two backends after `steps` steps. `sample` changes the usual metrics page and the
+/// usual observations of the gateway, for each step and backend.
 fn two_backends(
     steps: u64,
     sample: impl Fn(u64, usize, &mut EngineLoad, &mut GatewayObservations),
