@@ -1,5 +1,5 @@
-//! The user, the session and the conversation of a request. The record has them, and spans and log lines read
-//! them from there. The metrics page never has them.
+//! The user, the session and the conversation of a request: the record has them, and spans and log lines take
+//! them from the record. The metrics page never has them.
 
 use crate::support::scripted_backend::{WHOLE_STREAM, stream_of};
 use crate::support::test_gateway::{CHAT, Setup, gateway_answering_with, post, with_lines};

@@ -1,5 +1,5 @@
-//! Discovery from Kubernetes: which backends it reports for each behaviour of the API server, and that
-//! clients notice nothing when pods change.
+//! Kubernetes discovery: which backends it reports when the API server behaves unusually, and that clients
+//! notice nothing when pods change.
 
 use crate::restart::{Port, fleet, model, start_backends};
 use crate::support::kubernetes_api_server::{KubernetesApiServer, list_of, listed, slice, status};
@@ -47,7 +47,7 @@ impl AddressUpdates {
         Self { received, listening }
     }
 
-    /// Waits for the next address list. Returns the ports of its backends.
+    /// Waits for the next address list. Returns the ports of the backends in it.
     async fn ports(&mut self) -> Vec<u16> {
         let next = tokio::time::timeout(Duration::from_secs(20), self.received.recv()).await;
         let addresses = next.expect("an update within the timeout").unwrap();
@@ -68,7 +68,8 @@ impl Drop for AddressUpdates {
     }
 }
 
-/// An API server, and the updates from discovery that watches a service there.
+/// Starts an API server, and a discovery that watches a service there. Returns the server and the updates of
+/// the discovery.
 async fn watched_server() -> (KubernetesApiServer, AddressUpdates) {
     let server = KubernetesApiServer::start().await;
     let updates = AddressUpdates::watch(&server).await;
@@ -113,7 +114,7 @@ async fn kubernetes_discovery_lists_and_then_watches_the_endpoint_slices_of_a_se
 /// The version of the API of an `InferencePool`.
 const POOL_API: &str = "inference.networking.k8s.io/v1";
 
-/// A pod of an `InferencePool`, as the API server describes it.
+/// Builds a pod of an `InferencePool`, as the API server describes it.
 fn pod(version: u64, address: &str, is_ready: bool) -> Value {
     let status = if is_ready { "True" } else { "False" };
     json!({
@@ -177,12 +178,12 @@ async fn a_broken_kubernetes_watch_resumes_at_the_last_resource_version() {
     let (mut server, mut updates) = watched_server().await;
     server.list(10, &[slice("a", 3, 1, Some(true))]).await;
     assert_eq!(updates.ports().await, [1]);
-    // The API server ends each watch after a while. Before, it sends a bookmark, which has the resource
-    // version to go on from.
+    // The API server ends each watch after a while. Shortly before, it sends a bookmark with the resource
+    // version at which the next watch must start.
     let mut watch = server.watch(10).await;
     watch.send_bookmark(20).await;
     watch.end().await;
-    // The connection of this watch ends in the middle of an event.
+    // The connection of this watch breaks in the middle of an event.
     let mut watch = server.watch(20).await;
     watch.tell("ADDED", &slice("b", 21, 2, Some(true))).await;
     assert_eq!(updates.ports().await, [1, 2]);
@@ -247,7 +248,7 @@ async fn a_failing_kubernetes_api_server_is_retried_and_the_known_backends_stay(
     assert_eq!(updates.ports().await, [1, 2]);
 }
 
-/// For example, a proxy in front of the API server may end every watch at once.
+/// Such watches occur, for example, if a proxy in front of the API server ends every watch at once.
 #[tokio::test]
 async fn kubernetes_watches_that_end_at_once_are_retried_at_most_five_times_per_second() {
     let (mut server, mut updates) = watched_server().await;

@@ -1,6 +1,6 @@
-//! KV events from simulated engines. From them the gateway knows what the caches contain and which groups of
-//! prompts evict each other. After an engine restarts or resets its cache, the gateway must report the new
-//! contents.
+//! KV events of simulated engines. From them the gateway learns what the prefix caches contain and which
+//! groups of prompts evict each other. After an engine restarts or resets its cache, the gateway must report
+//! the new contents.
 
 use crate::support::scripted_backend::{Page, ScriptedBackend, json as json_response};
 use crate::support::simulated_fleet::Fleet;
@@ -18,7 +18,8 @@ use tokenweir_sim::{PositiveNumber, Simulator, SimulatorSettings};
 /// Tokens in a block of the engine.
 const BLOCK_TOKENS: u32 = 16;
 
-/// The settings of an engine that runs fast, publishes KV events, and has a cache for this many tokens.
+/// Builds the settings of a simulated engine that runs fast, publishes KV events, and has a KV cache for this
+/// number of tokens.
 fn engine(cache_tokens: u32) -> SimulatorSettings {
     SimulatorSettings {
         backends: 1,
@@ -30,7 +31,7 @@ fn engine(cache_tokens: u32) -> SimulatorSettings {
     }
 }
 
-/// As by default, the gateway uses KV events of each engine that offers them.
+/// Builds gateway settings that use the KV events of each engine that publishes them, as by default.
 fn using_offered_events() -> Setup {
     Setup { kv_events: KvEventsSettings::default(), ..Setup::default() }
 }
@@ -46,6 +47,7 @@ fn cache(fleet: &Fleet) -> CacheMapDocument {
 }
 
 /// Sends a question after a system prompt of `tokens` tokens. The letter `system` selects the system prompt.
+/// Returns the record of the request.
 async fn ask(fleet: &Fleet, system: char, tokens: usize, question: &str) -> RequestRecord {
     let system = system.to_string().repeat(tokens * 4);
     let body = json!({
@@ -62,7 +64,7 @@ async fn ask(fleet: &Fleet, system: char, tokens: usize, question: &str) -> Requ
     record
 }
 
-/// The groups in the cache map that have prompts of this gateway.
+/// Returns the groups in the cache map that have prompts of this gateway.
 fn groups(fleet: &Fleet) -> Vec<PrefixGroup> {
     cache(fleet).groups.into_iter().filter(|group| group.requests > 0).collect()
 }
@@ -89,7 +91,7 @@ impl Watch {
 
 #[tokio::test]
 async fn the_diagnosis_names_two_workloads_that_evict_each_other_until_one_of_them_ends() {
-    // The cache holds one of the two system prompts, but not both.
+    // The KV cache holds one of the two system prompts, but not both.
     let (cache_tokens, system_tokens) = (4_096, 3_000);
     let fleet = start(cache_tokens).await;
     for system in ['a', 'b'] {
@@ -121,7 +123,7 @@ async fn the_diagnosis_names_two_workloads_that_evict_each_other_until_one_of_th
         assert!(verdict.cause.as_ref().unwrap().contains(&loser.id), "{verdict:#?}");
     }
 
-    // Now only one group sends requests. It evicts no other group, so the verdict must end.
+    // Now only one group of prompts gets requests. It evicts no other group, so the verdict must end.
     loop {
         ask(&fleet, 'a', system_tokens, &format!("question {round}")).await;
         round += 1;
@@ -132,16 +134,16 @@ async fn the_diagnosis_names_two_workloads_that_evict_each_other_until_one_of_th
     }
 }
 
-/// How many prompt tokens the gateway expected in the cache, and how many the engine found there. The first
-/// is `None` if the expectation does not come from KV events.
+/// Returns two numbers of prompt tokens: those that the gateway expected in the cache, and those that the
+/// engine found there. The first is `None` if the gateway did not base its expectation on KV events.
 fn expected_and_found(record: &RequestRecord) -> (Option<u64>, u64) {
     let candidate = record.selected_candidate().unwrap().candidate;
     let is_exact = candidate.cached_source == CachedSource::Exact;
     (is_exact.then_some(candidate.cached as u64), record.observed.usage.cached.unwrap())
 }
 
-/// Asks until KV events give an expectation above 0, and returns that number of tokens. Each expectation from
-/// KV events must be right.
+/// Sends requests until the gateway expects more than 0 cached tokens because of KV events. Returns that
+/// number of tokens. Each expectation from KV events must be right.
 async fn ask_until_exact(fleet: &Fleet, system: char) -> u64 {
     wait_for!({
         let record = ask(fleet, system, 1_000, "question").await;
@@ -167,7 +169,7 @@ async fn after_a_prefix_cache_reset_the_gateway_expects_no_old_blocks_in_the_cac
     assert!(ask_until_exact(&fleet, 'a').await > 900);
 }
 
-/// Replaces the process of the engine by one with these settings at the same address.
+/// Replaces the process of the engine by a new process with these settings at the same address.
 async fn restart(fleet: &mut Fleet, settings: SimulatorSettings) {
     fleet.serving.abort();
     let settings = SimulatorSettings { listen: fleet.backend_addrs[0], ..settings };
@@ -212,8 +214,8 @@ async fn an_engine_that_restarts_without_kv_events_counts_as_one_that_never_had_
 
 #[tokio::test]
 async fn kv_event_publishers_that_the_gateway_cannot_reach_do_not_affect_requests() {
-    // Three unusable endpoints: a closed port, a port without ZeroMQ, and a host other than that of the
-    // backend.
+    // Three KV event endpoints that cannot be used: a closed port, a port without ZeroMQ, and a host other
+    // than that of the backend.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let other = std::net::TcpListener::bind("127.0.0.2:0").unwrap();
     other.set_nonblocking(true).unwrap();
@@ -245,7 +247,7 @@ const PREFIX_CACHE_PAGE: &str = "vllm:num_requests_running{engine=\"0\"} 0.0\n\
     vllm:kv_cache_usage_perc{engine=\"0\"} 0.25\n\
     vllm:prefix_cache_queries_total{engine=\"0\"} 1.0\n";
 
-/// vLLM's response that lists its KV event publishers. Here it lists one, with this endpoint.
+/// Builds vLLM's response that lists its KV event publishers: one publisher with this endpoint.
 fn source(endpoint: &str) -> String {
     json!({ "0": { "enable_kv_cache_events": true, "endpoint": endpoint } }).to_string()
 }

@@ -158,8 +158,8 @@ async fn the_admin_listener_sends_browsers_a_self_contained_page_and_others_a_li
     assert!(gateway.admin("/nothing").await.starts_with("HTTP/1.1 404"));
 }
 
-/// The names that follow `value` and a dot in a script, such as `name` in `backend.name`: the fields that the
-/// script reads.
+/// Returns the names that follow `value` and a dot in a script, such as `name` in `backend.name`: the fields
+/// that the script reads.
 fn read_of<'a>(script: &'a str, value: &str) -> Vec<&'a str> {
     let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
     let value = format!("{value}.");

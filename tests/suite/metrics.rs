@@ -19,8 +19,8 @@ fn exists_by_default(row: &MetricDescriptor) -> bool {
     MetricsLevel::Full.detail(row, Semconv::default()) != MetricDetail::Omitted
 }
 
-/// The samples of a response with a metrics page, as (time series, value). Fails if the format does not
-/// permit a line.
+/// Parses the metrics page in a response. Returns each sample as (time series, value). Fails if a line is not
+/// valid in the format.
 pub(crate) fn samples(page: &str) -> Vec<(String, f64)> {
     let body = page.split("\r\n\r\n").nth(1).unwrap();
     let mut typed = BTreeSet::new();
@@ -67,7 +67,7 @@ impl Running {
     }
 }
 
-/// The sum of the samples of a metric whose labels contain each of these texts.
+/// Returns the sum of the samples of a metric whose labels contain each of these texts.
 pub(crate) fn sum(page: &str, metric: &str, labels: &[&str]) -> f64 {
     let is_it = |series: &str| {
         let has_labels = labels.iter().all(|label| series.contains(label));
@@ -111,8 +111,8 @@ fn the_metrics_reference_documents_exactly_the_metrics_of_the_catalogue() {
     assert_eq!(lines.next(), None, "{path} lists a metric that does not exist");
 }
 
-/// The documented limit for the number of time series, by the labels whose values depend on the fleet. `·M·B`
-/// has the number for each model and backend.
+/// Returns the documented limits for the number of time series, by the labels whose values depend on the
+/// fleet. For example, `·M·B` has the number of time series for each model and backend.
 pub(crate) fn max_series() -> BTreeMap<String, usize> {
     let open = [
         ("gen_ai_request_model", "M"),
@@ -124,7 +124,8 @@ pub(crate) fn max_series() -> BTreeMap<String, usize> {
         ("slo", "S"),
         ("tenant", "N"),
     ];
-    // The combinations of these three labels are the GPUs of all backends, so their number is not a product.
+    // Together, these three labels identify a GPU, so their number of combinations is the number of GPUs of
+    // all backends and not a product.
     let gpu = ["backend", "exporter", "gpu"];
     let mut most = BTreeMap::new();
     for row in catalog::rows().filter(|row| exists_by_default(row)) {
@@ -204,10 +205,11 @@ async fn counters_and_gauges_have_time_series_from_the_start_even_with_no_backen
                 .iter()
                 .any(|start| row.name.starts_with(start))
             || is_cost.contains(&row.name)
-            // The first metric needs a backend with ranks. The second needs an engine that the gateway wakes.
+            // The first metric needs a backend with data-parallel ranks. The second metric needs an engine
+            // that the gateway wakes.
             || row.name == "tokenweir_backend_ranks"
             || row.name == "tokenweir_backend_sleep_changes_total"
-            // The gateway shows this counter only if the page of the engine has it.
+            // The gateway shows this counter only if the metrics page of the engine has it.
             || row.name == "tokenweir_backend_preemptions_total"
             || has("exporter")
             || row.name == "tokenweir_diagnosis_active"

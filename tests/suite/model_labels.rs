@@ -1,5 +1,5 @@
-//! The names of listed models become label values up to a limit. The gateway also serves the models beyond
-//! it.
+//! The names of the models that backends list become values of metric labels up to a limit. The gateway also
+//! serves the models beyond the limit.
 
 use crate::metrics::assert_value;
 use crate::support::scripted_backend::{ScriptedBackend, json};

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokenweir_gateway::backend::routes::ModelConfig;
 use tokenweir_request::record::Outcome;
 
-/// A backend that serves these models and answers every request with `{}`.
+/// Starts a backend that serves these models and answers every request with `{}`.
 async fn serving(models: &[&str]) -> ScriptedBackend {
     let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     fake.set_models(models);

@@ -1,5 +1,5 @@
-//! The commands `tokenweir status`, `explain`, `drain`, `undrain` and `reload`, run as programs against a
-//! gateway.
+//! The commands that operators use against a gateway (`tokenweir status`, `explain`, `drain`, `undrain`,
+//! `reload`), run as programs.
 
 use crate::support::process::{self, Ended, folder};
 use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, WORD, response, stream_of};

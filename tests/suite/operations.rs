@@ -32,13 +32,13 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_default()
 }
 
-/// The configuration of the gateway in docker/compose.yml with this profile.
+/// Reads the gateway configuration in docker/compose.yml for this compose profile.
 fn composed(profile: &str) -> LoadedConfig {
     let file = root().join(format!("docker/tokenweir.{profile}.yaml"));
     Config::load(Some(&file), Overrides::default()).unwrap()
 }
 
-/// Every generated query, with the name of the alert, recording rule or panel that contains it.
+/// Returns every generated query, with the name of the alert, recording rule or panel that contains it.
 fn queries() -> Vec<(String, String)> {
     let mut queries = Vec::new();
     for alert in alerts::all() {
@@ -58,7 +58,7 @@ fn queries() -> Vec<(String, String)> {
     queries
 }
 
-/// The queries in the panels of a dashboard, each with the title of its panel.
+/// Returns the queries in the panels of a dashboard, each with the title of its panel.
 fn panel_queries(board: &Value) -> impl Iterator<Item = (String, String)> {
     all_panels(board).flat_map(|panel| {
         let title = panel["title"].as_str().unwrap();
@@ -74,8 +74,8 @@ fn dashboards() -> [Value; 2] {
     })
 }
 
-/// Every metric that a query may use, with the labels that its matchers may use at the default level of
-/// metrics. `None`: any label. The list has no metrics of engines and exporters, because the queries must
+/// Returns every metric that a query may use, with the labels that its matchers may use at the default level
+/// of metrics. `None`: any label. Metrics of engines and exporters are excluded, because the queries must
 /// work with a Prometheus that scrapes only gateways.
 fn known_metrics() -> BTreeMap<String, Option<Vec<MetricLabel>>> {
     let mut known = BTreeMap::new();
@@ -100,12 +100,13 @@ fn known_metrics() -> BTreeMap<String, Option<Vec<MetricLabel>>> {
     known
 }
 
-/// Whether a label can have a value that a matcher allows. The pattern of the matcher is `a|b`, `a.*` or a
-/// variable.
+/// Whether a label can have a value that a label matcher of a query allows. The pattern of the matcher is
+/// `a|b`, `a.*` or a variable.
 fn can_be(label: MetricLabel, pattern: &str) -> bool {
     let is_open = ["gen_ai_request_model", "backend", "tier"].contains(&label.name);
     let values = match label.name {
-        // The seeds of this label have only one value, because the others have no time series at the start.
+        // For this label, `seeds` has only one value, because the time series of the others do not exist at
+        // the start.
         "gen_ai_operation_name" => Api::ALL.map(|api| api.operation().to_owned()).to_vec(),
         _ => label.seeds(&KnownLabelValues::default()),
     };
@@ -182,7 +183,7 @@ fn the_check_of_generated_queries_detects_an_unknown_metric() {
     assert_eq!(fault("vllm:num_requests_running"), 1, "a metric of an engine");
 }
 
-/// The addresses of the services in docker/compose.yml. docs/check.sh has the same addresses.
+/// Returns the addresses of the services in docker/compose.yml. docs/check.sh uses the same addresses.
 fn compose_endpoints() -> DeploymentEndpoints {
     DeploymentEndpoints {
         span_metrics: Some("collector:8889".to_owned()),
@@ -237,7 +238,7 @@ fn alerts_have_unique_names_and_inhibit_existing_alerts() {
         assert!(verdict.is_none_or(is_verdict), "{verdict:?}");
     }
     for alert in &alerts {
-        // The runbook of an alert can be that of a verdict, which has its own text.
+        // The runbook of an alert can be that of a verdict, whose text is in another place.
         let texts = match alert.runbook {
             Runbook::Own { meaning, confirm, action } => vec![meaning, confirm, action],
             Runbook::EachVerdict(meaning) => vec![meaning],
@@ -256,7 +257,8 @@ fn alerts_have_unique_names_and_inhibit_existing_alerts() {
     }
 }
 
-/// The rows and panels of a dashboard. Each row is followed by its panels, and a collapsed row contains them.
+/// Returns the rows and panels of a dashboard. Each row is followed by its panels, and a collapsed row
+/// contains them.
 fn all_panels(board: &Value) -> impl Iterator<Item = &Value> {
     let panels = board["panels"].as_array().unwrap().iter();
     panels.flat_map(|panel| {
@@ -265,7 +267,8 @@ fn all_panels(board: &Value) -> impl Iterator<Item = &Value> {
     })
 }
 
-/// Whether a panel is a collapsed row. The positions of its panels hold only while the row is open.
+/// Whether a panel is a collapsed row. The positions of the panels in it are valid only while the row is
+/// open.
 fn is_collapsed(panel: &Value) -> bool {
     panel["type"] == "row" && panel["collapsed"] == true
 }
@@ -337,7 +340,7 @@ fn every_quality_metric_is_on_the_main_dashboard_and_in_an_alert() {
     assert_eq!(seen, 4);
 }
 
-/// The paths of the host that docker/compose.yml mounts with this profile.
+/// Returns the host paths that docker/compose.yml mounts with this compose profile.
 fn mounts(composition: &str, profile: &str) -> Vec<PathBuf> {
     let composition = composition.replace("${COMPOSE_PROFILES}", profile);
     let words = composition.split([' ', '"', '[', ']', '\n']);

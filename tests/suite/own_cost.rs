@@ -1,5 +1,5 @@
-//! The gateway measures its own cost: the transit time of chunks, the scheduling delay of its tasks, and the
-//! CPU time of telemetry.
+//! The gateway measures its own cost: the time that a stream chunk spends in the gateway (its transit time),
+//! the scheduling delay of its tasks, and the CPU time of telemetry.
 
 use crate::metrics::value;
 use crate::support::http2_client;
@@ -10,8 +10,8 @@ use crate::support::test_gateway::{
     ASK_STREAM, CHAT, gateway_answering, read_rest, read_until, start,
 };
 
-/// A backend that pauses twice in a stream, before its second and before its last write. Each pause lasts
-/// until the test releases the backend.
+/// Starts a backend that pauses twice in a stream, before its second and before its last write. Each pause
+/// lasts until the test releases the backend.
 async fn pausing_backend() -> ScriptedBackend {
     ScriptedBackend::following([
         begin(&[ROLE, WORD]),

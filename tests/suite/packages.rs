@@ -1,6 +1,6 @@
-//! The packages. All have the same version. The schema of the Helm chart has the values that its templates
-//! read. The files from which the image is built exist. `packaging/check.sh` renders the chart and builds the
-//! packages.
+//! The packages of the project. All have the same version. The schema of the Helm chart has the values that
+//! its templates read. The files from which the container image is built exist. `packaging/check.sh` renders
+//! the chart and builds the packages.
 
 use crate::documentation::read;
 use serde_json::Value;
@@ -14,7 +14,7 @@ fn at(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// The paths of the values that the templates of the Helm chart read, such as `a.b`.
+/// Returns the paths of the values that the templates of the Helm chart read, such as `a.b`.
 fn read_by_templates() -> BTreeSet<String> {
     let mut paths = BTreeSet::new();
     for file in fs::read_dir(at(CHART).join("templates")).unwrap() {
@@ -28,8 +28,8 @@ fn read_by_templates() -> BTreeSet<String> {
     paths
 }
 
-/// The value at a path of keys such as `a.b`. If `between` is given, such as `properties` in a schema, this
-/// key comes before each key of the path.
+/// Returns the value at a path of keys such as `a.b`. If `between` is given, such as `properties` in a
+/// schema, this key comes before each key of the path.
 fn follow<'a>(root: &'a Value, path: &str, between: Option<&str>) -> Option<&'a Value> {
     path.split('.').try_fold(root, |value, key| {
         let value = between.map_or(Some(value), |between| value.get(between))?;
@@ -37,7 +37,7 @@ fn follow<'a>(root: &'a Value, path: &str, between: Option<&str>) -> Option<&'a 
     })
 }
 
-/// The first word after the text `key`. Fails if the text does not contain `key`.
+/// Returns the first word after the text `key`. Fails if the text does not contain `key`.
 fn word_after<'a>(text: &'a str, key: &str) -> &'a str {
     let after = text.split_once(key).map(|(_, after)| after).expect(key);
     after.split_whitespace().next().unwrap()
@@ -54,8 +54,8 @@ fn the_helm_chart_the_image_and_the_packages_have_the_version_of_the_program() {
     assert_eq!(word_after(&manifest, "\nversion = "), format!("\"{version}\""));
 }
 
-/// Two sets of configuration sections: those that a reload applies, and those that it does not. They are read
-/// from the source text of the reload.
+/// Returns two sets of configuration sections: those that a reload applies, and those that it does not. They
+/// are read from the source code of the reload.
 fn sections_by_reload() -> (BTreeSet<String>, BTreeSet<String>) {
     let source = read("src/config/reload.rs");
     let fields = source.lines().filter_map(|line| line.strip_prefix("        "));

@@ -85,7 +85,7 @@ async fn an_upgrade_that_an_api_path_does_not_offer_gets_426_and_a_wrong_method_
         ("/v1/nothing", socket, 404),
         ("/v1/models", socket, 200),
     ] {
-        // The request has no other `connection` header, so `headers` decides.
+        // The request has no `connection` header besides those in `headers`.
         let request = format!("GET {path} HTTP/1.1\r\nhost: g\r\n{headers}\r\n");
         let mut client = gateway.send(request).await;
         let answer = text(&read_until(&mut client, "\r\n\r\n").await);

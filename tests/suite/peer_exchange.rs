@@ -1,5 +1,6 @@
-//! What gateways with the same key learn about each other's requests, over a real Redis server and from the
-//! KV events of the backends. Without `redis-server`, the tests of the exchange are skipped with a message.
+//! What gateways with the same key learn about each other's requests: from the messages that they exchange
+//! over a real Redis server, and from the KV events of the backends. Without `redis-server`, the tests of the
+//! message exchange are skipped with a note.
 
 use crate::metrics::sum;
 use crate::restart::{Port, listed, model, start_backends, start_simulator};
@@ -18,7 +19,7 @@ const PASSWORD: &str = "bus-password";
 /// The key that both gateways share. It has the minimum length.
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 
-/// A Redis server on a loopback port.
+/// A Redis server on a loopback port, over which gateways exchange messages.
 struct Bus {
     port: u16,
     process: Child,
@@ -31,7 +32,7 @@ struct Gateways {
     backends: Vec<SocketAddr>,
 }
 
-/// Two gateways and the Redis server through which they exchange messages.
+/// Two gateways, and the Redis server over which they exchange messages.
 struct Pair {
     bus: Bus,
     gateways: Gateways,
@@ -77,8 +78,8 @@ impl Bus {
 }
 
 impl Pair {
-    /// Starts both gateways and waits until each has received a message of the other. `None`: `redis-server`
-    /// is not installed.
+    /// Starts both gateways and waits until each has received a message from the other. `None`:
+    /// `redis-server` is not installed.
     async fn start(name: &str) -> Option<Self> {
         let bus = Bus::start().await?;
         let exchange = format!(
@@ -143,7 +144,7 @@ impl Gateways {
     }
 }
 
-/// Number of requests that a gateway sent to a backend, from its metrics page.
+/// Returns the number of requests that a gateway sent to a backend, from the gateway's metrics page.
 fn sent_requests(page: &str, backend: SocketAddr) -> f64 {
     sum(page, "tokenweir_attempts_total", &[&format!("backend=\"{backend}\"")])
 }

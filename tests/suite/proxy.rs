@@ -46,11 +46,12 @@ async fn a_stream_reaches_the_client_unchanged_and_has_one_record() {
 async fn every_recorded_response_of_vllm_reaches_the_client_unchanged() {
     let mut refused = Vec::new();
     for recording in recording::all() {
-        // The header `connection: close` is removed from the recorded response. All other headers remain.
+        // The gateway removes the header `connection: close` of the recorded response. All other headers
+        // remain.
         let head = recording.head.replace("connection: close\r\n", "");
         let raw = [head.as_bytes(), &recording.framed].concat();
         let fake = ScriptedBackend::following([Step::Send(raw), Step::Close]).await;
-        // Three of the recorded requests have a `priority`. Clients need a permission for it.
+        // Three of the recorded requests have the field `priority`, for which clients need a permission.
         let access = access_for_all(&[Permission::Priority]);
         let gateway = start_with(&[fake.addr], Setup { access, ..Setup::default() }).await;
         let ask = recording.request.as_deref().unwrap_or("{}");
@@ -289,7 +290,7 @@ async fn a_client_that_sends_expect_100_continue_gets_100_continue() {
     assert!(!fake.seen()[0].head.to_ascii_lowercase().contains("expect"));
 }
 
-/// A backend whose response is much larger than all buffers between it and a client, and a gateway.
+/// Starts a backend whose response is much larger than all buffers between it and a client, and a gateway.
 pub(crate) async fn flooding() -> (ScriptedBackend, Running) {
     const FLOOD: usize = 64 << 20;
     gateway_scripted(|_| {
@@ -298,8 +299,8 @@ pub(crate) async fn flooding() -> (ScriptedBackend, Running) {
     .await
 }
 
-/// Asserts that a client of [`flooding`] that does not read stops the backend and not the gateway. Then
-/// disconnects the client.
+/// Asserts that a client of [`flooding`] that does not read its response makes the gateway stop reading from
+/// the backend, but not stop serving others. Then disconnects the client.
 pub(crate) async fn assert_only_the_backend_stops<C>(
     fake: &ScriptedBackend,
     gateway: &Running,

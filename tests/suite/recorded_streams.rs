@@ -35,7 +35,7 @@ fn observe(recording: &Recording, pieces: &[&[u8]]) -> (ObservedResponse, Timing
     (*observer.into_observed(), timings, begin)
 }
 
-/// The observed values that do not depend on time, as JSON.
+/// Returns the observed values that do not depend on time, as JSON.
 fn observed_values(observed: &ObservedResponse) -> Value {
     let finish: Vec<Option<&str>> =
         observed.finish_reasons.iter().map(|reason| reason.map(FinishReason::as_str)).collect();
@@ -145,7 +145,7 @@ fn is_text(value: &Value) -> bool {
     value.as_str().is_some_and(|text| !text.is_empty())
 }
 
-/// The delta of each choice in a chat event.
+/// Returns the delta of each choice in a chat event.
 fn chat_deltas(event: &[u8]) -> Vec<Value> {
     let text = String::from_utf8_lossy(event);
     let data = text.lines().find_map(|line| line.strip_prefix("data: ")).unwrap_or_default();
@@ -154,7 +154,7 @@ fn chat_deltas(event: &[u8]) -> Vec<Value> {
     choices.iter().map(|choice| choice["delta"].clone()).collect()
 }
 
-/// Bytes that have a meaning for the parsers.
+/// Bytes with a meaning in JSON or in server-sent events.
 const STRUCTURAL_BYTES: &[u8] = b"\"\\{}[]:,\n\r d";
 
 #[test]

@@ -1,5 +1,5 @@
-//! Requests that a backend refuses with an error status. The answers of other backends show whether the
-//! client or the backend is the cause.
+//! Requests that a backend answers with an error status. The answers of other backends show whether the
+//! request or the backend is the cause.
 
 use crate::capabilities::round_robin;
 use crate::support::scripted_backend::{ScriptedBackend, Step, json};
@@ -18,12 +18,12 @@ async fn healthy() -> ScriptedBackend {
     ScriptedBackend::answering(json("200 OK", WHOLE)).await
 }
 
-/// A backend that answers each request with this status and body.
+/// Starts a backend that answers each request with this status and body.
 async fn refusing(status_line: &'static str, content: &'static str) -> ScriptedBackend {
     ScriptedBackend::answering(json(status_line, content)).await
 }
 
-/// A gateway that sends requests to the backends in turn, whatever it has learned about them.
+/// Starts a gateway that sends requests to the backends in turn, whatever it has learned about them.
 async fn gateway_for(fakes: &[&ScriptedBackend]) -> Running {
     start_before(fakes, round_robin()).await
 }
@@ -134,8 +134,8 @@ async fn a_backend_that_refuses_every_request_is_ejected() {
     }
 }
 
-/// If a backend refuses only one request, such as a prompt that is too long for it, and serves others, it is
-/// not faulty.
+/// A backend that refuses a single request, such as a prompt that is too long for it, and serves others has
+/// no fault.
 #[tokio::test]
 async fn a_backend_that_serves_other_requests_is_not_ejected_for_refusals() {
     let picky = ScriptedBackend::start(|seen| {

@@ -1,5 +1,6 @@
-//! Metrics of requests: successes without requests whose client disconnected, HTTP status, tokens per
-//! request, tokens that were computed for nobody, slow readers, and the age of the oldest request.
+//! Metrics of requests: durations of successful requests without those whose client disconnected, HTTP
+//! status, tokens per request, tokens that no client received, slow readers, and the age of the oldest
+//! request.
 
 use crate::metrics::{sum, value};
 use crate::support::scripted_backend::{

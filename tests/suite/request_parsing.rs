@@ -25,8 +25,8 @@ type ParsedRequest = (Method, Uri, HeaderMap, Vec<u8>);
 
 const HEAD_LIMITS: http1::HeadLimits = http1::HeadLimits { max_bytes: 64 << 10, max_headers: 100 };
 
-/// The request that the gateway parses, in pieces of `piece` bytes. `None`: the gateway rejects the request,
-/// or the request is incomplete.
+/// Returns the request that the gateway parses from `wire`, in pieces of `piece` bytes. `None`: the gateway
+/// rejects the request, or the request is incomplete.
 fn parse_with_gateway(wire: &[u8], piece: usize) -> Option<ParsedRequest> {
     let mut bytes = BytesMut::new();
     let mut parsed: Option<(Request<()>, http1::BodyDecoder, Vec<u8>)> = None;
@@ -54,7 +54,7 @@ fn parse_with_gateway(wire: &[u8], piece: usize) -> Option<ParsedRequest> {
     body.is_complete().then_some((head.method, head.uri, head.headers, data))
 }
 
-/// The first request that hyper's server parses. `None`: hyper rejects the request, or the request is
+/// Returns the first request that hyper's server parses. `None`: hyper rejects the request, or the request is
 /// incomplete.
 async fn parse_with_hyper(wire: Vec<u8>) -> Option<ParsedRequest> {
     let (server_side, mut client_side) = tokio::io::duplex(1 << 20);

@@ -24,8 +24,8 @@ fn sorted(headers: &http::HeaderMap) -> Vec<(String, Vec<u8>)> {
     pairs
 }
 
-/// The response that the gateway parses, in pieces of `piece` bytes, if the server closes the connection
-/// after it. `None`: the gateway rejects the response.
+/// Returns the response that the gateway parses from `wire`, in pieces of `piece` bytes, if the server closes
+/// the connection after it. `None`: the gateway rejects the response.
 fn parse_with_gateway(wire: &[u8], piece: usize) -> Option<Answer> {
     let (mut bytes, mut data) = (BytesMut::new(), BytesMut::new());
     let mut answer: Option<http1::ResponseHead> = None;
@@ -51,7 +51,7 @@ fn parse_with_gateway(wire: &[u8], piece: usize) -> Option<Answer> {
     is_whole.then(|| (status, headers, data.to_vec()))
 }
 
-/// The response that hyper's client parses. `None`: hyper rejects the response.
+/// Returns the response that hyper's client parses. `None`: hyper rejects the response.
 async fn parse_with_hyper(wire: Vec<u8>) -> Option<Answer> {
     let (here, mut there) = tokio::io::duplex(1 << 20);
     tokio::spawn(async move {

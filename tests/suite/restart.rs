@@ -16,8 +16,8 @@ use tokenweir_sim::{Simulator, SimulatorSettings};
 use tokio::net::UnixDatagram;
 use tokio::process::Command;
 
-/// A port that several gateway processes can share. As long as this value exists, no other program can get
-/// the port.
+/// A port that several gateway processes can share. While this value exists, no other program can get the
+/// port.
 pub(crate) struct Port {
     pub(crate) addr: SocketAddr,
     _reserved: Socket,
@@ -56,7 +56,7 @@ pub(crate) fn model() -> String {
     SimulatorSettings::default().models[0].clone()
 }
 
-/// The list of these backends in a configuration file.
+/// Builds the list of these backends for a configuration file.
 pub(crate) fn listed(backends: &[SocketAddr]) -> String {
     let mut list = String::from("backends:\n");
     for addr in backends {
@@ -84,7 +84,7 @@ async fn gateway_processes_on_one_port_replace_each_other_without_losing_a_reque
     load.end().await;
 }
 
-/// The settings that the reload with the number `step` reads.
+/// Returns the settings that the gateway reads in the reload with the number `step`.
 fn changes(backends: &[SocketAddr], step: usize) -> String {
     let (first, policy) = (step % 2, ["kv_aware", "least_requests", "round_robin"][step % 3]);
     let mut text = format!("routing: {{ policy: {policy} }}\n");
@@ -144,7 +144,7 @@ async fn a_hundred_configuration_reloads_under_load_lose_no_request() {
     assert_eq!(up, 2, "only the backends of the last configuration remain:\n{page}");
 }
 
-/// The names of the backends on the gateway's metrics page.
+/// Returns the names of the backends on the gateway's metrics page.
 pub(crate) async fn fleet(gateway: &GatewayProcess) -> BTreeSet<String> {
     let page = gateway.get("/metrics").await;
     let names =
@@ -320,7 +320,7 @@ async fn systemd_is_notified_of_the_start_reloads_the_stop_and_liveness_of_the_g
                 _ => notifications.push(line),
             }
         }
-        // Sends the next signal when the gateway has reported ready since the last signal, and has sent
+        // Sends the next signal when the gateway has reported ready since the last signal, and has also sent
         // watchdog notifications.
         let ready = notifications.iter().filter(|line| *line == "READY=1").count();
         if beats > 1 && ready + signals.len() == 3 {

@@ -34,26 +34,27 @@ fn setup(access: Arc<AccessControl>) -> Setup {
     Setup { access, resume: Some(RESUME), ..Setup::default() }
 }
 
-/// A backend that follows these steps for each request, and a gateway whose tenant may resume.
+/// Starts a backend that follows these steps for each request, and a gateway whose tenant may resume
+/// responses.
 async fn resumable(steps: impl Into<Vec<Step>>) -> (ScriptedBackend, Running) {
     gateway_following_with(setup(access(allowed())), steps).await
 }
 
-/// A request with this body, the key of the tenant and these additional header lines.
+/// Builds a request with this body, the API key of the tenant and these additional header lines.
 fn ask(body: &str, lines: &str) -> String {
     let key = format!("authorization: Bearer {KEY}");
     let lines = if lines.is_empty() { key } else { format!("{key}\r\n{lines}") };
     with_lines(&post(CHAT, body), &lines)
 }
 
-/// A backend that sends the first two events of its stream at once, and the others when the test releases it,
-/// and a gateway.
+/// Starts a gateway, and a backend that sends the first two events of its stream at once, and the others when
+/// the test releases it.
 async fn pausing() -> (ScriptedBackend, Running) {
     resumable(paused(&EVENTS[..2], &EVENTS[2..])).await
 }
 
-/// The records of the next two requests that end. First comes the record of the repeated request, which was
-/// attached to the run of the first request, then the record of that run.
+/// Returns the records of the next two requests that end. First comes the record of the repeated request,
+/// which got the response of the first request, then the record of the first request.
 async fn attached_and_run(gateway: &Running) -> [RequestRecord; 2] {
     let mut records = [gateway.record().await, gateway.record().await];
     records.sort_by_key(|record| record.resume_outcome() == Some("resumed"));
@@ -81,7 +82,7 @@ async fn a_client_that_repeats_its_request_gets_the_whole_stream_of_the_first_on
     assert_eq!((attached.outcome, attached.resume_outcome()), (Outcome::Ok, Some("attached")));
     assert_eq!((attached.output_tokens(), attached.attempts.len()), (None, 0));
     assert_eq!((run.outcome, run.output_tokens()), (Outcome::Ok, Some(3)));
-    // The gateway keeps the response even after the end of the run.
+    // The gateway keeps the response even after its generation has ended.
     assert_eq!(body(&gateway.raw(&request).await).0, expected);
     assert_eq!(fake.seen().len(), 1, "the engine runs the request once");
     let page = gateway.admin("/metrics").await;
@@ -166,8 +167,8 @@ async fn a_repeated_request_is_sent_to_a_backend_again_if_the_first_one_failed()
         gateway.raw(ask(STREAM, "idempotency-key: a\r\nx-first: 1")).await;
         let record = gateway.record().await;
         assert_ne!(record.outcome, Outcome::Ok);
-        // The run of the first request ends shortly after its record is written. Until then, a repeated
-        // request gets the response of that run. So it is repeated until the backend gets a second
+        // The gateway drops the response of the first request shortly after it has written the record. Until
+        // then, a repeated request gets that response. So the test repeats it until the backend gets a second
         // request.
         let mut answer = Vec::new();
         while fake.seen().len() < 2 {

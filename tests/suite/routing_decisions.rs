@@ -1,5 +1,5 @@
-//! The decision log on the admin listener. A decision shows the metrics of the backends and the outcome of
-//! the request.
+//! The log of routing decisions on the admin listener. A decision has the metrics of the backends and the
+//! outcome of the request.
 
 use crate::metrics::{assert_value, value};
 use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, WORD, paused, stream_of};
@@ -28,7 +28,7 @@ async fn send(gateway: &Running, request_id: &str, body: &str) {
     gateway.raw(with_lines(&post(CHAT, body), &id)).await;
 }
 
-/// The status code and the JSON document at this path of the admin listener.
+/// Fetches the page at this path of the admin listener. Returns its status code and its JSON document.
 async fn page(gateway: &Running, path: &str) -> (String, Value) {
     let page = gateway.admin(path).await;
     let (head, body) = page.split_once("\r\n\r\n").unwrap();
@@ -54,8 +54,8 @@ async fn a_logged_routing_decision_has_every_candidate_and_the_outcome_of_the_re
     assert_eq!(names, fakes.iter().map(|fake| fake.addr.to_string()).collect());
     for candidate in candidates {
         assert_eq!(candidate["chosen"], candidate["backend"] == served);
-        // These values come from the metrics page. A running request of another client counts less the older
-        // the scrape is.
+        // These values come from the metrics page of the backend. A running request of another client counts
+        // less the older the scrape is.
         assert_eq!(candidate["kv_usage"], 0.25);
         assert!((0.9..=1.0).contains(&candidate["running"].as_f64().unwrap()), "{candidate}");
         let certainty = candidate["certainty"].as_f64().unwrap();

@@ -9,12 +9,12 @@ use serde_json::Value;
 use std::time::Instant;
 use tokenweir_gateway::backend::{BackendState, Health};
 
-/// The state of the only backend of the gateway.
+/// Returns the state of the only backend of the gateway.
 fn state(gateway: &Running) -> std::sync::Arc<BackendState> {
     gateway.pool.backends()[0].health.state()
 }
 
-/// The time at which the gateway requested the last metrics page that was valid.
+/// Returns the time at which the gateway requested the last valid metrics page.
 fn sampled(gateway: &Running) -> Instant {
     state(gateway).sample.unwrap().scraped_at
 }
@@ -44,8 +44,8 @@ fn values(value: &str) -> Vec<u8> {
     ok("", names.map(|name| format!("vllm:{name}{{engine=\"0\"}} {value}\n")).concat())
 }
 
-/// Unusable metrics pages: a name, the response of the backend, and the kind of error that the gateway must
-/// report.
+/// Returns unusable metrics pages: a name, the response of the backend, and the kind of error that the
+/// gateway must report.
 fn bad_pages() -> Vec<(&'static str, Page, &'static str)> {
     let noise: Vec<u8> =
         (0..9_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();

@@ -32,7 +32,8 @@ struct Flooded {
 }
 
 /// Sends the frames that `next` creates until the connection closes or all frames are sent. Meanwhile it
-/// reads the frames of the gateway. At the end it sends a valid request on another stream.
+/// reads the frames of the gateway. If the connection is still open, it then sends a valid request on another
+/// stream.
 async fn flood(gateway: &Running, next: impl Fn(usize) -> Vec<u8>) -> Flooded {
     let Http2 { mut writer, mut reader } = Http2::connect(gateway.addr, &[]).await;
     let (all, mut sent) = (frames(), 0);
@@ -58,7 +59,7 @@ async fn flood(gateway: &Running, next: impl Fn(usize) -> Vec<u8>) -> Flooded {
     Flooded { sent, ended }
 }
 
-/// Asserts that another client is served.
+/// Asserts that the gateway serves another client.
 async fn assert_serves(gateway: &Running) {
     let (request, expected) = victim("other");
     let answer = tokio::time::timeout(WAIT_TIMEOUT, gateway.raw(request)).await.expect("an answer");
@@ -145,8 +146,8 @@ async fn invalid_http2_window_updates_are_rejected() {
     assert_eq!(fake.seen().len(), 1);
 }
 
-/// A client that never opens its flow-control window is a slow client. The gateway must stop reading from the
-/// backend, and close the connection to it when the client disconnects.
+/// A client that never opens its HTTP/2 flow-control window is a slow client. The gateway must stop reading
+/// from the backend, and close the backend connection when the client disconnects.
 #[tokio::test]
 async fn a_closed_http2_window_makes_the_gateway_stop_reading_from_the_backend() {
     let (flooding, gateway) = flooding().await;
