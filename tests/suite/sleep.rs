@@ -1,5 +1,5 @@
-//! Engines in vLLM's sleep mode. A request for a sleeping engine makes the gateway wake it, and the gateway
-//! puts idle engines to sleep.
+//! Engines in vLLM's sleep mode. A request for a sleeping engine makes the gateway wake the engine, and the
+//! gateway puts idle engines to sleep.
 
 use crate::support::scripted_backend::{self, Page, ScriptedBackend, Seen, Step};
 use crate::support::test_gateway::{
@@ -22,7 +22,7 @@ struct Engine {
 }
 
 impl Engine {
-    /// Starts the engine. `answer_to_sleep` returns its steps when the gateway tells it to sleep.
+    /// Starts the engine. `answer_to_sleep` returns its steps for a sleep request of the gateway.
     async fn start(is_awake: bool, answer_to_sleep: fn(&AtomicBool) -> Vec<Step>) -> Self {
         let is_awake = Arc::new(AtomicBool::new(is_awake));
         let (on_request, on_scrape) = (is_awake.clone(), is_awake.clone());
@@ -49,7 +49,7 @@ impl Engine {
         Self { fake, is_awake }
     }
 
-    /// Number of requests to the engine that begin with this text.
+    /// Returns the number of requests to the engine whose text begins with `request`.
     fn count(&self, request: &str) -> usize {
         self.fake.seen().iter().filter(|seen| seen.head.starts_with(request)).count()
     }

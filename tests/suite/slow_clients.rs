@@ -1,5 +1,5 @@
-//! Limits for clients that are slow, numerous or greedy. The gateway enforces each limit with a clear error
-//! and does not delay other clients.
+//! Limits for clients that are slow, that are numerous or that use much memory. The gateway enforces each
+//! limit with a clear error and does not delay other clients.
 
 use crate::support::http2_client;
 use crate::support::scripted_backend::{
@@ -15,25 +15,26 @@ use tokenweir_gateway::proxy::OverloadLimits;
 use tokenweir_gateway::server::ServerLimits;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// A timeout that is short, because tests wait until it has passed.
+/// A timeout that is short, because the tests wait until it has passed.
 const SHORT_TIMEOUT: Duration = Duration::from_millis(200);
 
 fn setup(limits: ServerLimits) -> Setup {
     Setup { limits, ..Setup::default() }
 }
 
-/// The steps of a stream that is too large for all buffers between backend and client.
+/// Returns the steps of a stream that is too large for all buffers between backend and client.
 fn endless() -> Vec<Step> {
     let flood = chunk(WORD).repeat(1_000);
     [begin(&[ROLE])].into_iter().chain((0..1_000).map(|_| Step::Send(flood.clone()))).collect()
 }
 
-/// The steps of a stream that begins with some events, and goes on when the test releases the backend.
+/// Returns the steps of a stream that begins with some events, and goes on when the test releases the
+/// backend.
 fn waiting() -> Vec<Step> {
     paused(&[ROLE, WORD], &[FINISH, "[DONE]"])
 }
 
-/// A backend that follows the steps of [`waiting`], and a gateway that closes idle connections soon.
+/// Starts a backend that follows the steps of [`waiting`], and a gateway that closes idle connections soon.
 async fn waiting_with_short_idle_timeout() -> (ScriptedBackend, Running) {
     let limits = ServerLimits {
         keep_alive_timeout: SHORT_TIMEOUT,
@@ -43,7 +44,7 @@ async fn waiting_with_short_idle_timeout() -> (ScriptedBackend, Running) {
     gateway_following_with(setup(limits), waiting()).await
 }
 
-// === slow ===
+// === slow clients ===
 
 #[tokio::test]
 async fn a_client_connection_with_incomplete_headers_is_closed_after_the_timeout() {
@@ -185,7 +186,7 @@ async fn a_failed_attempt_does_not_start_the_write_timeout_of_its_http2_stream()
     assert_eq!((record.ending(), record.attempts.len()), ("ok", 2));
 }
 
-// === many ===
+// === many clients ===
 
 #[tokio::test]
 async fn a_client_connection_over_the_connection_limit_gets_an_error_and_is_closed() {
@@ -214,7 +215,7 @@ async fn wait_for(gateway: &Running, line: &str) {
     wait_until!(gateway.admin("/metrics").await.contains(line));
 }
 
-// === greedy ===
+// === clients that use much memory ===
 
 #[tokio::test]
 async fn requests_over_the_limit_of_open_requests_are_rejected_early_and_open_ones_finish() {
@@ -256,7 +257,7 @@ async fn requests_over_the_limit_of_open_requests_are_rejected_early_and_open_on
 
 #[tokio::test]
 async fn a_gateway_over_its_memory_limit_rejects_new_requests() {
-    // Any process uses more memory than this limit.
+    // The process always uses more memory than this limit.
     let limits = ServerLimits { max_memory_bytes: Some(1), ..ServerLimits::default() };
     let (_fake, gateway) = gateway_answering_with(setup(limits), json("200 OK", "{}")).await;
     loop {

@@ -1,5 +1,5 @@
-//! Stalled streams: the gateway detects a stall while the stream is silent, finds out which party causes it,
-//! reports it, and notices its end.
+//! Stalled streams: the gateway detects a stall while the stream is silent, determines whether the backend or
+//! the client causes it, reports it, and detects its end.
 
 use crate::metrics::value;
 use crate::support::http2_client;
@@ -20,7 +20,7 @@ use tokio::net::{TcpSocket, TcpStream};
 
 const MIN_GAP: Duration = Duration::from_millis(50);
 
-/// The settings of a gateway that treats a silence of [`MIN_GAP`] as a stall.
+/// Builds the settings of a gateway that treats a silence of [`MIN_GAP`] as a stall.
 fn setup(abort_after: Option<Duration>, injects_usage: bool) -> Setup {
     let stalls = StallLimits { min_gap: MIN_GAP, abort_after };
     let observation =
@@ -28,12 +28,12 @@ fn setup(abort_after: Option<Duration>, injects_usage: bool) -> Setup {
     Setup { injects_usage, observation, ..Setup::default() }
 }
 
-/// A streaming request. Its field `user` selects the script of the backend.
+/// Builds a request for a stream. Its field `user` selects the script of the backend.
 fn ask(user: &str) -> String {
     post(CHAT, &format!(r#"{{"model":"tiny","stream":true,"user":"{user}"}}"#))
 }
 
-/// How many streams are stalled now, and how many stalls there were since the start of the gateway.
+/// Returns how many streams are stalled now, and how many stalls there were since the start of the gateway.
 async fn stalls(gateway: &Running) -> [u64; 2] {
     let (page, backend) = (gateway.admin("/metrics").await, &gateway.pool.backends()[0]);
     let series = |name: &str| format!("{name}{{backend=\"{}\"}}", backend.identity.id);
@@ -55,7 +55,7 @@ async fn stall_by_clock(gateway: &Running) {
 }
 
 /// Waits until no stream makes progress. The clock is paused and all tasks share one thread, so the gateway
-/// answers a request for its page only after all tasks that can run have run.
+/// answers a request for its metrics page only after all tasks that can run have run.
 async fn until_blocked(gateway: &Running) {
     let mut counts = Vec::new();
     while counts.len() < 5 || !counts.iter().rev().take(5).all(|count| Some(count) == counts.last())
@@ -161,7 +161,7 @@ async fn a_stall_with_bytes_buffered_in_the_gateway_is_not_attributed_to_the_cli
     let (fake, gateway) = gateway_following_with(setup(None, true), steps).await;
     // hyper polls an HTTP/2 body once. It polls the body again only after the body has woken its task.
     let mut sender = http2_client::handshake(gateway.connect().await).await;
-    // On a slow machine, the task of the client may have to wait. A paused clock does not count that time.
+    // On a slow machine, the task of the client may run late. A paused clock does not count that time.
     with_paused_time(async {
         let answer = http2_client::post(&mut sender, CHAT, ASK_STREAM).await;
         // The backend sends the rest only later, so the silence is a stall.
@@ -176,8 +176,8 @@ async fn a_stall_with_bytes_buffered_in_the_gateway_is_not_attributed_to_the_cli
     assert_eq!(record.observed.inter_chunk_latency.count(), 1);
 }
 
-/// A backend with one stream that is larger than the socket buffers, and a gateway. The other streams of the
-/// backend stall.
+/// Starts a gateway, and a backend with one stream that is larger than the socket buffers. The other streams
+/// of the backend stall.
 async fn flooding() -> (ScriptedBackend, Running) {
     let long = WORD.replace("Hi", &"x".repeat(64 << 10));
     let flood: Vec<&str> = std::iter::repeat_n(&*long, 512).collect();

@@ -15,7 +15,7 @@ use tokenweir_request::record::Outcome;
 
 const RESPONSES: &str = "/v1/responses";
 
-/// A backend that stores one response with this id. It answers 404 to requests about other ids.
+/// Starts a backend that stores one response with this id. It answers 404 to requests about other ids.
 async fn storing(id: &'static str) -> ScriptedBackend {
     let whole = format!(
         r#"{{"id":"{id}","object":"response","status":"completed","output":[],
@@ -40,7 +40,7 @@ fn keyed_post(request_body: &str, key: &str) -> String {
     with_lines(&post(RESPONSES, request_body), &format!("authorization: Bearer {key}"))
 }
 
-/// The request lines that a backend has received since the last call of this function.
+/// Returns the request lines that a backend has received since the last call of this function.
 fn request_lines(fake: &ScriptedBackend) -> Vec<String> {
     let first_line = |head: String| head.lines().next().unwrap().to_owned();
     fake.take_received().into_iter().map(|seen| first_line(seen.head)).collect()
@@ -76,7 +76,8 @@ async fn a_request_about_a_stored_response_goes_only_to_the_backend_that_stores_
             assert_eq!(request_lines(fake), [expected]);
             let record = gateway.record().await;
             assert_eq!((record.outcome, record.attempts.len()), (Outcome::Ok, 1));
-            // The record has no tokens: they belong to the request that created the response.
+            // The record of a request about a stored response has no tokens: they belong to the request that
+            // created the response.
             assert_eq!(record.output_tokens(), None);
             assert_eq!(record.observed.usage.input, None);
         }

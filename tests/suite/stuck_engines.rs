@@ -22,7 +22,8 @@ async fn hang(gateway: &Running, stuck: &ScriptedBackend) -> TcpStream {
     }
 }
 
-/// The number of seconds by which the output of this backend is overdue, as the load estimate has it.
+/// Returns the number of seconds by which the output of this backend is overdue according to its load
+/// estimate.
 fn overdue(gateway: &Running, backend: &str) -> f64 {
     let backends = gateway.pool.backends();
     let backend = backends.iter().find(|known| known.identity.id.as_str() == backend).unwrap();

@@ -1,4 +1,5 @@
-//! Terminations: how requests end, and which party ends them first, as records have it.
+//! How the gateway records the end of requests: the way in which they ended, and which party ended them
+//! first.
 
 use crate::support::scripted_backend::{
     FINISH, ROLE, Step, WORD, begin, begun_stream, data, json, stream_of,

@@ -29,7 +29,7 @@ fn settings(files: &Files, pair: &Pair, client_ca: Option<&Authority>) -> TlsSer
     }
 }
 
-/// The TLS of both listeners of a gateway that has these settings.
+/// Builds the TLS configuration of both listeners of a gateway with these settings.
 fn tls(settings: &TlsServerSettings) -> ServerTls {
     let credentials = Arc::new(Credentials::default());
     let clients = Acceptor::for_client_listener(settings).unwrap();
@@ -56,7 +56,7 @@ async fn ask(
     Ok(answer)
 }
 
-// === client side ===
+// === connections from clients ===
 
 #[tokio::test]
 async fn both_listeners_serve_the_protocol_that_alpn_selects_over_tls_1_2_and_1_3() {
@@ -142,8 +142,8 @@ async fn a_renewed_certificate_is_used_for_new_connections_and_an_invalid_one_is
     let mut answer = vec![0; 64];
     open.read_exact(&mut answer).await.unwrap();
 
-    // The test has written only the first of two files, so the key does not belong to the certificate. The
-    // old pair stays in use.
+    // The test has replaced only the first of two files, so the key does not belong to the certificate. The
+    // gateway continues to use the old pair.
     files.write("cert.pem", &second.cert);
     credentials.reload_changed_files();
     assert_eq!(shown().await, first.der());
@@ -189,7 +189,7 @@ fn tls_configuration_errors_name_the_file_that_cannot_be_used() {
     assert!(error.ends_with("empty.pem has no valid certificate in PEM format"), "{error}");
 }
 
-// === backend side ===
+// === connections to backends ===
 
 fn outbound(settings: &TlsClientSettings) -> Arc<OutboundTls> {
     OutboundTls::new(TlsClientContext::new(settings, Alpn::Http1).unwrap())

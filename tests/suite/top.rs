@@ -1,4 +1,4 @@
-//! `tokenweir top` without a terminal: it prints one frame as text, or a clear error.
+//! The command `tokenweir top` without a terminal: it prints one frame as text, or a clear error.
 
 use crate::support::process::{Ended, run};
 use crate::support::scripted_backend::{FINISH, ROLE, WORD, stream_of};
@@ -30,7 +30,7 @@ async fn the_exit_code_of_top_shows_why_it_prints_no_frame() {
     let (_fake, gateway) = gateway_answering_with(setup, response).await;
     let (admin, clients) = (gateway.admin.to_string(), gateway.addr.to_string());
     let token = [("TOKENWEIR_ADMIN_TOKEN", "operator")];
-    // Each error must name its remedy, as the errors of `tokenweir status` do.
+    // Each error must name its remedy, as those of `tokenweir status` do.
     for (target, variables, flags, code) in [
         ("127.0.0.1:9", &[][..], &["--once"][..], 1),
         (&clients, &[], &["--once"], 1),

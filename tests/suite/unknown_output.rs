@@ -1,5 +1,5 @@
-//! Responses that the gateway knows only in part: they have output in unknown fields and events, or end
-//! without the end marker of the API. Unknown output must reach the client at once, and is no failure.
+//! Responses with output that the gateway does not know: in unknown fields and events, or without the end
+//! marker of the API. Unknown output must reach the client at once, and is no failure of the backend.
 
 use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, WORD, chunk, data, event_stream_head, framed, json,
@@ -20,7 +20,7 @@ const MESSAGES: &str = "/v1/messages";
 const CONFIGURED: &str = "/v1/audio/speech";
 const ASK: &str = r#"{"model":"tiny","stream":true,"messages":[],"input":"a"}"#;
 
-/// A gateway that ejects a backend after one failure. Its configuration adds the route [`CONFIGURED`].
+/// Starts a gateway that ejects a backend after one failure. Its configuration adds the route [`CONFIGURED`].
 async fn strict(fakes: &[&ScriptedBackend]) -> Running {
     let route = ConfiguredRoute::new(CONFIGURED, vec![Method::POST], None);
     let health = CircuitBreakerSettings {
@@ -54,7 +54,7 @@ fn typed(kind: &str, rest: &str) -> String {
     format!("event: {kind}\ndata: {{\"type\":\"{kind}\"{rest}}}\n\n")
 }
 
-/// A chat event whose choice has this delta. `rest` follows the choices in the JSON object.
+/// Builds a chat event whose choice has this delta. `rest` follows the choices in the JSON object.
 fn delta(delta: &str, rest: &str) -> String {
     let choice = format!("{{\"index\":0,\"delta\":{delta},\"finish_reason\":null}}");
     data(&format!("{{\"id\":\"c\",\"model\":\"tiny\",\"choices\":[{choice}]{rest}}}"))
@@ -71,8 +71,8 @@ fn response(kind: &str, status: &str) -> String {
     typed(kind, &format!(r#","response":{{"id":"r","status":"{status}","output":[]}}"#))
 }
 
-/// For each case: the path, events that the gateway knows to have no output, and an event with output that
-/// the gateway does not know.
+/// Returns the test cases: the path, events that the gateway knows to have no output, and an event with
+/// output that the gateway does not know.
 fn unknown_outputs() -> Vec<(&'static str, String, String)> {
     let role = || data(ROLE);
     let begun = || response("response.created", "in_progress");
@@ -187,7 +187,7 @@ async fn a_response_with_unknown_output_is_counted_as_uninspected() {
     gateway.assert_value(counted, 1.0).await;
 }
 
-/// The gateway holds events back that have no output. If the backend fails after them, another one serves the
+/// The gateway holds back events that have no output. If the backend fails after them, another one serves the
 /// request, and the client does not notice.
 #[tokio::test]
 async fn events_that_are_known_to_have_no_output_are_held_back_for_failover() {
@@ -196,7 +196,7 @@ async fn events_that_are_known_to_have_no_output_are_held_back_for_failover() {
         typed("content_block_start", r#","index":0,"content_block":{"type":"text","text":""}"#);
     let cases = [
         (CHAT, data(ROLE)),
-        // Unknown fields in the first event with the role, and fields without a value.
+        // The cases are unknown fields in the first event, which has the role, and fields without a value.
         (CHAT, data(&ROLE.replacen('{', r#"{"x_server":{"node":7},"stage":"prefill","#, 1))),
         (CHAT, data(&ROLE.replace("\"content\":\"\"", r#""content":null,"x":null,"y":[],"z":{}"#))),
         (
@@ -291,7 +291,7 @@ async fn a_response_with_unknown_content_that_ends_regularly_is_no_failure_of_it
     }
 }
 
-/// If the connection breaks, that is a failure of the backend, except after the end of the stream.
+/// A broken connection is a failure of the backend, unless the stream was complete before.
 #[tokio::test]
 async fn a_broken_connection_is_a_failure_of_the_backend_unless_the_stream_was_complete() {
     let whole = stream_of(&[ROLE, WORD, FINISH, "[DONE]"]);

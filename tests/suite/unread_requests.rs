@@ -28,7 +28,7 @@ const UPLOAD: &str = "/upload";
 const MODELS: &str =
     r#"{"object":"list","data":[{"id":"tiny","object":"model","owned_by":"vllm"}]}"#;
 const MIB: usize = 1 << 20;
-/// The maximum time for an event that should happen at once.
+/// Maximum time until an event that should happen at once.
 const SOON: Duration = Duration::from_secs(20);
 /// The headers of a WebSocket handshake (RFC 6455).
 const HANDSHAKE: &str = "upgrade: websocket\r\nconnection: Upgrade\r\nsec-websocket-version: 13\r\n\
@@ -115,7 +115,8 @@ impl Backend {
     }
 }
 
-/// A gateway that forwards uploads without reading them. It has only 64 KiB of memory for request bodies.
+/// Starts a gateway that forwards uploads without reading them. It has only 64 KiB of memory for request
+/// bodies.
 async fn gateway(backend: &Backend, setup: Setup) -> Running {
     let route = ConfiguredRoute::new(UPLOAD, vec![Method::POST], None);
     let routes = [route.with_unread_body("tiny", Some(512 * MIB))];
@@ -158,8 +159,8 @@ async fn a_large_upload_passes_through_the_gateway_without_memory_for_its_body()
     let (mut backend, gateway) = start(Setup::default()).await;
     let mut client = gateway.send(upload_head(&format!("content-length: {LENGTH}"))).await;
     let (part, mut sent) = (vec![b'x'; MIB], 0);
-    // The backend does not read. So the client can send only what the sockets and one part in the gateway can
-    // hold.
+    // The backend does not read yet. So the client can send only what the sockets and one part in the gateway
+    // can hold.
     let pause = Duration::from_millis(500);
     while let Ok(count) = tokio::time::timeout(pause, client.write(&part)).await {
         sent += count.unwrap();
@@ -235,7 +236,7 @@ async fn open(gateway: &Running, query: &str) -> TcpStream {
     open_with(gateway, query, "").await
 }
 
-/// As [`open`], with these additional header lines in the handshake.
+/// Like [`open`], with these additional header lines in the handshake.
 async fn open_with(gateway: &Running, query: &str, headers: &str) -> TcpStream {
     let head = realtime_head(query, &format!("{HANDSHAKE}{headers}")) + "first";
     let mut client = gateway.send(head).await;

@@ -1,5 +1,5 @@
-//! Usage injection: for a stream whose client did not request usage, the gateway requests it, records it, and
-//! removes the usage event from the response. All other bytes pass unchanged.
+//! Usage injection: if a client did not request usage for its stream, the gateway requests it from the
+//! backend, records it, and removes the usage event from the response. All other bytes pass unchanged.
 
 use crate::support::scripted_backend::{
     FINISH, LLAMA_CPP, ROLE, ScriptedBackend, Seen, Step, USAGE, VLLM, WHOLE_STREAM, WORD, data,
@@ -16,12 +16,12 @@ use tokenweir_routing::{Policy, PolicyKind};
 const EDITED: &str =
     r#"{"stream_options":{"include_usage":true},"model":"tiny","stream":true,"messages":[]}"#;
 
-/// A backend that answers with these bytes, and a gateway that requests usage from it.
+/// Starts a backend that answers with these bytes, and a gateway that requests usage from it.
 async fn injecting(bytes: impl Into<Vec<u8>>) -> (ScriptedBackend, Running) {
     gateway_answering_with(Setup { injects_usage: true, ..Setup::default() }, bytes).await
 }
 
-/// The body of an event stream that consists of these events.
+/// Builds the body of an event stream that consists of these events.
 fn lines(events: &[&str]) -> String {
     events.iter().map(|event| data(event)).collect()
 }
@@ -180,7 +180,7 @@ async fn after_a_failover_a_server_without_usage_injection_gets_the_unedited_req
         let setup = Setup {
             injects_usage: true,
             policy: Policy { kind: PolicyKind::RoundRobin, ..Policy::default() },
-            // The next scrape is an hour away, because the gateway must not notice that the backend is down.
+            // The next scrape is an hour away, so that the gateway does not notice that the backend is down.
             scrape_interval: Duration::from_hours(1),
             ..Setup::default()
         };

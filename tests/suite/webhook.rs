@@ -1,6 +1,6 @@
-//! Webhooks. The gateway sends a message when a verdict begins and when it ends. It sends each message until
-//! the webhook accepts it, then never again, and with the secrets of the configuration. A webhook that does
-//! not respond delays no other one.
+//! Webhooks: the gateway sends a message when a verdict of the diagnosis begins and when it ends. It repeats
+//! each message until the webhook accepts it or the limit of attempts is reached. Each message uses the
+//! secrets of the configuration. A webhook that does not respond delays no other one.
 
 use crate::support::process::{GatewayProcess, folder};
 use crate::support::scripted_backend::{
@@ -18,7 +18,7 @@ use tokenweir_gateway::webhook::{
 };
 use tokio::net::TcpListener;
 
-/// A webhook that accepts messages, or responds to them with status 503.
+/// A webhook server that accepts messages, or responds to them with status 503.
 struct ScriptedWebhook {
     server: ScriptedBackend,
     is_failing: Arc<AtomicBool>,
@@ -70,8 +70,8 @@ fn notifier(addresses: &[SocketAddr], max_requests: u32) -> WebhookNotifier {
     notifier
 }
 
-/// Reports a verdict that begins at `start`, and reports it again after the time for which a verdict must
-/// last before the gateway sends a message.
+/// Reports a verdict that begins at `start`, and reports it once more when it has lasted long enough for a
+/// message to webhooks.
 fn begin(notifier: &WebhookNotifier, start: Instant) {
     let verdict =
         Verdict { verdict: "kv_thrashing".into(), backend: "gpu-0".into(), ..Verdict::default() };

@@ -52,7 +52,7 @@ fn name<'a>(text: &'a str, names: &mut QueryNames) -> &'a str {
         names.labels.extend(labels.map(str::to_owned));
         return rest;
     }
-    // In `sum by (x) (y)`, the identifier `sum` before the grouping is an aggregation and not a metric.
+    // In `sum by (x) (y)`, the identifier `sum` before the grouping is an aggregation and not a metric name.
     let is_aggregation = GROUPINGS[..2].iter().any(|word| after.starts_with(&format!("{word} (")));
     if is_aggregation
         || after.starts_with('(')

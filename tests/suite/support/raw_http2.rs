@@ -54,13 +54,13 @@ pub(crate) enum Ended {
     Closed,
 }
 
-/// The bytes of a frame.
+/// Builds the bytes of a frame.
 pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// The bytes of a header block: literals without indexing and without Huffman coding (RFC 7541 §6.2.2).
+/// Encodes a header block: literals without indexing and without Huffman coding (RFC 7541 §6.2.2).
 pub(crate) fn encode_headers<T: AsRef<[u8]>>(headers: &[(T, T)]) -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in headers {
@@ -88,7 +88,7 @@ fn encode_integer(block: &mut Vec<u8>, number: usize) {
 }
 
 impl Http2 {
-    /// Connects, and sends the preface and these settings.
+    /// Connects, and sends the connection preface and these settings.
     pub(crate) async fn connect(to: SocketAddr, settings: &[(u16, u32)]) -> Self {
         let socket = TcpStream::connect(to).await.unwrap();
         socket.set_nodelay(true).unwrap();

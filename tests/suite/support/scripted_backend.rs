@@ -20,7 +20,7 @@ pub(crate) enum Step {
     Send(Vec<u8>),
     /// Waits for the test to call [`ScriptedBackend::go`].
     Wait,
-    /// Lets other tasks run this many times.
+    /// Yields this number of times, so that other tasks run.
     YieldTurns(usize),
     /// Waits until the gateway closes the connection, and reports that to [`ScriptedBackend::closed`].
     AwaitClose,
@@ -80,7 +80,7 @@ pub(crate) enum Page {
     Whole(Vec<u8>),
     /// These bytes. Then the connection closes.
     Cut(Vec<u8>),
-    /// These bytes. Then the connection stays open and silent.
+    /// These bytes. Then the connection stays open, and the backend sends nothing more.
     Drip(Vec<u8>),
     /// These bytes, then lines without end.
     Endless(Vec<u8>),
@@ -89,7 +89,7 @@ pub(crate) enum Page {
 }
 
 impl Page {
-    /// A whole response with this page.
+    /// Builds a whole response with this page.
     pub(crate) fn of(page: &str) -> Self {
         Self::Whole(response("200 OK", "", page))
     }
@@ -102,9 +102,9 @@ pub(crate) struct Seen {
     pub head: String,
     /// The body.
     pub body: Vec<u8>,
-    /// Number of earlier inference requests on the same connection.
+    /// Number of inference requests that arrived before on the same connection.
     pub earlier: usize,
-    /// Number of earlier inference requests at this backend.
+    /// Number of inference requests that arrived before at this backend.
     pub number: usize,
 }
 
@@ -220,7 +220,7 @@ impl ScriptedBackend {
         self.closes.lock().await.recv().await.unwrap();
     }
 
-    /// The inference requests that arrived since the last call of [`ScriptedBackend::take_received`].
+    /// Returns the inference requests that arrived since the last call of [`ScriptedBackend::take_received`].
     pub(crate) fn seen(&self) -> Vec<Seen> {
         self.state.received.lock().unwrap().clone()
     }
@@ -230,7 +230,7 @@ impl ScriptedBackend {
         wait_until!(self.seen().len() >= count);
     }
 
-    /// The inference requests that arrived since the last call of this function.
+    /// Takes the inference requests that arrived since the last call of this function.
     pub(crate) fn take_received(&self) -> Vec<Seen> {
         std::mem::take(&mut self.state.received.lock().unwrap())
     }
@@ -268,17 +268,17 @@ impl ScriptedBackend {
         self.set_page("/v1/models", "200 OK", &models.to_string());
     }
 
-    /// Number of requests for this path so far.
+    /// Returns the number of requests for this path so far.
     pub(crate) fn asked(&self, path: &str) -> usize {
         self.state.counts.lock().unwrap().get(path).copied().unwrap_or(0)
     }
 
-    /// Number of requests for `/health` and for `/metrics` so far.
+    /// Returns the numbers of requests for `/health` and for `/metrics` so far.
     pub(crate) fn looks(&self) -> [usize; 2] {
         ["/health", "/metrics"].map(|path| self.asked(path))
     }
 
-    /// Number of connections that carried an inference request.
+    /// Returns the number of connections that carried an inference request.
     pub(crate) fn connections(&self) -> usize {
         self.state.inference_connections.load(Ordering::SeqCst)
     }
@@ -366,13 +366,13 @@ fn model(id: &str, owner: &str) -> serde_json::Value {
     })
 }
 
-/// A whole response with these events as a chunked event stream.
+/// Builds a whole response with these events as a chunked event stream.
 pub(crate) fn stream_of<T: AsRef<str>>(events: &[T]) -> Vec<u8> {
     [begun_stream(events), b"0\r\n\r\n".to_vec()].concat()
 }
 
-/// The steps of an event stream: it begins with the events `begun`, waits until the test releases it, and
-/// ends with the events `rest`.
+/// Returns the steps of an event stream: it begins with the events `begun`, waits until the test releases it,
+/// and ends with the events `rest`.
 pub(crate) fn paused<T: AsRef<str> + Clone>(begun: &[T], rest: &[T]) -> Vec<Step> {
     let all = stream_of(&[begun, rest].concat());
     let begun = begun_stream(begun);
@@ -380,46 +380,47 @@ pub(crate) fn paused<T: AsRef<str> + Clone>(begun: &[T], rest: &[T]) -> Vec<Step
     vec![Step::Send(begun), Step::Wait, Step::Send(rest)]
 }
 
-/// The first bytes of a response: the head, and these events as a chunked event stream without its end.
+/// Builds the first bytes of a response: the head, and these events as a chunked event stream without its
+/// end.
 pub(crate) fn begun_stream<T: AsRef<str>>(events: &[T]) -> Vec<u8> {
     let chunks = events.iter().flat_map(|event| chunk(event.as_ref()));
     event_stream_head().into_iter().chain(chunks).collect()
 }
 
-/// The step that begins a chunked event stream with these events.
+/// Returns the step that begins a chunked event stream with these events.
 pub(crate) fn begin<T: AsRef<str>>(events: &[T]) -> Step {
     Step::Send(begun_stream(events))
 }
 
-/// The response head of a chunked event stream.
+/// Returns the response head of a chunked event stream.
 pub(crate) fn event_stream_head() -> Vec<u8> {
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n\
       transfer-encoding: chunked\r\n\r\n"
         .to_vec()
 }
 
-/// A server-sent event with this data.
+/// Builds a server-sent event with this data.
 pub(crate) fn data(event: &str) -> String {
     format!("data: {event}\n\n")
 }
 
-/// A server-sent event with this data, as one HTTP chunk.
+/// Builds a server-sent event with this data, as one HTTP chunk.
 pub(crate) fn chunk(event: &str) -> Vec<u8> {
     framed(&[&data(event)])
 }
 
-/// Writes each piece as one HTTP chunk, so that the gateway reads the pieces separately.
+/// Frames each piece as one HTTP chunk, so that the gateway reads the pieces separately.
 pub(crate) fn framed(pieces: &[&str]) -> Vec<u8> {
     let frame = |piece: &&str| format!("{:x}\r\n{piece}\r\n", piece.len());
     pieces.iter().filter(|piece| !piece.is_empty()).map(frame).collect::<String>().into_bytes()
 }
 
-/// A whole response with this JSON body.
+/// Builds a whole response with this JSON body.
 pub(crate) fn json(status: &str, body: &str) -> Vec<u8> {
     response(status, "content-type: application/json\r\n", body)
 }
 
-/// A whole response with these header lines and this body.
+/// Builds a whole response with these header lines and this body.
 pub(crate) fn response(status: &str, headers: &str, body: impl AsRef<[u8]>) -> Vec<u8> {
     let body = body.as_ref();
     let head = format!("HTTP/1.1 {status}\r\n{headers}content-length: {}\r\n\r\n", body.len());
