@@ -17,7 +17,7 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc::UnboundedSender;
 
-/// The backend's record of one request and its response.
+/// What the backend measured of one request and its response.
 #[derive(Debug)]
 pub(crate) struct Played {
     pub(crate) plan: usize,
@@ -31,7 +31,7 @@ pub(crate) struct Played {
     pub(crate) left: Option<Instant>,
 }
 
-/// The longest time that the backend waits for a client to disconnect, if the plan says that the client does.
+/// Maximum time that the backend waits for a client to disconnect, if the plan states a disconnect.
 const AFTER_DISCONNECT: Duration = Duration::from_secs(2);
 const METRICS: &str = "vllm:num_requests_running{model_name=\"m\"} 1\n\
                        vllm:num_requests_waiting{model_name=\"m\"} 0\n\

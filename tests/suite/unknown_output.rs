@@ -196,7 +196,7 @@ async fn events_that_are_known_to_have_no_output_are_held_back_for_failover() {
         typed("content_block_start", r#","index":0,"content_block":{"type":"text","text":""}"#);
     let cases = [
         (CHAT, data(ROLE)),
-        // The cases are unknown fields in the first event, which has the role, and fields without a value.
+        // In the next cases, the event with the role has unknown fields, or fields without a value.
         (CHAT, data(&ROLE.replacen('{', r#"{"x_server":{"node":7},"stage":"prefill","#, 1))),
         (CHAT, data(&ROLE.replace("\"content\":\"\"", r#""content":null,"x":null,"y":[],"z":{}"#))),
         (

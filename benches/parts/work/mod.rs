@@ -20,7 +20,8 @@ pub(crate) struct Part {
     pub(crate) work: Box<dyn FnMut()>,
 }
 
-/// All parts. The routing decisions are measured once for each of these numbers of backends.
+/// Returns all parts of the hot path. The routing decisions are measured once for each of these numbers of
+/// backends.
 pub(crate) fn all(fleets: &[usize]) -> Vec<Part> {
     let routing = fleets.iter().flat_map(|backends| routing::decisions(*backends));
     wire::parts()

@@ -24,12 +24,12 @@ async fn bench(arguments: &str) -> Output {
     program::run(command(arguments)).await
 }
 
-/// The report of a run that must be valid.
+/// Runs the bench. Returns the report, which must be valid.
 async fn report(arguments: &str) -> Value {
     program::report(&format!("bench {arguments} {IGNORE_LAG} --json")).await
 }
 
-/// The text that a run prints. It must end with this exit code.
+/// Runs the bench. Returns the text that it prints. The run must end with this exit code.
 async fn text(arguments: &str, code: i32) -> String {
     let output = bench(arguments).await;
     let text = String::from_utf8(output.stdout).unwrap();
@@ -42,7 +42,7 @@ async fn assert_error(arguments: &str, words: &str) {
     program::assert_error(&format!("bench {arguments}"), words).await;
 }
 
-/// The report of a run after the test has interrupted it.
+/// Interrupts a run of the bench. Returns its report.
 async fn interrupted(child: Child) -> Value {
     Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     let output = tokio::task::spawn_blocking(|| child.wait_with_output().unwrap()).await.unwrap();
@@ -57,7 +57,7 @@ fn answer() -> Vec<Step> {
     vec![Step::Send(stream_of(&[ROLE, WORD, WORD, FINISH, "[DONE]"]))]
 }
 
-/// A backend that answers each request when the test lets it.
+/// Starts a backend that answers each request only when the test releases it.
 async fn held() -> ScriptedBackend {
     ScriptedBackend::start(|_| [vec![Step::Wait], answer()].concat()).await
 }
@@ -80,10 +80,10 @@ async fn the_bench_client_and_the_gateway_count_the_same_requests_and_tokens() {
     assert_eq!(report["gateway"]["is_shared"], false, "{}", report["gateway"]);
     for row in report["gateway"]["rows"].as_array().unwrap() {
         let [client, gateway] = ["client", "gateway"].map(|side| row[side]["count"].as_u64());
-        // A client that reads late sees longer gaps between events than the gateway.
+        // If the client reads late, it sees longer gaps between events than the gateway.
         let is_whole = row["quantity"] == "TTFT" || row["quantity"] == "E2E";
         assert!(if is_whole { gateway == client } else { gateway <= client }, "{row}");
-        // The client measures from an earlier moment to a later moment than the gateway.
+        // The client starts its measurement earlier than the gateway and ends it later.
         let mean_of = |side: &str| row[side]["mean"].as_f64().unwrap();
         assert!(row["quantity"] != "TTFT" || mean_of("client") >= mean_of("gateway"), "{row}");
     }

@@ -7,14 +7,14 @@ use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The report of a simulation of this trace.
+/// Simulates this trace with `tokenweir-lab replay`. Returns its report.
 async fn replay(trace: &Path, arguments: &str) -> Value {
     program::report(&format!("replay {} --json {arguments}", trace.display())).await
 }
 
-/// The report of a run that sends this trace to a server.
+/// Sends this trace to a server with `tokenweir-lab bench`. Returns its report.
 async fn send(trace: &Path, arguments: &str) -> Value {
-    // A busy machine delays the generator, so the limit of its delay is raised to an hour.
+    // A busy machine delays the load generator, so the limit of its delay is raised to an hour.
     let flags = "--warmup 0 --max-lag 1h --json";
     program::report(&format!("bench --trace {} {flags} {arguments}", trace.display())).await
 }
@@ -32,8 +32,8 @@ fn line(at: u64, input: u32, output: u32, ids: &[u64], more: &str) -> String {
     )
 }
 
-/// Twenty requests of 1,040 tokens that share their first 1,024 tokens. Every fourth client
-/// disconnects after 3 tokens.
+/// Writes a trace of twenty requests of 1,040 tokens that share their first 1,024 tokens. Every fourth client
+/// disconnects after 3 tokens. Returns the path of the trace.
 fn trace(name: &str) -> PathBuf {
     let lines: Vec<String> = (0..20)
         .map(|number| {
@@ -44,7 +44,7 @@ fn trace(name: &str) -> PathBuf {
     file(name, &lines)
 }
 
-/// Number of prompt tokens that all simulated engines together have counted so far.
+/// Returns the number of prompt tokens that all simulated engines together have counted so far.
 fn prompt_tokens(fleet: &Fleet) -> u64 {
     fleet.sum(|load| load.prompt_tokens) as u64
 }
@@ -129,8 +129,8 @@ async fn a_trace_capture_can_be_simulated_and_sent_to_a_server() {
     let before = prompt_tokens(&fleet);
     let counts = &send(&captured, &format!("{url} --speed 4")).await["counts"];
     assert_eq!((&counts["served"], &counts["client_disconnects"]), (&20.into(), &5.into()));
-    // For clients that disconnected, the gateway estimated the number of prompt tokens. A JSON-escaped quote
-    // counts as one byte of text.
+    // For clients that disconnected, the gateway estimated the number of prompt tokens. In this estimate, a
+    // JSON-escaped quote counts as one byte of text.
     assert_eq!(
         prompt_tokens(&fleet) - before,
         20 * 1_040 + 5,

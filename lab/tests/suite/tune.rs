@@ -11,12 +11,12 @@ const LLAMA: &str = r#"{"model_type":"llama","num_hidden_layers":32,"hidden_size
     "num_attention_heads":32,"num_key_value_heads":8,"intermediate_size":14336,
     "vocab_size":128256,"torch_dtype":"bfloat16","max_position_embeddings":131072}"#;
 
-/// The report of `tune` for this model.
+/// Runs `tokenweir-lab tune` for this model. Returns its report.
 async fn tune(model: &Path, arguments: &str) -> Value {
     program::report(&format!("tune {} --json {arguments}", model.display())).await
 }
 
-/// Asserts that `tune` fails for this model with an error message that has these words.
+/// Asserts that `tokenweir-lab tune` fails for this model with an error message that has these words.
 async fn assert_error(model: &Path, arguments: &str, words: &str) {
     program::assert_error(&format!("tune {} {arguments}", model.display()), words).await;
 }

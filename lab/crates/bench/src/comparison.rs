@@ -62,7 +62,7 @@ pub enum ChangeVerdict {
     NotComparable,
 }
 
-/// How a quantity is measured. There is one value of the whole run. The values of single requests or time
+/// A kind of compared quantity. It has one value for the whole run. Its values for single requests or time
 /// slots show the random variation within the run.
 #[derive(Clone, Copy)]
 enum Measure {
@@ -204,7 +204,7 @@ fn differences(before: &BenchReport, after: &BenchReport) -> Vec<String> {
     setup_differences
 }
 
-/// Draws a bootstrap resample with as many values as `values`, in blocks of consecutive values.
+/// Draws a bootstrap resample of `values` in blocks of consecutive values. It has as many values as `values`.
 fn resample_blocks(values: &[f64], random: &mut fastrand::Rng) -> Vec<f64> {
     let count = values.len();
     let block_length = (count as f64).cbrt().ceil() as usize;
@@ -220,7 +220,7 @@ fn resample_blocks(values: &[f64], random: &mut fastrand::Rng) -> Vec<f64> {
 // === impl Measure ===
 
 impl Measure {
-    /// The row of the quantity with this name.
+    /// Computes the row of this quantity in the comparison. `name` is the name of the quantity.
     fn row(
         self,
         quantity: &'static str,
@@ -333,8 +333,8 @@ mod tests {
     use super::*;
     use tokenweir_replay::results::LatencyObjectives;
 
-    /// The report of a run that sends a request every 100 ms. `ttft`: returns the TTFT in seconds for the
-    /// number of a request.
+    /// Builds the report of a run that sends a request every 100 ms. `ttft` returns the TTFT in seconds for
+    /// the number of a request.
     fn report_of(requests: u64, mut ttft: impl FnMut(u64) -> f64) -> BenchReport {
         let objectives = LatencyObjectives::new(1.0, 1.0);
         let run = RunDescription {

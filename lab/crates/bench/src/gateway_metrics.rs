@@ -272,8 +272,7 @@ mod tests {
         assert_eq!((row.gateway.count, row.client.count), (20, 1));
         assert!((row.gateway.mean - 0.2).abs() < 1e-9 && (row.client.mean - 0.3).abs() < 1e-9);
         assert_eq!(row.gateway.p50, Some(0.1));
-        // One value in the bucket from 0.1 to 0.5, so the p50 is interpolated to the middle of the
-        // bucket.
+        // The bucket from 0.1 to 0.5 has one value, so the p50 is interpolated to the middle of the bucket.
         assert_eq!(row.client.p50.map(|p50| (p50 * 1e3).round()), Some(300.0));
     }
 

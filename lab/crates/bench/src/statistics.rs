@@ -248,8 +248,8 @@ pub(crate) mod tests {
     use super::*;
     use std::time::Duration;
 
-    /// A request of which the response has 11 tokens in 1 s after the first. Times in milliseconds, TTFT in
-    /// seconds.
+    /// Builds the measurement of a request whose response has 11 tokens, 10 of them in the second after the
+    /// first token. `due` and `sent` are in milliseconds, `ttft` is in seconds.
     pub(crate) fn measured(number: u64, due: u64, sent: u64, ttft: f64) -> RequestMeasurement {
         let response = ResponseMeasurement {
             ttft,

@@ -14,7 +14,7 @@ use tokenweir_routing::PolicyKind;
 /// Number of different system prompts. The eight caches of the fleet together hold 80 of them.
 const SYSTEM_PROMPTS: u64 = 64;
 
-/// 40 requests per second. Each has one of the system prompts of 3,072 tokens and a short question.
+/// Builds 40 requests per second. Each has one of the system prompts of 3,072 tokens and a short question.
 fn requests() -> Vec<TraceRequest> {
     let mut random = fastrand::Rng::with_seed(1);
     let (mut lines, mut now) = (String::new(), 0.0);
@@ -34,8 +34,8 @@ fn requests() -> Vec<TraceRequest> {
     trace::read(lines.as_bytes()).unwrap()
 }
 
-/// The share of the requests whose first token came within a second. `objective_seconds`: the TTFT objective
-/// that the policy knows. 0: the policy knows no objective.
+/// Returns the share of the requests whose first token came within a second. `objective_seconds`: the TTFT
+/// objective that the policy gets. 0: the policy gets no objective.
 fn goodput(group: &str, gateways: usize, view: CacheView, objective_seconds: f64) -> f64 {
     let group: EngineGroup = group.parse().unwrap();
     let mut setup = SimulationSetup::new(vec![group.spec; group.count], clock::now());

@@ -17,7 +17,7 @@ use tokenweir_routing::{PolicyKind, PromptFingerprint};
 
 const TRACE: &str = "../../traces/conversation.jsonl";
 
-/// The requests of the trace in the repository.
+/// Reads the requests of the trace in the repository.
 fn jobs() -> Vec<TraceRequest> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(TRACE);
     trace::read(&fs::read(path).unwrap()[..]).unwrap()
@@ -140,12 +140,12 @@ fn late_agent_turns_find_more_cached_tokens_with_kv_aware_than_with_round_robin(
     assert!((0.0..=1.0).contains(&kv_aware.fairness), "{kv_aware:?}");
 }
 
-/// A prompt of this number of bytes with these blocks of 512 bytes.
+/// Builds a prompt of this number of bytes with these blocks of 512 bytes.
 pub(super) fn prompt(bytes: u64, blocks: Box<[u64]>) -> PromptFingerprint {
     PromptFingerprint { bytes, blocks, block_bytes: 512, ..PromptFingerprint::default() }
 }
 
-/// A request with a prompt of 30 tokens that arrives at `at`.
+/// Builds a request with a prompt of 30 tokens that arrives at `at`.
 pub(super) fn short_request(at: Duration, output_tokens: u32) -> TraceRequest {
     TraceRequest {
         at,
@@ -156,13 +156,13 @@ pub(super) fn short_request(at: Duration, output_tokens: u32) -> TraceRequest {
     }
 }
 
-/// Number of requests that were sent to the second backend between two times in seconds.
+/// Returns the number of requests that were sent to the second backend between two times in seconds.
 fn sent_to_second(score: &RunResults, from: f64, to: f64) -> usize {
     let matches = |(at, position): &&(f64, usize)| *position == 1 && (from..to).contains(at);
     score.placements.iter().filter(matches).count()
 }
 
-/// A setup with two backends. `first` and `second`: the engine of each, as a group of one backend.
+/// Builds a setup with two backends. `first` and `second`: the engine of each, as a group of one backend.
 fn pair(first: &str, second: &str) -> SimulationSetup {
     let specs = [first, second].map(|text| text.parse::<EngineGroup>().unwrap().spec).to_vec();
     SimulationSetup { specs, spread: Duration::ZERO, ..setup("2", 1.0) }
@@ -200,7 +200,8 @@ fn bursts_are_split_evenly_over_learned_sequence_slots_at_any_engine_speed() {
     }
 }
 
-/// Metrics of `kv_aware` with several gateways in front of four backends, and traffic that shares prefixes.
+/// Simulates `kv_aware` with several gateways in front of four backends, and with traffic that shares
+/// prefixes. Returns the metrics of the run.
 fn with_view(gateways: usize, cache_view: CacheView, exchange: ExchangeSettings) -> RunMetrics {
     let jobs = workload::generate(TrafficShape::SystemPrompts, 1_500, 1);
     let setup = SimulationSetup { gateways, cache_view, exchange, ..setup("4:kv=60000", 25.0) };
@@ -232,8 +233,8 @@ fn a_peer_exchange_beside_kv_events_adds_the_load_of_the_other_gateways() {
 
 #[test]
 fn kv_events_alone_do_not_show_a_gateway_the_cached_texts_of_another_gateway() {
-    // Each prompt is sent only twice. So if another gateway gets the second request, it has not sent the
-    // prompt before.
+    // Each prompt is sent only twice. So if the second request reaches another gateway, that gateway has not
+    // sent the prompt before.
     let request = |number: u32| {
         let mut request = short_request(number / 2 * Duration::from_secs(4), 2);
         request.at += number % 2 * Duration::from_secs(2);
@@ -312,7 +313,7 @@ fn the_gateway_queue_serves_the_least_work_first_and_refuses_requests_that_would
     assert!(refusing.ttft_p99 < 0.2 * ordered.ttft_p99, "{refusing:?} {ordered:?}");
 }
 
-/// Predicted ÷ measured time for each measured point of a kind: `prefill` or `decode`.
+/// Returns predicted ÷ measured time for each measured point of a kind: `prefill` or `decode`.
 fn engine_fit_ratios(kind: &str) -> Vec<f64> {
     let spec = EnginePreset::CpuVllm.spec();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../engine_fit/points.csv");

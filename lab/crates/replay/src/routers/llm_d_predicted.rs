@@ -45,7 +45,7 @@ struct ActiveRequest {
     tpot_features: Vec<f64>,
 }
 
-/// What the scorer knows about a backend.
+/// The values that the scorer uses about a backend.
 #[derive(Debug, Clone, Copy)]
 struct Prediction {
     /// Share of the prompt that was sent to the backend before.
@@ -57,8 +57,9 @@ struct Prediction {
     requests: u32,
 }
 
-/// Minimum share of the prompt that a backend must have got before to be sticky. The first value applies
-/// before the choice of the tier, the second value after it.
+/// Minimum share of a prompt that a backend must have got before, so that the router prefers it for this
+/// prompt (the backend is sticky). The first value applies before the choice of the tier, the second value
+/// after it.
 const AFFINITY_SHARES: [f64; 2] = [0.99, 0.80];
 /// Greatest difference in seconds by which the predicted TTFT of the sticky backends may exceed that of the
 /// others.
@@ -171,8 +172,8 @@ impl PredictedLatencyRouter {
 const TTFT_FEATURES: usize = 10;
 const TPOT_FEATURES: usize = 6;
 
-/// `prefix-cache-affinity-filter`: only the backends that have at least this share of the prompt, unless
-/// their predicted TTFT is too long.
+/// `prefix-cache-affinity-filter`: keeps only the backends that have at least this share of the prompt,
+/// unless their predicted TTFT is too long.
 fn sticky(predictions: &[Prediction], kept: Vec<usize>, share: f64) -> Vec<usize> {
     let is_sticky = |index: &&usize| predictions[**index].share >= share;
     let least = |is_wanted: bool| {
@@ -183,8 +184,8 @@ fn sticky(predictions: &[Prediction], kept: Vec<usize>, share: f64) -> Vec<usize
     if is_open { kept } else { kept.iter().filter(is_sticky).copied().collect() }
 }
 
-/// `slo-headroom-tier-filter`: only the backends that meet the objectives, if there are any. `explores`:
-/// takes the others instead.
+/// `slo-headroom-tier-filter`: keeps only the backends that meet the objectives, if there are any.
+/// `explores`: keeps the others instead.
 fn tier(predictions: &[Prediction], kept: Vec<usize>, explores: bool) -> Vec<usize> {
     let (met, missed): (Vec<usize>, Vec<usize>) = kept
         .into_iter()

@@ -1,4 +1,4 @@
-//! `DualMap` (arXiv 2602.06502): two hash functions assign two backends, the homes, to each prefix. The home
+//! `DualMap` (arXiv 2602.06502): two hash functions assign two backends to each prefix (its homes). The home
 //! with more of the prompt in its cache gets the request if it meets the objective. Otherwise the home with
 //! the lower predicted TTFT gets the request.
 //!
