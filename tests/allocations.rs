@@ -196,7 +196,7 @@ fn decision(backends: usize) -> Arc<RoutingDecision> {
 }
 
 #[test]
-fn a_routing_decision_stores_few_candidates_inline_and_some_of_many_in_one_table() {
+fn a_routing_decision_allocates_nothing_for_few_candidates_and_one_table_for_some_of_many() {
     for backends in [1, 2, 16, 17, 1_000] {
         assert_eq!(decision(backends).candidate_count(), backends);
     }

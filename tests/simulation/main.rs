@@ -612,7 +612,7 @@ fn seeds() -> Range<u64> {
 }
 
 #[test]
-fn after_any_random_faults_a_client_got_each_response_byte_once_and_paid_once() {
+fn under_any_random_faults_a_client_gets_each_response_byte_once_and_pays_once() {
     let mut failed = Vec::new();
     for seed in seeds() {
         let (told, result) = run(seed, history);

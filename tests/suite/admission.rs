@@ -223,7 +223,7 @@ async fn a_higher_priority_class_is_served_first_and_displaces_a_lower_one_from_
 }
 
 #[tokio::test]
-async fn the_admission_queue_serves_tenants_in_turn_known_by_token_or_by_header() {
+async fn the_admission_queue_serves_tenants_in_turn_whether_a_token_or_a_header_names_them() {
     for (tenant_header, tenant_line) in
         [(None, "authorization: Bearer "), (Some("x-tenant"), "x-tenant: ")]
     {

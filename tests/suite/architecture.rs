@@ -111,7 +111,7 @@ fn import_graph(folder: &Path) -> ImportGraph {
 }
 
 #[test]
-fn modules_import_only_from_lower_layers() {
+fn modules_of_a_crate_import_only_from_lower_layers() {
     let mut wrong = Vec::new();
     for (folder, layers) in LAYERED {
         let layer_of = |file: &str| {

@@ -55,7 +55,7 @@ async fn unscraped(addrs: &[SocketAddr]) -> Running {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn requests_wait_until_the_only_backend_is_up_and_are_then_sent_by_class_and_age() {
+async fn requests_wait_until_the_only_backend_is_up_and_are_then_sent_by_priority_and_age() {
     let fake = down().await;
     let classes = ["gold", "default"].map(str::to_owned).to_vec();
     let admission = AdmissionConfig { classes, ..waiting_for(LONG_WAIT) };

@@ -169,7 +169,7 @@ async fn leave(scene: &Scene, phase: Phase, way: Way) -> Duration {
 }
 
 #[tokio::test]
-async fn the_backend_sees_a_client_disconnect_in_any_phase_of_a_request_and_of_any_kind() {
+async fn the_backend_sees_every_kind_of_client_disconnect_in_every_phase_of_a_request() {
     let measured = std::env::var("LEAVING").ok().map(|times| times.parse().unwrap());
     let times = measured.unwrap_or(TIMES);
     let show = |name: &str, mut took: Vec<Duration>| {

@@ -237,7 +237,7 @@ async fn the_time_before_an_event_with_several_tokens_is_divided_among_its_token
 }
 
 #[tokio::test]
-async fn for_streams_outside_the_sample_the_gateway_requests_usage_only_at_the_end() {
+async fn for_streams_outside_the_continuous_usage_sample_usage_is_requested_only_at_the_end() {
     let logprobs = PLAIN.replace('{', r#"{"logprobs":true,"#);
     let cases = [
         (VLLM, 0.0, PLAIN, AT_END),

@@ -152,7 +152,7 @@ async fn a_refused_data_parallel_rank_fails_no_request_and_then_the_server_choos
 }
 
 #[tokio::test]
-async fn the_server_chooses_data_parallel_ranks_if_it_does_not_follow_the_header_of_probes() {
+async fn the_server_chooses_data_parallel_ranks_if_it_ignores_or_refuses_the_rank_header() {
     for engine in [Engine::Ignores, Engine::RefusesProbes] {
         let (backend, _, gateway) = start(engine, PolicyKind::RoundRobin).await;
         backend.take_received();

@@ -141,7 +141,7 @@ async fn the_command_doctor_has_a_finding_for_each_way_in_which_a_target_is_unre
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_command_doctor_reads_the_api_key_from_vllm_api_key_and_never_shows_it() {
+async fn the_command_doctor_reads_the_api_key_from_the_variable_of_vllm_and_never_shows_it() {
     let fake = ScriptedBackend::start(|_| nothing()).await;
     fake.set_page("/v1/models", "401 Unauthorized", "");
     let arguments = format!("--backend http://{} --idle 0s", fake.addr);
@@ -174,7 +174,7 @@ async fn the_command_doctor_probes_paths_with_side_effects_by_a_harmless_method(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_command_doctor_generates_tokens_only_with_probe_and_detects_batched_output() {
+async fn the_command_doctor_generates_tokens_only_with_the_flag_probe_and_detects_batching() {
     let fake = ScriptedBackend::start(|seen| {
         if !seen.head.starts_with("POST ") {
             return nothing();

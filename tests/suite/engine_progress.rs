@@ -111,7 +111,7 @@ async fn a_backend_that_restarts_without_a_metrics_page_returns_to_service() {
 }
 
 #[tokio::test]
-async fn a_stuck_engine_counts_as_down_until_it_makes_progress_and_still_serves_if_it_is_alone() {
+async fn a_stuck_engine_counts_as_down_until_it_makes_progress_but_serves_if_no_other_can() {
     let (fake, gateway) = start().await;
     wait_until!(health(&gateway) == Health::Down);
     assert!(reason(&gateway).contains("showed no progress"), "{}", reason(&gateway));

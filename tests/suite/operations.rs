@@ -349,7 +349,7 @@ fn mounts(composition: &str, profile: &str) -> Vec<PathBuf> {
 }
 
 #[test]
-fn the_host_paths_that_the_compose_file_mounts_exist() {
+fn the_host_paths_that_the_docker_compose_file_mounts_exist() {
     let composition = read("docker/compose.yml");
     for profile in ["simulator", "gpu"] {
         let mounts = mounts(&composition, profile);

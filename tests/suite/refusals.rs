@@ -112,7 +112,7 @@ async fn invalid_requests_that_all_backends_refuse_are_rarely_sent_to_a_second_b
 }
 
 #[tokio::test]
-async fn of_two_failed_attempts_the_client_gets_the_error_about_its_request() {
+async fn a_client_gets_the_400_of_one_backend_even_if_another_backend_fails_or_answers_401() {
     let dying = || ScriptedBackend::start(|_| vec![Step::Close]);
     for (other, is_dying) in [(dying().await, true), (refusing("401 No", "").await, false)] {
         let bad = refusing("400 Bad Request", "{}").await;

@@ -49,7 +49,7 @@ async fn a_request_whose_client_disconnected_is_not_in_the_durations_of_successf
 }
 
 #[tokio::test]
-async fn responses_are_counted_by_http_status() {
+async fn responses_are_counted_by_http_status_in_the_metrics() {
     let answers = ["200 OK", "404 Not Found", "599 Odd", "200 OK"];
     let script = move |seen: &Seen| vec![Step::Send(json(answers[seen.number], "{}"))];
     let (_fake, gateway) = gateway_scripted(script).await;
@@ -97,7 +97,7 @@ async fn the_wasted_tokens_include_prompts_of_failovers_and_output_for_disconnec
 }
 
 #[tokio::test]
-async fn metrics_have_the_age_of_the_oldest_request_and_the_model_of_slow_readers() {
+async fn metrics_have_the_age_of_the_oldest_open_request_and_the_model_of_slow_readers() {
     let (fake, gateway) = gateway_following(paused(&[ROLE], &WHOLE_STREAM)).await;
     let age = "tokenweir_oldest_request_age_seconds";
     gateway.assert_value(age, 0.0).await;

@@ -163,7 +163,7 @@ async fn a_rejected_request_whose_body_was_received_does_not_close_the_connectio
 }
 
 #[tokio::test]
-async fn an_http_1_0_client_can_reuse_its_connection_if_responses_have_a_length() {
+async fn an_http_1_0_client_can_reuse_its_connection_if_responses_have_a_content_length() {
     let (_fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
     let old = |connection: &str| {
         let request = post(CHAT, r#"{"model":"tiny"}"#).replace("HTTP/1.1", "HTTP/1.0");

@@ -188,7 +188,7 @@ async fn changes_of_the_backends_file_of_discovery_lose_no_request() {
 /// source never answers.
 #[cfg(feature = "dns")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reload_keeps_discovered_backends_until_the_new_sources_have_answered() {
+async fn a_reload_keeps_discovered_backends_until_the_new_discovery_sources_have_answered() {
     let (port, backends, folder) = (Port::reserve(), start_backends(2).await, folder("kept"));
     let (file, list) = (folder.join("gateway.yaml"), folder.join("backends.yaml"));
     let text = listed(&backends);

@@ -62,7 +62,7 @@ async fn attached_and_run(gateway: &Running) -> [RequestRecord; 2] {
 }
 
 #[tokio::test]
-async fn a_client_that_repeats_its_request_gets_the_whole_stream_of_the_first_one() {
+async fn a_client_that_repeats_its_request_with_the_same_key_gets_the_whole_first_stream() {
     let (fake, gateway) = pausing().await;
     let request = ask(STREAM, "idempotency-key: a");
     let mut first = gateway.send(&request).await;
@@ -131,7 +131,7 @@ async fn an_idempotency_key_matches_only_the_same_body_and_the_same_tenant() {
 }
 
 #[tokio::test]
-async fn a_repeated_request_without_stream_is_attached_even_at_the_concurrency_limit() {
+async fn a_repeated_request_gets_the_first_response_even_at_the_concurrency_limit_of_its_tenant() {
     let limits = UsageLimits { concurrency: Some(1), ..UsageLimits::default() };
     let access = access(TenantEntry { limits, ..allowed() });
     let steps = [Step::Wait, Step::Send(json("200 OK", WHOLE))];
@@ -239,7 +239,7 @@ async fn repeated_requests_beyond_the_reader_limit_are_refused_and_the_others_ge
 }
 
 #[tokio::test]
-async fn without_permission_valid_idempotency_key_or_identity_each_request_reaches_a_backend() {
+async fn a_repeated_request_reaches_a_backend_again_without_permission_identity_or_valid_key() {
     let long = format!("idempotency-key: {}", "k".repeat(256));
     let twice = "idempotency-key: a\r\nidempotency-key: b";
     let everybody = access_for_all(&[Permission::Resume]);

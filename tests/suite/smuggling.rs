@@ -87,7 +87,7 @@ async fn judge(gateway: &Running, fake: &ScriptedBackend, case: &Case) {
 }
 
 #[tokio::test]
-async fn an_ambiguous_request_is_rejected_or_forwarded_as_one_and_the_next_gets_its_response() {
+async fn an_ambiguous_request_is_rejected_or_forwarded_as_one_and_the_next_gets_its_own_response() {
     let (fake, gateway) = echo_gateway().await;
     let cases = requests::all();
     for case in &cases {

@@ -98,7 +98,7 @@ async fn debt_after(fake: &ScriptedBackend, limit: u32, request: &str) -> (u16, 
 }
 
 #[tokio::test]
-async fn streams_and_whole_responses_are_charged_with_the_token_counts_of_the_engine() {
+async fn tenants_are_charged_the_token_counts_that_the_engine_reports_with_or_without_stream() {
     let stream = ScriptedBackend::answering(stream_of(&WHOLE_STREAM)).await;
     let answer = r#"{"choices":[{"index":0,"message":{"content":"Hi"},"finish_reason":"stop"}],
         "usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12}}"#;

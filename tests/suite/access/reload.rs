@@ -135,7 +135,7 @@ async fn a_gateway_with_a_missing_or_invalid_keys_file_does_not_start() {
 }
 
 #[tokio::test]
-async fn keygen_prints_a_unique_key_with_its_hash() {
+async fn the_command_keygen_prints_a_unique_api_key_with_its_hash() {
     let mint = async || {
         let (_, text, _) = process::run(&["keygen"], &[]).await;
         let line = |name: &str| {

@@ -169,7 +169,7 @@ fn pair(first: &str, second: &str) -> SimulationSetup {
 }
 
 #[test]
-fn a_frozen_engine_gets_at_most_three_requests_and_its_usual_share_afterwards() {
+fn a_simulated_frozen_engine_gets_at_most_three_requests_and_its_usual_share_afterwards() {
     // Two requests arrive per second. The second engine is faster, so it gets most of them. It computes
     // nothing from second 60 to second 70.
     let at = |number: u32| number * Duration::from_millis(500);
@@ -209,7 +209,7 @@ fn with_view(gateways: usize, cache_view: CacheView, exchange: ExchangeSettings)
 }
 
 #[test]
-fn several_gateways_with_kv_events_or_an_exchange_find_more_cached_tokens() {
+fn several_gateways_find_more_cached_tokens_with_kv_events_or_a_peer_exchange_than_without() {
     let cached = |gateways, view| with_view(gateways, view, ExchangeSettings::default()).cached;
     let one = cached(1, CacheView::Approximate);
     let approximate = cached(4, CacheView::Approximate);
