@@ -23,7 +23,7 @@ pub(crate) struct Played {
     pub(crate) plan: usize,
     /// Whether the request that arrived here requested usage.
     pub(crate) was_usage_requested: bool,
-    /// The time of each write of the plan.
+    /// The time at which the backend made each write of the plan.
     pub(crate) writes: Vec<Instant>,
     /// The time of the last write. If the plan closes the connection in the middle, the time of closing it.
     pub(crate) ended: Instant,

@@ -26,7 +26,7 @@ pub(crate) struct Certificate {
 /// The errors of one reported time, such as the TTFT, over all requests.
 #[derive(Default)]
 struct Errors {
-    /// Absolute errors in milliseconds.
+    /// The absolute errors of the reported time, in milliseconds.
     errors: Vec<f64>,
     /// Each error divided by the maximum error that is allowed for its true value.
     shares: Vec<f64>,

@@ -24,7 +24,7 @@ pub(crate) struct Plan {
 
 /// One write of the backend to the connection.
 pub(crate) struct Write {
-    /// The pause before this write.
+    /// The pause of the backend before this write.
     pub(crate) pause: Duration,
     /// The bytes of the response body that this write sends.
     pub(crate) body: Range<usize>,

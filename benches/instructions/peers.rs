@@ -37,7 +37,7 @@ impl Peers {
         Rc::new(Self { events, taken: Notify::new() })
     }
 
-    /// The number of events of a stream.
+    /// Returns the number of events of a stream.
     pub(crate) fn events(&self) -> usize {
         self.events.len()
     }

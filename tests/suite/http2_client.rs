@@ -22,7 +22,7 @@ type Headers = Vec<(Vec<u8>, Vec<u8>)>;
 /// The expected result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
-    /// The request reaches no backend.
+    /// The gateway rejects the request, which reaches no backend.
     Rejected,
     /// The request reaches the backend.
     Served,

@@ -15,7 +15,7 @@ use tokenweir_request::record::{Outcome, RequestRecord};
 use tokenweir_routing::CachedSource;
 use tokenweir_sim::{PositiveNumber, Simulator, SimulatorSettings};
 
-/// Tokens in a block of the engine.
+/// Number of tokens in a KV block of the simulated engine.
 const BLOCK_TOKENS: u32 = 16;
 
 /// Builds the settings of a simulated engine that runs fast, publishes KV events, and has a KV cache for this

@@ -25,7 +25,7 @@ struct Bus {
     process: Child,
 }
 
-/// Two gateways in front of the same backends.
+/// Two gateway processes in front of the same backends.
 struct Gateways {
     /// For each gateway, its client port and its process.
     processes: [(Port, GatewayProcess); 2],

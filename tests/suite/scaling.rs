@@ -13,7 +13,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
-/// The message `ScaledObjectRef` of KEDA.
+/// The KEDA message `ScaledObjectRef`.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Object {
     #[prost(string, tag = "1")]
@@ -30,7 +30,7 @@ struct MetricsRequest {
     metric: String,
 }
 
-/// The message `IsActiveResponse` of KEDA.
+/// The KEDA message `IsActiveResponse`.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Active {
     #[prost(bool, tag = "1")]

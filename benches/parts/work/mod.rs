@@ -16,7 +16,7 @@ pub(crate) struct Part {
     pub(crate) items: u64,
     /// Number of bytes that one iteration reads or writes. 0 if it reads and writes none.
     pub(crate) bytes: u64,
-    /// Executes one iteration.
+    /// Executes one iteration of the measured operation.
     pub(crate) work: Box<dyn FnMut()>,
 }
 

@@ -45,7 +45,7 @@ pub(super) struct Tick {
     pub(super) gap_p99: f64,
     pub(super) hit: f64,
     pub(super) lag: f64,
-    /// Requests from other sources than the gateway.
+    /// Number of requests that the engine gets from other sources than the gateway.
     pub(super) foreign: f64,
     /// Requests in flight at the gateway beyond those at the engine. Negative: the engine has more.
     pub(super) beyond: f64,

@@ -312,7 +312,7 @@ pub(crate) enum Ends {
     Usual,
     /// The event that should end the stream is missing.
     WithoutDone,
-    /// The server reports an error.
+    /// The server reports an error at the end of the stream.
     Error,
 }
 

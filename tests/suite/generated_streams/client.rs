@@ -180,7 +180,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A backend without metrics.
+/// A backend monitor without metrics.
 struct Stub;
 
 impl BackendMonitor for Stub {}

@@ -6,9 +6,9 @@ use tokenweir_protocol::openai::Usage;
 /// A generated response of a backend: its bytes, and what they mean.
 #[derive(Debug, Default)]
 pub(crate) struct GeneratedStream {
-    /// The complete body.
+    /// The complete body of the response.
     pub bytes: Vec<u8>,
-    /// The events in order.
+    /// The events of the stream, in order.
     pub events: Vec<Event>,
     /// For each comment line, the number of body bytes that have arrived with its first byte.
     pub comments: Vec<usize>,

@@ -25,7 +25,7 @@ fn frames() -> usize {
 /// The result of a flood.
 #[derive(Debug)]
 struct Flooded {
-    /// Number of frames that were sent.
+    /// Number of frames that the client sent.
     sent: usize,
     /// How the connection ended. `None`: the connection stayed open, and a valid request on it was served.
     ended: Option<Ended>,

@@ -34,7 +34,7 @@ impl Verdict {
 
 use Verdict::{Refused, Served, ServedLast, ServedThenRefused};
 
-/// The body of a request that is served.
+/// The body of the requests that the gateway must serve.
 pub(crate) const BODY: &str = r#"{"model":"tiny","user":"attack"}"#;
 /// A request inside bytes that can be a body. No server may read it as a request.
 const HIDDEN: &str = "GET /v1/models HTTP/1.1\r\nhost: g\r\n\r\n";

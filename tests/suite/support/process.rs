@@ -30,7 +30,7 @@ pub(crate) struct GatewayProcess {
 struct Output {
     /// The lines that were read so far.
     text: Arc<Mutex<String>>,
-    /// The task that reads the lines.
+    /// The task that reads the lines of the output.
     reading: JoinHandle<()>,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Load {
 /// The outcomes of the requests of [`Load`] so far.
 #[derive(Debug, Default)]
 struct Outcomes {
-    /// Number of requests with a complete response.
+    /// Number of requests that got a complete response.
     served: u64,
     /// For each request without a complete response, what was wrong.
     failed: Vec<String>,

@@ -22,7 +22,7 @@ pub(crate) const END_HEADERS: u8 = 4;
 /// The error code `ENHANCE_YOUR_CALM` (RFC 9113 §7).
 pub(crate) const ENHANCE_YOUR_CALM: u32 = 11;
 
-/// A received frame.
+/// A received HTTP/2 frame.
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub kind: u8,
@@ -43,18 +43,18 @@ pub(crate) struct Reader {
     buffer: Vec<u8>,
 }
 
-/// How a stream ended.
+/// How an HTTP/2 stream ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// A response with this body.
+    /// With a response that has this body.
     Answered(String),
     /// The gateway reset the stream or closed the connection with a GOAWAY, with this error code.
     Refused(u32),
-    /// The connection closed without GOAWAY.
+    /// With the end of the connection, without GOAWAY.
     Closed,
 }
 
-/// Builds the bytes of a frame.
+/// Builds the bytes of an HTTP/2 frame.
 pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()

@@ -16,7 +16,7 @@ use tokio::sync::{Semaphore, mpsc};
 /// What the backend does after it has read a request, step by step.
 #[derive(Clone)]
 pub(crate) enum Step {
-    /// Writes bytes.
+    /// Writes these bytes to the connection.
     Send(Vec<u8>),
     /// Waits for the test to call [`ScriptedBackend::go`].
     Wait,
@@ -39,7 +39,7 @@ pub(crate) struct Kind {
     pub(crate) metrics: &'static str,
 }
 
-/// vLLM.
+/// A vLLM server.
 pub(crate) const VLLM: Kind = Kind {
     owner: "vllm",
     health: "/health",
@@ -47,7 +47,7 @@ pub(crate) const VLLM: Kind = Kind {
               vllm:num_requests_waiting{engine=\"0\"} 0.0\n\
               vllm:kv_cache_usage_perc{engine=\"0\"} 0.25\n",
 };
-/// SGLang. It has no metrics page here.
+/// An SGLang server. Here it has no metrics page.
 pub(crate) const SGLANG: Kind = Kind { owner: "sglang", health: "/health", metrics: "" };
 /// llama.cpp, to which the gateway sends no parameters that this server may not know.
 pub(crate) const LLAMA_CPP: Kind =
@@ -78,11 +78,11 @@ const PAGES: [(&str, &str, &str); 4] = [
 pub(crate) enum Page {
     /// These bytes, which are a whole response.
     Whole(Vec<u8>),
-    /// These bytes. Then the connection closes.
+    /// These bytes, after which the connection closes.
     Cut(Vec<u8>),
     /// These bytes. Then the connection stays open, and the backend sends nothing more.
     Drip(Vec<u8>),
-    /// These bytes, then lines without end.
+    /// These bytes, followed by lines without end.
     Endless(Vec<u8>),
     /// The page that the function returns at the time of the request, as a whole response.
     Live(Box<dyn Fn() -> String + Send + Sync>),
@@ -100,7 +100,7 @@ impl Page {
 pub(crate) struct Seen {
     /// The request line and the headers, with the blank line.
     pub head: String,
-    /// The body.
+    /// The body of the request.
     pub body: Vec<u8>,
     /// Number of inference requests that arrived before on the same connection.
     pub earlier: usize,
@@ -128,7 +128,7 @@ struct State {
     inference_connections: AtomicUsize,
     inference_requests: AtomicUsize,
     pages: Mutex<BTreeMap<&'static str, Arc<Page>>>,
-    /// Number of requests for each path.
+    /// Number of received requests for each path.
     counts: Mutex<BTreeMap<String, usize>>,
 }
 

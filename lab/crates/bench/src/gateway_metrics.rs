@@ -25,7 +25,7 @@ struct CumulativeBuckets {
     /// Upper bound of each bucket in seconds, ascending, and the number of values up to it. The last bound is
     /// infinity.
     buckets: Vec<(f64, f64)>,
-    /// Sum of all values, in seconds.
+    /// Sum of all values of the histogram, in seconds.
     sum: f64,
 }
 
@@ -46,7 +46,7 @@ pub struct QuantityComparison {
 /// are in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct BucketedSummary {
-    /// Number of values.
+    /// Number of latencies.
     pub count: u64,
     /// Mean of the latencies, computed from their exact sum and not from the buckets.
     pub mean: f64,
@@ -212,7 +212,7 @@ impl CumulativeBuckets {
         bounds.filter(|bound| bound.is_finite()).collect()
     }
 
-    /// Number of values in each bucket.
+    /// Returns the number of values in each bucket.
     fn counts(&self) -> Vec<u64> {
         let mut below = 0.0;
         let counts = self.buckets.iter().map(|(_, cumulative)| {

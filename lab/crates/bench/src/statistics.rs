@@ -32,9 +32,9 @@ pub struct RunStatistics {
     pub timer_delay: LatencyHistogram,
     /// The sampled requests.
     pub samples: RequestSamples,
-    /// Throughput over time.
+    /// Throughput of the run over time.
     pub timeline: RunTimeline,
-    /// The requests with the highest TTFT.
+    /// The requests with the highest times to first token.
     pub slowest: Vec<SlowRequest>,
     /// The duration of the run until the last request was sent, and the number of requests served in this
     /// time.
@@ -51,9 +51,9 @@ pub struct RequestCounts {
     pub served: u64,
     /// Served requests at which the client disconnected because the trace says so.
     pub client_disconnects: u64,
-    /// Failed requests.
+    /// Number of failed requests.
     pub failed: u64,
-    /// Failed requests by kind.
+    /// Number of failed requests of each kind of failure.
     pub failures: BTreeMap<String, u64>,
     /// Requests that were due before the end of the run but had not ended by then.
     pub unfinished: u64,

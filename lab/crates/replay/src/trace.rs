@@ -16,9 +16,9 @@ pub struct TraceRequest {
     /// Arrival time since the first request of the trace. For a request with `after`: the pause of the client
     /// instead.
     pub at: Duration,
-    /// Prompt tokens.
+    /// Number of prompt tokens.
     pub prompt_tokens: u32,
-    /// Output tokens.
+    /// Number of output tokens.
     pub output_tokens: u32,
     /// The prompt as the gateway sees it: its length in bytes and the hashes of its blocks.
     pub prompt: PromptFingerprint,
@@ -36,7 +36,7 @@ pub struct TraceRequest {
     pub tenant: u64,
 }
 
-/// An error in reading a trace.
+/// Why a trace cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The trace could not be read.
@@ -47,7 +47,7 @@ pub enum TraceError {
     Line {
         /// Line number, counted from 1.
         line: usize,
-        /// Parse error.
+        /// The parse error of the line.
         source: serde_json::Error,
     },
     /// The trace has no requests.

@@ -22,7 +22,7 @@ named_enum! {
     pub enum TrafficShape {
         /// Independent questions with answers of medium length.
         Chat = "chat",
-        /// Short prompts, long answers: reasoning.
+        /// Short prompts and long answers, as with reasoning models.
         Reasoning = "reasoning",
         /// Long prompts, very short answers, nothing shared: code completion.
         Completion = "completion",

@@ -36,9 +36,9 @@ pub struct TuneRequest {
 /// The distribution of prompt lengths or output lengths, in tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct TokenLengths {
-    /// The mean.
+    /// Mean length.
     pub mean: f64,
-    /// The 95th percentile.
+    /// 95th percentile of the lengths.
     pub p95: f64,
 }
 

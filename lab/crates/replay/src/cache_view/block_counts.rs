@@ -37,7 +37,7 @@ impl BlockCounts {
         blocks.iter().take_while(|block| self.0.contains_key(block)).count()
     }
 
-    /// Number of prompts that have a block.
+    /// Returns the number of prompts in the set that have this block.
     pub(crate) fn count(&self, block: u64) -> usize {
         self.0.get(&block).map_or(0, |count| *count as usize)
     }

@@ -7,9 +7,9 @@ pub use tokenweir_sim::engine::EngineSpec;
 /// A group of backends with equal engines, such as `4:prefill=20000,kv=400000`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineGroup {
-    /// Number of backends, from 1 to 10,000.
+    /// Number of backends in the group, from 1 to 10,000.
     pub count: usize,
-    /// Engine of each backend.
+    /// Engine of each backend in the group.
     pub spec: EngineSpec,
 }
 

@@ -23,7 +23,7 @@ use super::routing_input::RoutingInput;
 use std::collections::HashMap;
 use tokenweir_routing::Candidate;
 
-/// State of the endpoint picker.
+/// The predicted-latency endpoint picker of llm-d, reimplemented for simulations.
 #[derive(Debug)]
 pub struct PredictedLatencyRouter {
     /// The objectives of TTFT and TPOT in seconds. Infinity: there is no objective.
@@ -50,7 +50,7 @@ struct ActiveRequest {
 struct Prediction {
     /// Share of the prompt that was sent to the backend before.
     share: f64,
-    /// Predicted TTFT and TPOT in seconds.
+    /// Predicted TTFT and predicted TPOT in seconds.
     seconds: [f64; 2],
     /// Objective minus prediction in seconds, for TTFT and for TPOT.
     headroom: [f64; 2],
@@ -72,8 +72,8 @@ const HEADROOM_WEIGHTS: [f64; 2] = [0.8, 0.2];
 const SCORE_STEPS: f64 = 100.0;
 
 impl PredictedLatencyRouter {
-    /// An endpoint picker whose models are not trained. `objectives`: TTFT and TPOT in seconds, infinity for
-    /// no objective.
+    /// Creates an endpoint picker whose models are not trained. `objectives`: TTFT and TPOT in seconds,
+    /// infinity for no objective.
     pub(crate) fn new(backends: usize, objectives: [f64; 2]) -> Self {
         Self {
             objectives,

@@ -18,7 +18,7 @@ impl PrefixIndex {
         Self((0..backends).map(empty).collect())
     }
 
-    /// Number of blocks that were sent to a backend.
+    /// Returns the number of blocks in the set of a backend.
     pub(super) fn len(&self, position: usize) -> usize {
         self.0[position].len()
     }

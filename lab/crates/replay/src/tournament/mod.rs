@@ -54,7 +54,7 @@ pub struct Tournament {
 /// The results of all routers in a cell (one setup of the tournament).
 #[derive(Debug, Clone, Serialize)]
 pub struct CellResult {
-    /// The cell.
+    /// The cell (setup of the tournament) that was simulated.
     pub cell: Cell,
     /// Factor by which requests arrive faster than in the generated traffic, which has about one request per
     /// second.

@@ -12,14 +12,14 @@ use std::collections::VecDeque;
 use tokenweir_routing::kv_aware::{self, KvAwareSettings};
 use tokenweir_routing::{Candidate, mix};
 
-/// State of the router.
+/// The router of `DualMap`, which assigns two backends to each prefix.
 #[derive(Debug)]
 pub struct DualMapRouter {
     /// Objective of the TTFT in seconds.
     objective: f64,
     /// The leading blocks of each of the last requests.
     recent: VecDeque<Box<[u64]>>,
-    /// The blocks in `recent`.
+    /// For each block, the number of requests in `recent` that have it.
     counts: BlockCounts,
 }
 
