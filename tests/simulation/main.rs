@@ -90,9 +90,9 @@ struct Gateway {
 struct Received {
     status: u16,
     body: Vec<u8>,
-    /// Whether the body came to its regular end.
+    /// Whether the response body came to its regular end.
     is_whole: bool,
-    /// Whether the client left before the end.
+    /// Whether the client disconnected before the end of the response.
     has_left: bool,
     ended: Option<Instant>,
 }

@@ -46,9 +46,9 @@ pub(super) struct World {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,
-    /// Closes the connection without a response.
+    /// Closes the connection at once, without a response.
     CloseAtOnce,
-    /// Answers with this error status.
+    /// Answers the request with this error status.
     Status(&'static str),
     /// Reads the request and sends nothing.
     Hang,

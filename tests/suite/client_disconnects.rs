@@ -29,7 +29,7 @@ const ASK: &str =
 const TIMES: usize = 3;
 /// Maximum delay, at p99, from the disconnect until the gateway closes the connection to the backend.
 const MAX_CLOSE_DELAY: Duration = Duration::from_millis(10);
-/// Timeout of every wait.
+/// Maximum duration of each wait in these tests.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The phase of the request at the disconnect.

@@ -135,7 +135,7 @@ pub(super) fn case(rng: &mut Rng, class: usize) -> Case {
     Case { class, is_form: false, content_type, body: make(rng) }
 }
 
-/// A random item of `from`.
+/// Returns a random item of `from`.
 pub(super) fn choose<'a, T>(rng: &mut Rng, from: &'a [T]) -> &'a T {
     &from[rng.usize(0..from.len())]
 }

@@ -12,18 +12,18 @@ use tokenweir_engine::dialect::EngineLoad;
 /// The properties of a backend and of its traffic that stay constant.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape {
-    /// Requests per second.
+    /// Number of requests per second to the backend.
     pub(super) rate: f64,
-    /// Mean prompt and output lengths in tokens.
+    /// Mean prompt and output lengths of the requests in tokens.
     pub(super) prompt: f64,
     pub(super) output: f64,
-    /// Seconds per token of a single sequence.
+    /// Seconds that the engine takes per token if it runs a single sequence.
     pub(super) gap: f64,
-    /// Prompt tokens computed per second.
+    /// Number of prompt tokens that the engine computes per second.
     pub(super) prefill: f64,
-    /// Share of prompt tokens in the prefix cache.
+    /// Share of prompt tokens that are in the prefix cache.
     pub(super) hit: f64,
-    /// KV cache size in tokens.
+    /// Size of the KV cache in tokens.
     pub(super) capacity: f64,
     /// Seconds by which the gateway sees a first token later than the engine.
     pub(super) lag: f64,

@@ -12,9 +12,9 @@ use tokio::task::AbortHandle;
 /// The byte of an inference request or of its response at which the proxy crashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CrashPoint {
-    /// After this many request bytes on a connection.
+    /// The crash follows after this number of request bytes on a connection.
     Asked(usize),
-    /// After this many response bytes on a connection.
+    /// The crash follows after this number of response bytes on a connection.
     Answered(usize),
 }
 
