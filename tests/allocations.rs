@@ -1,6 +1,7 @@
-//! Tests the memory allocations of the gateway. After the first events of a stream, no chunk of a recorded
-//! response may allocate. Parsing a metrics page may not allocate. The memory of the decision log is bounded.
-//! This is a separate program, because `allocation_counter` replaces the allocator of the program.
+//! Measures the memory allocations of the gateway. After the first events of a stream, the gateway may not
+//! allocate for a chunk of a recorded response. Parsing a metrics page of a backend may not allocate. The
+//! memory of the log of routing decisions is bounded. This is a separate program, because
+//! `allocation_counter` replaces the allocator of the program.
 
 #![cfg(feature = "tools")]
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
@@ -42,8 +43,8 @@ use tokenweir_routing::{
 /// A long recorded stream of each front end of vLLM.
 const STREAMS: [&str; 2] = ["python/chat-stream-long.http", "rust/chat-stream-long.http"];
 
-/// Number of chunks at the start of a stream that may allocate: up to the role chunk and the first output,
-/// from which the gateway stores the id, the model and the state of a choice.
+/// Number of chunks at the start of a stream for which the gateway may allocate: up to the role chunk and the
+/// first output, from which it stores the id, the model and the state of a choice.
 const FIRST_CHUNKS: usize = 3;
 
 /// Runs the function. Returns its value and its allocations in this thread.
@@ -59,7 +60,7 @@ fn allocated<T>(run: impl FnOnce() -> T) -> (T, u64) {
     (value, allocations.bytes_total)
 }
 
-/// The HTTP chunks of a recorded stream, as slices of one buffer: hyper delivers them so.
+/// Returns the HTTP chunks of a recorded stream as slices of one buffer, as hyper delivers them.
 fn chunks(name: &str) -> Vec<Bytes> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wire").join(name);
     let raw = Bytes::from(fs::read(path).unwrap());
@@ -78,13 +79,13 @@ fn assert_no_allocations(name: &str, costs: &[u64]) {
 }
 
 #[test]
-fn the_allocator_counts_allocations() {
+fn the_allocator_of_this_test_program_counts_allocated_bytes() {
     let (_, cost) = allocated(|| std::hint::black_box(Box::new([1_u8; 64])));
     assert_eq!(cost, 64);
 }
 
 #[test]
-fn a_million_unknown_keys_allocate_no_memory() {
+fn looking_up_a_million_unknown_api_keys_allocates_no_memory() {
     let tenant = TenantEntry {
         name: "a".into(),
         keys: vec![KeyEntry {
@@ -109,7 +110,7 @@ fn a_million_unknown_keys_allocate_no_memory() {
 }
 
 #[test]
-fn a_metrics_page_is_parsed_without_allocating() {
+fn the_gateway_parses_a_metrics_page_of_a_backend_without_allocating() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
     for name in ["wire/metrics/python-metrics-dp-2.http", "pages/vllm_openmetrics.txt"] {
         let page = fs::read(folder.join(name)).unwrap();
@@ -120,7 +121,7 @@ fn a_metrics_page_is_parsed_without_allocating() {
 }
 
 #[test]
-fn the_observer_processes_a_chunk_without_allocating() {
+fn the_response_observer_processes_a_stream_chunk_without_allocating() {
     for name in STREAMS {
         let chunks = chunks(name);
         let mut now = Instant::now();
@@ -138,7 +139,7 @@ fn the_observer_processes_a_chunk_without_allocating() {
 }
 
 #[test]
-fn a_body_forwards_a_chunk_without_allocating() {
+fn the_forwarded_response_body_passes_a_stream_chunk_on_without_allocating() {
     for name in STREAMS {
         for usage_injected in [false, true] {
             let chunks = chunks(name);
@@ -155,19 +156,19 @@ fn a_body_forwards_a_chunk_without_allocating() {
             }
             // The poll that removes the usage event returns the chunk after it, so there is one poll less.
             assert_eq!(costs.len() + usize::from(usage_injected), chunks.len(), "{name}");
-            // Two polls may allocate, once in a stream: the event with the finish reason waits for the usage
-            // event, and the usage event is removed.
+            // In a stream, at most two polls may allocate: when the event with the finish reason waits for
+            // the usage event, and when the usage event is removed.
             let costs = &costs[..costs.len() - 2 * usize::from(usage_injected)];
             assert_no_allocations(name, costs);
         }
     }
 }
 
-/// A thousand backend names, shared by all decisions.
+/// A thousand backend names, which all routing decisions of the test share.
 static NAMES: LazyLock<Arc<[BackendId]>> =
     LazyLock::new(|| (0..1_000).map(|index| BackendId::new(&format!("vllm-{index}"))).collect());
 
-/// A decision among this many backends without metrics.
+/// Builds a routing decision among this number of backends, all without metrics.
 fn decision(backends: usize) -> Arc<RoutingDecision> {
     let now = Instant::now();
     let load_estimator = LoadEstimator::new(now, Duration::from_secs(5));
@@ -195,14 +196,14 @@ fn decision(backends: usize) -> Arc<RoutingDecision> {
 }
 
 #[test]
-fn a_decision_stores_few_candidates_in_place_and_a_few_of_many_in_one_table() {
+fn a_routing_decision_allocates_nothing_for_few_candidates_and_one_table_for_some_of_many() {
     for backends in [1, 2, 16, 17, 1_000] {
         assert_eq!(decision(backends).candidate_count(), backends);
     }
 }
 
 #[test]
-fn the_memory_of_the_decision_log_is_bounded() {
+fn the_memory_of_the_log_of_routing_decisions_is_bounded() {
     LazyLock::force(&NAMES);
     let decision_log = DecisionLog::new(1_024);
     let mut record = record(Instant::now());
@@ -218,8 +219,8 @@ fn the_memory_of_the_decision_log_is_bounded() {
     assert!((1 << 20..=9 << 19).contains(&used), "{used} bytes");
 }
 
-/// The response body as the gateway forwards and observes it. Its frames are `chunks`, all of which are
-/// available at once.
+/// Builds the response body that the gateway forwards and observes. All its frames, `chunks`, are available
+/// at once.
 fn observed_body(chunks: &[Bytes], usage_injected: bool) -> ObservedBody<Frames, ()> {
     let now = Instant::now();
     let mut record = record(now);
@@ -252,7 +253,7 @@ impl Body for Frames {
     }
 }
 
-/// A backend and a sink that ignore what they are told.
+/// A backend monitor and a receiver of records that do nothing.
 struct NoOp;
 
 impl BackendMonitor for NoOp {

@@ -17,13 +17,13 @@ use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc::UnboundedSender;
 
-/// The backend's record of one request and its response.
+/// What the backend measured of one request and its response.
 #[derive(Debug)]
 pub(crate) struct Played {
     pub(crate) plan: usize,
     /// Whether the request that arrived here requested usage.
     pub(crate) was_usage_requested: bool,
-    /// The time of each write of the plan.
+    /// The time at which the backend made each write of the plan.
     pub(crate) writes: Vec<Instant>,
     /// The time of the last write. If the plan closes the connection in the middle, the time of closing it.
     pub(crate) ended: Instant,
@@ -31,7 +31,7 @@ pub(crate) struct Played {
     pub(crate) left: Option<Instant>,
 }
 
-/// The longest time that the backend waits for a client to disconnect, if the plan says that the client does.
+/// Maximum time that the backend waits for a client to disconnect, if the plan states a disconnect.
 const AFTER_DISCONNECT: Duration = Duration::from_secs(2);
 const METRICS: &str = "vllm:num_requests_running{model_name=\"m\"} 1\n\
                        vllm:num_requests_waiting{model_name=\"m\"} 0\n\

@@ -26,7 +26,7 @@ pub(crate) struct Certificate {
 /// The errors of one reported time, such as the TTFT, over all requests.
 #[derive(Default)]
 struct Errors {
-    /// Absolute errors in milliseconds.
+    /// The absolute errors of the reported time, in milliseconds.
     errors: Vec<f64>,
     /// Each error divided by the maximum error that is allowed for its true value.
     shares: Vec<f64>,
@@ -204,7 +204,7 @@ pub(crate) fn quantile(values: &mut [f64], q: f64) -> f64 {
     sample_quantile(values, q).unwrap_or(f64::NAN)
 }
 
-/// A percentage as text. It is 100 % only if `part` is the whole, because other shares are rounded down.
+/// Formats a percentage. It is 100 % only if `part` is the whole, because other shares are rounded down.
 fn percent(part: usize, whole: usize) -> String {
     if part == whole {
         return "100 %".into();
@@ -216,7 +216,7 @@ fn millis(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
-/// A Markdown table. The first row is the header.
+/// Formats a Markdown table. The first row is the header.
 fn table<const N: usize>(rows: &[[String; N]]) -> String {
     let mut lines: Vec<String> =
         rows.iter().map(|row| format!("| {} |\n", row.join(" | "))).collect();

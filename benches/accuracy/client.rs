@@ -12,7 +12,7 @@ use std::time::Instant;
 use tokenweir_protocol::clock;
 use tokio::net::TcpStream;
 
-/// What the client measures of a request.
+/// The times of one request that the client measured.
 #[derive(Debug)]
 pub(crate) struct Seen {
     pub(crate) plan: usize,

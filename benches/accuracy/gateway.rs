@@ -13,7 +13,7 @@ use tokenweir_protocol::clock;
 /// A child process. Dropping it kills the process.
 pub(crate) struct Process(pub(crate) Child);
 
-/// The running gateway.
+/// The gateway process that the bench started.
 pub(crate) struct Gateway {
     child: Process,
     pub(crate) clients: SocketAddr,
@@ -83,7 +83,7 @@ impl Gateway {
         }
     }
 
-    /// The current metrics page.
+    /// Fetches the current metrics page of the gateway.
     pub(crate) fn metrics(&self) -> String {
         let mut stream = TcpStream::connect(self.admin).unwrap();
         stream.write_all(b"GET /metrics HTTP/1.0\r\nhost: admin\r\n\r\n").unwrap();
@@ -92,7 +92,7 @@ impl Gateway {
         page
     }
 
-    /// The process id of the gateway.
+    /// Returns the process id of the gateway.
     pub(crate) fn process(&self) -> u32 {
         self.child.0.id()
     }

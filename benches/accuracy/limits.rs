@@ -7,7 +7,7 @@ pub(crate) fn env_number(name: &str, default: usize) -> usize {
     std::env::var(name).map_or(default, |number| number.parse().unwrap())
 }
 
-/// Adds the text `why` to the missed limits if a limit does not hold.
+/// Adds the text `why` to the missed limits if `holds` is false.
 pub(crate) fn bar(limit_violations: &mut Vec<String>, holds: bool, why: impl FnOnce() -> String) {
     if !holds {
         limit_violations.push(why());

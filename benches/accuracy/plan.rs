@@ -1,6 +1,6 @@
-//! The plans. A plan has one request, a generated stream with known contents as its response, and the times
-//! and sizes of the writes of the response. All plans come from one seed. The true times are not part of a
-//! plan: they are the times at which the backend writes.
+//! The plans of the bench. A plan consists of one request, a generated stream with known contents as its
+//! response, and the pauses and sizes of the writes of the response. All plans come from one seed. The true
+//! times are not part of a plan: they are the times at which the backend writes.
 
 use super::generated_streams::exchange_case::{Case, Close};
 use super::generated_streams::expected_stream::Meaning;
@@ -24,7 +24,7 @@ pub(crate) struct Plan {
 
 /// One write of the backend to the connection.
 pub(crate) struct Write {
-    /// The pause before this write.
+    /// The pause of the backend before this write.
     pub(crate) pause: Duration,
     /// The bytes of the response body that this write sends.
     pub(crate) body: Range<usize>,
@@ -34,7 +34,7 @@ pub(crate) struct Write {
 /// those that report tokens at once, so that the stream has no ITL.
 const MIN_OUTPUTS: usize = 6;
 
-/// The `count` plans of a run. The same seed gives the same plans.
+/// Draws the `count` plans of a run. The same seed gives the same plans.
 pub(crate) fn plans(count: usize, seed: u64) -> Vec<Plan> {
     let mut rng = Rng::with_seed(seed);
     (0..count).map(|index| plan(index, &mut rng)).collect()
@@ -82,14 +82,14 @@ fn is_measurable(case: &Case) -> bool {
     case.is_stream() && outputs.len() >= MIN_OUTPUTS && events.all(is_readable)
 }
 
-/// The position in the response body after each event with output.
+/// Returns the position in the response body after each event with output.
 fn outputs(case: &Case) -> Vec<usize> {
     let events = case.stream.events.iter().filter(|event| event.meaning.output.is_some());
     events.map(|event| event.complete_at).collect()
 }
 
-/// The writes of the backend. Most events are one write each; some are written together with the next event,
-/// some in two pieces.
+/// Draws the writes of the backend. Most events are one write each; some are written together with the next
+/// event, some in two pieces.
 fn writes(case: &Case, rng: &mut Rng) -> Vec<Write> {
     let mut writes = Vec::new();
     let (mut from, mut pause) = (0, Duration::from_micros(rng.u64(20_000..300_000)));

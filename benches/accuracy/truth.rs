@@ -39,7 +39,7 @@ struct Output {
 }
 
 impl Exchange<'_> {
-    /// The events with output that arrived at the gateway.
+    /// Returns the events with output that arrived at the gateway.
     fn outputs(&self) -> Vec<Output> {
         let case = &self.plan.case;
         let writes = self.plan.writes.iter().filter(|write| !write.body.is_empty());
@@ -54,7 +54,8 @@ impl Exchange<'_> {
         events.filter_map(output).collect()
     }
 
-    /// The true times of the request. `fields` has the true contents of the gateway's record of the request.
+    /// Computes the true times of the request. `fields` has the true contents of the gateway's record of the
+    /// request.
     pub(crate) fn times(&self, fields: &RecordFields) -> Times {
         let since = |later: Instant, earlier: Instant| later.saturating_duration_since(earlier);
         let is_left = self.plan.case.close == Close::Left;
@@ -74,8 +75,8 @@ impl Exchange<'_> {
         [ttft, gaps.itl(), gaps.mean(), gaps.longest, tpot, duration]
     }
 
-    /// The time from the client's disconnect to the moment at which the backend sees that the gateway has
-    /// closed the connection. `None`: the gateway did not close it.
+    /// Computes the time from the client's disconnect to the moment at which the backend sees that the
+    /// gateway has closed the connection. `None`: the gateway did not close it.
     pub(crate) fn abort_delay(&self) -> Option<Duration> {
         Some(self.played.left?.saturating_duration_since(self.seen.ended))
     }
@@ -97,8 +98,8 @@ impl Gaps {
         self.sum.checked_div(self.count)
     }
 
-    /// The mean ITL: each gap is divided among the tokens of the event that ends it. `None`: no event that
-    /// ends a gap reports its tokens.
+    /// Computes the mean ITL: each gap is divided among the tokens of the event that ends it. `None`: no
+    /// event that ends a gap reports its tokens.
     fn itl(&self) -> Option<Duration> {
         self.per_token.checked_div(self.tokens)
     }

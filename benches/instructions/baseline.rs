@@ -44,7 +44,7 @@ impl Baseline {
     }
 }
 
-/// Writes these counts as the new baseline.
+/// Writes these instruction counts to the file of the baseline.
 pub(crate) fn write(counts: &BTreeMap<String, f64>) {
     let line = |(name, count): (&String, &f64)| format!("{count:>10.0} {name}\n");
     fs::write(file(), counts.iter().map(line).collect::<String>()).unwrap();

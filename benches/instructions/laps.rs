@@ -11,7 +11,7 @@ use std::path::Path;
 pub(crate) const MARK: &str = "instructions::laps::mark";
 /// The base name of the dump files of callgrind, which appends a dot and the number of the dump.
 pub(crate) const DUMP: &str = "dump";
-/// The file that lists the laps, one line each.
+/// The name of the file that lists the laps of a run, one per line.
 const NAMES: &str = "laps";
 
 /// The finished laps, one line each: the number of items, a tab and the name of the lap.
@@ -31,7 +31,7 @@ impl Laps {
         let _ = writeln!(self.0, "{items}\t{name}");
     }
 
-    /// Writes the finished laps into `folder`.
+    /// Writes the list of finished laps into `folder`.
     pub(crate) fn write(&self, folder: &Path) {
         fs::write(folder.join(NAMES), &self.0).unwrap();
     }

@@ -1,6 +1,6 @@
-//! The clients and the backend of the measured gateway. They run in lockstep: the backend sends the next
-//! group of events of a stream only when the client has received all events before. So the gateway wakes up
-//! once for each group, and every run is the same.
+//! The clients and the backend of the measured gateway. They take turns: the backend sends the next group of
+//! events of a stream only when the client has received all events before. So the gateway wakes up once for
+//! each group, and every run is the same.
 
 use super::{engine, work};
 use std::io;
@@ -17,7 +17,7 @@ const METRICS: &str = "vllm:num_requests_running{engine=\"0\"} 1.0\nvllm:num_req
 
 /// The state that the clients and the backend share.
 pub(crate) struct Peers {
-    /// The HTTP chunks of the recorded stream, one event each.
+    /// The HTTP chunks of the recorded stream. Each has one event.
     events: Vec<Vec<u8>>,
     /// The client notifies the backend when it has received all events that were sent.
     taken: Notify,
@@ -37,7 +37,7 @@ impl Peers {
         Rc::new(Self { events, taken: Notify::new() })
     }
 
-    /// The number of events of a stream.
+    /// Returns the number of events of a stream.
     pub(crate) fn events(&self) -> usize {
         self.events.len()
     }

@@ -88,7 +88,7 @@ async fn traffic(folder: &Path, is_on: bool, laps: &mut Laps) {
     serving.await.unwrap();
 }
 
-/// An address whose port is free now.
+/// Returns an address whose port is free now.
 fn free_address() -> SocketAddr {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }

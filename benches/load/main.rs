@@ -87,7 +87,7 @@ fn main() -> ExitCode {
     limits::exit_code(&runtime.block_on(run()))
 }
 
-/// The backend process.
+/// The backend of the bench, in a process of its own.
 struct Backend {
     _process: Process,
     address: SocketAddr,
@@ -229,12 +229,12 @@ fn at_rest(gateway: &Gateway, limit_violations: &mut Vec<String>) {
     });
 }
 
-/// Resident memory of the gateway in KiB.
+/// Returns the resident memory of the gateway in KiB.
 pub(crate) fn resident(gateway: &Gateway) -> f64 {
     sum(&gateway.metrics(), "process_resident_memory_bytes", "").unwrap() / 1_024.0
 }
 
-/// Milliseconds since `moment`.
+/// Returns the milliseconds since `moment`.
 pub(crate) fn since(moment: std::time::Instant) -> f64 {
     clock::now().saturating_duration_since(moment).as_secs_f64() * 1e3
 }

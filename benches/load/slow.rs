@@ -104,8 +104,8 @@ async fn upload(mut stream: TcpStream) {
     }
 }
 
-/// Runs the normal clients for `turn`. Returns the time to the first chunk of each of their streams, in
-/// milliseconds.
+/// Runs the normal clients (those that read at full speed) for `turn`. Returns the time to the first chunk of
+/// each of their streams, in milliseconds.
 pub(crate) async fn honest(gateway: &Gateway, turn: Duration) -> Vec<f64> {
     let until = clock::now() + turn;
     let mut all = JoinSet::new();

@@ -13,16 +13,16 @@ use tokenweir_protocol::clock;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-/// The protocol of the clients.
+/// The HTTP version of the streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// One connection per stream.
+    /// HTTP/1.1, with one connection per stream.
     Http1,
-    /// One connection per hundred streams.
+    /// HTTP/2, with one connection per hundred streams.
     Http2,
 }
 
-/// The result of one call of [`hold`].
+/// The measurements of one call of [`hold`].
 pub(crate) struct Held {
     /// Number of streams that arrived completely.
     pub(crate) whole: usize,

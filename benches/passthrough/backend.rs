@@ -19,7 +19,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep_until, timeout};
 
-/// The script of a request.
+/// How the backend responds to a request, as the prompt of the request states it.
 struct Script {
     chunks: usize,
     every: Duration,

@@ -18,9 +18,10 @@ use tokio::time::{sleep, timeout};
 /// Maximum time until an event, a response, or the end of a request at the backend.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Four figures. First the number of streams whose bytes the subject changes, and the number of broken
-/// streams that it shows as complete. Then two times in milliseconds: until an event of an unknown channel
-/// arrives, and until the backend sees that the client disconnected. `PATIENCE` as a time means never.
+/// Measures a subject. Returns four values. First the number of streams whose bytes the subject changes, and
+/// the number of broken streams that it shows as complete. Then two times in milliseconds: until an event of
+/// an unknown channel arrives, and until the backend sees that the client disconnected. `PATIENCE` as a time
+/// means never.
 pub(crate) async fn of(subject: &Subject) -> [f64; 4] {
     let begun = clock::now();
     let request = clients::streamed(&format!("{SCRIPT}{UNKNOWN}"), 0);
@@ -52,7 +53,8 @@ pub(crate) async fn of(subject: &Subject) -> [f64; 4] {
     [changed as f64, hidden as f64, first.as_secs_f64() * 1e3, seen.as_secs_f64() * 1e3]
 }
 
-/// The response body to the script with this number. `None`: the response is broken, incomplete or an error.
+/// Requests the script with this number. Returns the response body. `None`: the response is broken,
+/// incomplete or an error.
 async fn body(subject: &Subject, number: usize) -> Option<Bytes> {
     let request = clients::streamed(&format!("{SCRIPT}{number}"), 0);
     let (_, body) = request.split_once("\r\n\r\n")?;

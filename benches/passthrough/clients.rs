@@ -24,10 +24,10 @@ pub(crate) fn words(nanos: u128, word: &str) -> String {
     )
 }
 
-/// What the client measured of a stream.
+/// The measurements of one stream at the client.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
-    /// Number of chunks with text.
+    /// Number of chunks with text that arrived.
     pub(crate) chunks: usize,
     /// Microseconds from the write of the request to the first chunk.
     pub(crate) ttft: f64,

@@ -3,7 +3,7 @@
 use std::fs;
 use std::time::Duration;
 
-/// CPU time of all threads of a process so far.
+/// Returns the CPU time of all threads of a process so far.
 pub(crate) fn of(process: u32) -> Duration {
     let tasks = fs::read_dir(format!("/proc/{process}/task")).unwrap();
     let of_task = |task: fs::DirEntry| -> u64 {

@@ -184,7 +184,7 @@ async fn watch(to: SocketAddr, streams: usize, apart: Duration, request: &str) -
     clients.join_all().await
 }
 
-/// CPU time in µs that the subject has used since `before`, divided by `count` items.
+/// Returns the CPU time in µs that the subject has used since `before`, divided by `count` items.
 fn spent(subject: &Subject, before: Duration, count: usize) -> f64 {
     subject.cpu().checked_sub(before).unwrap().as_secs_f64() * 1e6 / count as f64
 }

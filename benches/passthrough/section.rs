@@ -1,4 +1,4 @@
-//! The sections of the bench, with their quantities and limits.
+//! The sections of the passthrough bench, with their measured quantities and limits.
 
 use super::subject::{Kind, Subject};
 use super::{behavior, fleet, loads, memory};
@@ -33,25 +33,25 @@ named_enum! {
     }
 }
 
-/// A measured quantity.
+/// A measured quantity of a section.
 pub(crate) struct Figure {
-    /// The name of the quantity, with its unit.
+    /// The name of the measured quantity, with its unit.
     pub(crate) name: &'static str,
     pub(crate) decimals: usize,
-    /// Limits for the gateway with all telemetry.
+    /// The limits of this quantity for the gateway with all telemetry.
     pub(crate) bars: &'static [Bar],
 }
 
-/// A limit for the gateway with all telemetry.
+/// A limit of a measured quantity for the gateway with all telemetry.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Bar {
     AtMost(f64),
     AtLeast(f64),
-    /// Maximum difference to the value of another subject.
+    /// Maximum difference from the value of another measured proxy.
     Over(Kind, f64),
-    /// Maximum ratio to the value of another subject.
+    /// Maximum ratio to the value of another measured proxy.
     TimesAtMost(Kind, f64),
-    /// As `TimesAtMost`, but also meaningful if the value of the other subject is near zero or negative.
+    /// As `TimesAtMost`, but also meaningful if the value of the other proxy is near zero or negative.
     WithinTimes(Kind, f64),
 }
 

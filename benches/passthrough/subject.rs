@@ -16,7 +16,7 @@ named_enum! {
     /// environment variables, and that of the program of another proxy.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub(crate) enum Kind {
-        /// The reference proxy on hyper.
+        /// The reference proxy that uses hyper.
         Floor = "hyper",
         /// Other proxies and routers with their access logs.
         Nginx = "nginx",
@@ -27,9 +27,9 @@ named_enum! {
         LiteLlm = "litellm",
         /// The gateway with routing, but without telemetry.
         Off = "off",
-        /// The gateway with metrics.
+        /// The gateway with routing and metrics.
         Metrics = "metrics",
-        /// The gateway with metrics and a JSON access log.
+        /// The gateway with routing, metrics and a JSON access log.
         Log = "log",
         /// The gateway with metrics and traces at the default rate.
         Traces = "traces",
@@ -39,12 +39,12 @@ named_enum! {
 }
 
 impl Kind {
-    /// Whether the subject is this gateway.
+    /// Whether the measured proxy is this gateway.
     pub(crate) const fn is_gateway(self) -> bool {
         matches!(self, Self::Off | Self::Metrics | Self::Log | Self::Traces | Self::All)
     }
 
-    /// Whether the subject is another proxy or router.
+    /// Whether the measured proxy is one of another project.
     pub(crate) fn is_other(self) -> bool {
         self != Self::Floor && !self.is_gateway()
     }
@@ -58,7 +58,7 @@ impl Kind {
 /// A running subject. Dropping it kills the process.
 pub(crate) struct Subject {
     child: Child,
-    /// The address at which clients reach the subject.
+    /// The address at which clients reach the measured proxy.
     pub(crate) address: SocketAddr,
 }
 
@@ -158,7 +158,7 @@ impl Subject {
         self.processes().into_iter().map(cpu::of).sum()
     }
 
-    /// Resident memory of the subject in KiB.
+    /// Returns the resident memory of the measured proxy in KiB.
     pub(crate) fn resident(&self) -> f64 {
         let resident = |process| -> f64 {
             let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();

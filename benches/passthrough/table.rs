@@ -1,4 +1,5 @@
-//! The results of a section: the medians over all rounds, and their comparison with the limits.
+//! The results of a section of the passthrough bench: the medians over all rounds, and their comparison with
+//! the limits.
 
 use super::ratios::Ratio;
 use super::section::{Bar, Figure, Section};

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 const CLIENTS: u64 = 24;
-/// Time after which a client gives up its request.
+/// Time after which a client treats its request as failed.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// All running clients.
@@ -42,7 +42,7 @@ pub(crate) struct Sent {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Plan {
-    /// The client reads the response to its end.
+    /// The client reads the whole response.
     Whole,
     /// The client disconnects after this many reads of the response.
     Leaves(usize),

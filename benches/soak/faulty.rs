@@ -34,7 +34,7 @@ async fn converse(mut stream: TcpStream) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Executes the fault of the request and closes the connection.
+/// Does what the fault in the request states, and closes the connection.
 async fn fail(mut stream: TcpStream, body: &str) -> std::io::Result<()> {
     let fault = body.split("\"fault\":\"").nth(1).and_then(|rest| rest.split('"').next());
     let answer = match fault {

@@ -68,7 +68,7 @@ fn main() -> ExitCode {
     limits::exit_code(&runtime.block_on(run()))
 }
 
-/// The process of two simulated backends.
+/// The process that runs the two simulated backends.
 struct Simulator {
     _process: Process,
     addresses: Vec<SocketAddr>,

@@ -73,7 +73,7 @@ fn slope(x: &[f64], y: &[f64]) -> f64 {
     sample_quantile(&mut slopes, 0.5).unwrap_or(0.0)
 }
 
-/// The p-value of the Mann-Kendall test: the probability that values without a trend look like these.
+/// Returns the p-value of the Mann-Kendall test: the probability that values without a trend look like these.
 fn chance(y: &[f64]) -> f64 {
     let count = y.len() as f64;
     let mut sum = 0.0;

@@ -7,7 +7,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 /// A short complete response to a chat request.
 pub(crate) const CHAT: &str = r#"{"id":"chatcmpl-1","object":"chat.completion","created":1,"model":"tiny","choices":[{"index":0,"message":{"role":"assistant","content":"Hello there."},"finish_reason":"stop"}],"usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12}}"#;
-/// The head of a response that is a stream.
+/// The response head of a chunked event stream.
 pub(crate) const STREAM_HEAD: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n\
                                       transfer-encoding: chunked\r\n\r\n";
 
@@ -44,14 +44,14 @@ pub(crate) fn page(path: &str, model: &str, metrics: &str) -> Option<String> {
     })
 }
 
-/// A complete response.
+/// Builds a complete response with this JSON body.
 pub(crate) fn whole(body: &str) -> String {
     let kind = if body.starts_with('{') { "application/json" } else { "text/plain" };
     let length = body.len();
     format!("HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-length: {length}\r\n\r\n{body}")
 }
 
-/// A chat request with this body.
+/// Builds a chat request with this body.
 pub(crate) fn post(body: &str) -> String {
     format!(
         "POST /v1/chat/completions HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n\
@@ -60,7 +60,7 @@ pub(crate) fn post(body: &str) -> String {
     )
 }
 
-/// Text with the framing of an HTTP chunk.
+/// Frames a text as one HTTP chunk.
 pub(crate) fn framed(text: &str) -> String {
     format!("{:x}\r\n{text}\r\n", text.len())
 }

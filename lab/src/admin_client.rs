@@ -6,7 +6,8 @@ use tokenweir_bench::sender::TargetClient;
 use tokenweir_engine::address::BackendAddress;
 use tokenweir_net::client::{HttpClient, HttpClientTimeouts};
 
-/// A client of the admin listener at this address, with the admin token from the environment, if it is set.
+/// Creates a client of the admin listener at this address. It uses the admin token from the environment, if
+/// it is set.
 pub(crate) fn admin_client(admin: &BackendAddress) -> Result<TargetClient, SecretError> {
     let token = resolve_optional_secret(&Secret::Env(ADMIN_TOKEN_VARIABLE.to_owned()))?;
     Ok(TargetClient::new(HttpClient::new(HttpClientTimeouts::default()), admin.clone(), token))

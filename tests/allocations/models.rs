@@ -1,5 +1,4 @@
-//! The cost of listed models: how much memory the gateway uses for them, and how large its metrics page
-//! becomes.
+//! The memory and the size of the metrics page that the gateway needs for the models that backends list.
 
 use super::{measured, record};
 use std::io::{BufRead, BufReader, Write};
@@ -51,7 +50,7 @@ fn start_backend(models: Arc<Mutex<String>>) -> SocketAddr {
     addr
 }
 
-/// The response of a backend to `/v1/models`: a base model, and an adapter for each of these numbers.
+/// Builds the response of a backend to `/v1/models`: a base model, and one adapter for each of these numbers.
 fn model_list(adapters: std::ops::Range<usize>) -> String {
     let entry = |id: &str, parent: &str| {
         format!(
@@ -63,7 +62,8 @@ fn model_list(adapters: std::ops::Range<usize>) -> String {
     format!(r#"{{"object":"list","data":[{}]}}"#, entries.join(","))
 }
 
-/// A pool with one backend, whose list of models the test sets, and the metrics registry of the gateway.
+/// A backend pool whose only backend lists the models that the test sets, and the metrics registry of the
+/// gateway.
 struct ModelFixture {
     models: Arc<Mutex<String>>,
     pool: Arc<BackendPool>,
@@ -127,7 +127,7 @@ impl ModelFixture {
     }
 }
 
-/// Advances the paused clock of the health checks by `time`.
+/// Advances the paused clock, and with it the health checks, by `time`.
 async fn advance(time: Duration) {
     tokio::time::pause();
     tokio::time::advance(time).await;
@@ -147,7 +147,7 @@ fn runtime() -> Runtime {
 }
 
 #[test]
-fn ten_thousand_models_use_less_than_20_mib_and_a_page_of_2_mib() {
+fn ten_thousand_listed_models_use_less_than_20_mib_of_memory_and_2_mib_of_metrics_page() {
     let runtime = runtime();
     let fixture = runtime.block_on(ModelFixture::start(200));
     let (page, grown) = memory_of(&runtime, fixture.set_adapters(0..9_999));
@@ -157,7 +157,7 @@ fn ten_thousand_models_use_less_than_20_mib_and_a_page_of_2_mib() {
 }
 
 #[test]
-fn twenty_changes_of_adapters_use_less_than_20_mib_and_a_page_of_2_mib() {
+fn twenty_changes_of_listed_adapters_use_less_than_20_mib_and_a_metrics_page_of_2_mib() {
     let runtime = runtime();
     let fixture = runtime.block_on(async {
         let fixture = ModelFixture::start(200).await;
@@ -169,7 +169,8 @@ fn twenty_changes_of_adapters_use_less_than_20_mib_and_a_page_of_2_mib() {
         for turn in 1..=20 {
             let page = fixture.set_adapters(turn * 300..(turn + 1) * 300).await;
             longest = longest.max(page.len());
-            // At the next change, some removed models have already lost their metric labels and others not.
+            // At the next change of the adapters, some removed models have already lost their metric labels
+            // and others have not.
             advance(Duration::from_mins(4)).await;
         }
         longest

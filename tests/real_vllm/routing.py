@@ -97,7 +97,7 @@ class Round:
     load_average: float
 
     def row(self) -> str:
-        """The row of the table."""
+        """The row of this run in the table of results."""
         name, policy, *numbers = vars(self).values()
         return f"| {' | '.join([name, policy, *(f'{number:.3g}' for number in numbers)])} |"
 

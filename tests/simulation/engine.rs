@@ -1,5 +1,5 @@
-//! The engines of the simulation. The number of a request alone determines its answer. So each engine gives
-//! the same answer, also if it continues the answer that another engine began.
+//! The simulated engines. The number of a request alone determines its answer. So each engine generates the
+//! same answer, even when it continues the answer that another engine began.
 
 use super::network::{World, response};
 use serde_json::{Value, json};
@@ -17,7 +17,8 @@ pub(super) struct Asked {
 /// Number of tokens of each prompt. One token encodes the number of the request, two are constant.
 pub(super) const PROMPT: usize = 3;
 /// Token ids. The first token of a prompt is `NUMBER_ID` plus the number of the request. Word `n` of an
-/// answer is `WORD_ID` plus `n`. If the engine ends the answer before its limit, the last token is `END_ID`.
+/// answer is `WORD_ID` plus `n`. If the engine ends the answer before its maximum length, the last token is
+/// `END_ID`.
 const NUMBER_ID: usize = 1_000;
 const WORD_ID: usize = 100;
 const END_ID: usize = 9;
@@ -83,7 +84,7 @@ fn word(index: usize) -> String {
     format!("w{index}é ")
 }
 
-/// Whether the engine shows the text of this token only with that of the next token.
+/// Whether the engine sends the text of this token only together with the text of the next token.
 const fn is_held(word: usize) -> bool {
     word % 5 == 3
 }
@@ -91,7 +92,8 @@ const fn is_held(word: usize) -> bool {
 /// A request as an engine reads it.
 pub(super) struct Received {
     pub asked: Asked,
-    /// Number of words of the answer that the request already contains: the engine continues after them.
+    /// Number of words of the answer that the request already contains, because another engine began the
+    /// answer. The engine continues after them.
     begun: usize,
     by_ids: bool,
     has_ids: bool,

@@ -13,16 +13,16 @@ use tokenweir_request::record::Outcome;
 
 const BACKENDS: usize = 100;
 const CLIENTS: usize = 60;
-/// Longest pause between two parts of an answer. The mean of all pauses is 200 ms.
+/// Longest pause between two parts of an answer. On average, a pause takes 200 ms.
 const PART_TIME: Duration = Duration::from_millis(1_300);
 
-/// The time during which backends die. The environment variable `FLEET_SECONDS` sets it.
+/// Returns for how long backends die at random. The environment variable `FLEET_SECONDS` sets this time.
 fn duration() -> Duration {
     let given = std::env::var("FLEET_SECONDS").map(|seconds| seconds.parse().unwrap());
     Duration::from_secs(given.unwrap_or(60))
 }
 
-/// Sends one stream after another. Returns each request with what its client received.
+/// Sends one request for a stream after another. Returns each request with what its client received.
 async fn reader(
     gateway: Arc<Gateway>,
     world: Arc<World>,
@@ -98,7 +98,7 @@ async fn fleet(seed: u64, told: Arc<Mutex<String>>) {
 }
 
 #[test]
-fn in_a_fleet_whose_backends_die_each_stream_is_whole_or_refused_with_its_reason() {
+fn while_backends_die_each_stream_is_complete_or_its_record_states_why_it_is_not() {
     let (told, result) = run(1, fleet);
     println!("{}", told.lines().last().unwrap_or_default());
     if let Err(panic) = result {

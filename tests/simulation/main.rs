@@ -75,13 +75,12 @@ impl Sink for Records {
     }
 }
 
-/// A gateway without its server: the tests pass requests to its proxy as values.
+/// A gateway without its server: the tests call its proxy with requests directly.
 struct Gateway {
     context: Arc<ProxyContext>,
     records: Arc<Records>,
     mode: ContinuationMode,
-    /// Whether the memory for runs (stored responses for clients that return) suffices to keep each run until
-    /// its client returns.
+    /// Whether the memory for resumable responses suffices to keep each response until its client returns.
     keeps_all: bool,
     _health_checks: HealthCheckSupervisor,
 }
@@ -91,14 +90,14 @@ struct Gateway {
 struct Received {
     status: u16,
     body: Vec<u8>,
-    /// Whether the body came to its regular end.
+    /// Whether the response body came to its regular end.
     is_whole: bool,
-    /// Whether the client left before the end.
+    /// Whether the client disconnected before the end of the response.
     has_left: bool,
     ended: Option<Instant>,
 }
 
-/// The settings of a gateway that a seed chooses.
+/// The gateway settings that a seed chooses.
 struct Terms {
     keeps_all: bool,
     concurrency: Option<u32>,
@@ -443,7 +442,7 @@ fn is_counted(gateway: &Gateway, record: &RequestRecord) -> bool {
     gateway.mode != ContinuationMode::Text || record.continuations.begun.is_empty()
 }
 
-/// Checks the gateway's records of a client's request and its repetitions against what the client received.
+/// Compares the records of a client's request and its repetitions with what the client received.
 fn check_records(
     gateway: &Gateway,
     world: &World,
@@ -474,7 +473,7 @@ fn check_records(
             );
         }
         if record.outcome != Outcome::Ok {
-            // The gateway does not keep the run of a request that failed.
+            // The gateway does not keep the response to a request that failed.
             has_run = false;
             continue;
         }
@@ -483,7 +482,8 @@ fn check_records(
             let billed = (usage.input, usage.output);
             assert_eq!(billed, (Some(PROMPT as u64), Some(asked.tokens() as u64)));
         }
-        // After the last connection of a run has ended, the gateway keeps the run for `WINDOW`.
+        // After the last client of a resumable response has disconnected, the gateway keeps the response for
+        // `WINDOW`.
         let accepted = record.timings.accepted;
         let ends = received.iter().filter_map(|it| it.ended).filter(|ended| *ended < accepted);
         let is_again = has_run && ends.max().is_none_or(|end| accepted < end + WINDOW);
@@ -499,8 +499,8 @@ fn check_records(
 /// If a history takes longer than this simulated time, one of its requests never ends.
 const LONGEST_HISTORY: Duration = Duration::from_hours(1);
 
-/// Runs the history of a seed. Returns two values: the log of the history, which includes what clients
-/// received and what the records say, and the panic of a failed check, if there is one.
+/// Simulates the history of a seed. Returns two values: the log of the history, which includes what clients
+/// received and what the records state, and the panic of a failed check, if there is one.
 fn run<F: Future<Output = ()>>(
     seed: u64,
     history: impl FnOnce(u64, Arc<Mutex<String>>) -> F,
@@ -552,7 +552,7 @@ async fn history(seed: u64, told: Arc<Mutex<String>>) {
     }
     world.calm();
     background[1].abort();
-    // In this time, runs without a client end, and the gateway notices silent backends.
+    // In this time, resumable requests without a client end, and the gateway notices silent backends.
     tokio::time::sleep(Duration::from_secs(25)).await;
     check(&gateway, &world, &all);
 }
@@ -612,7 +612,7 @@ fn seeds() -> Range<u64> {
 }
 
 #[test]
-fn each_client_gets_each_byte_once_and_pays_once_in_any_history() {
+fn under_any_random_faults_a_client_gets_each_response_byte_once_and_pays_once() {
     let mut failed = Vec::new();
     for seed in seeds() {
         let (told, result) = run(seed, history);

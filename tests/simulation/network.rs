@@ -23,17 +23,17 @@ use tokio::sync::Notify;
 /// The state of a simulation: the random numbers of the seed, the list of dead backends, and the log.
 pub(super) struct World {
     random: Mutex<fastrand::Rng>,
-    /// The share of requests at a backend that fail in some way.
+    /// Share of the requests to a backend that fail in some way, from 0 to 1.
     faults: f64,
     /// The longest time between two parts of a response.
     part_time: Duration,
     /// For each backend, whether it is dead, so that it accepts no connection.
     down: Mutex<Vec<bool>>,
-    /// For each backend, the signal on which it resets its connections.
+    /// For each backend, the notification that makes it reset its connections.
     deaths: Vec<Notify>,
     /// How often each request, by its number, reached an engine.
     pub reached: Mutex<HashMap<usize, usize>>,
-    /// The log of the history: a line for each event, with the time since the beginning.
+    /// The log of the history: one line for each event, with the time since the beginning.
     pub told: Arc<Mutex<String>>,
     begun: Instant,
     /// Whether a backend received a request that no gateway may send.
@@ -42,21 +42,21 @@ pub(super) struct World {
     is_calm: AtomicBool,
 }
 
-/// How a backend treats a request.
+/// How a backend mishandles a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fault {
     None,
-    /// Closes the connection without a response.
+    /// Closes the connection at once, without a response.
     CloseAtOnce,
-    /// Answers with this error status.
+    /// Answers the request with this error status.
     Status(&'static str),
     /// Reads the request and sends nothing.
     Hang,
     /// Sends a part of the response. Then it closes or resets the connection, or is silent.
     Cut(Ending),
-    /// Sends this event within the stream. The event is an abort or an error.
+    /// Sends this event in the middle of the stream. The event is an abort or an error.
     Event(&'static str),
-    /// Ignores the token ids in a chat request.
+    /// Ignores the token ids in a chat request, so it does not continue an answer from them.
     IgnoresIds,
     WritesNoIds,
 }
@@ -104,8 +104,8 @@ impl World {
     /// Writes an event of the history to the log.
     pub(super) fn log(&self, what: std::fmt::Arguments<'_>) {
         let at = clock::now() - self.begun;
-        // The log includes the state of the random numbers. It shows where two runs of the same seed begin to
-        // differ.
+        // Each log line includes the state of the random numbers, which shows where two runs of the same seed
+        // begin to differ.
         let random = self.random(|random| random.get_seed() % 10_000);
         writeln!(self.told.lock().unwrap(), "{at:?} [{random}] {what}").unwrap();
     }
@@ -172,7 +172,8 @@ impl World {
         }
     }
 
-    /// The function with which the gateway opens a connection. The port of a backend is its number plus 1.
+    /// Returns the function with which the gateway opens a connection to a backend. The port of a backend is
+    /// its number plus 1.
     pub(super) fn dial(self: &Arc<Self>) -> Dial {
         let world = self.clone();
         Arc::new(move |uri: &Uri| {
@@ -273,7 +274,7 @@ impl AsyncWrite for FaultyStream {
     }
 }
 
-/// A whole HTTP response with this status and body.
+/// Builds a whole HTTP response with this status and body.
 pub(super) fn response(status: &str, body: &str) -> Vec<u8> {
     let length = body.len();
     format!("HTTP/1.1 {status}\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}").into()

@@ -66,7 +66,7 @@ class Testbed(Environment):
         return BACKENDS[:1] if self.options.real is not None else BACKENDS
 
     def in_front_of(self, name: str) -> str:
-        """The name for `at` of the address at which the gateway reaches this backend: its own name, or that of its relay."""
+        """Returns the name, for `at`, of the process to which the gateway connects for this backend: its relay, or itself."""
         return "relay" if self.options.relay and name == BACKENDS[-1] else name
 
     @property

@@ -14,7 +14,7 @@ use std::net::TcpListener;
 const GZIP: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3];
 
 #[tokio::test]
-async fn a_body_that_is_compressed_or_too_long_is_rejected_before_it_is_read() {
+async fn a_request_body_that_is_compressed_or_too_long_is_rejected_before_it_is_read() {
     let fake = echo().await;
     let setup = Setup { max_body: 1_000_000, ..Setup::default() };
     let gateway = start_with(&[fake.addr], setup).await;
@@ -34,7 +34,7 @@ async fn a_body_that_is_compressed_or_too_long_is_rejected_before_it_is_read() {
 }
 
 #[tokio::test]
-async fn a_body_in_chunks_of_one_byte_reaches_the_backend_complete() {
+async fn a_request_body_in_chunks_of_one_byte_reaches_the_backend_complete() {
     let (_fake, gateway) = echo_gateway().await;
     let body = format!(r#"{{"model":"tiny","prompt":"{}"}}"#, "x".repeat(100_000));
     let pieces: Vec<&str> = body.split_inclusive(|_: char| true).collect();
@@ -47,7 +47,7 @@ async fn a_body_in_chunks_of_one_byte_reaches_the_backend_complete() {
 }
 
 #[tokio::test]
-async fn a_body_in_http2_frames_of_one_byte_reaches_the_backend_complete() {
+async fn a_request_body_in_http2_frames_of_one_byte_reaches_the_backend_complete() {
     let (_fake, gateway) = echo_gateway().await;
     let mut client = Http2::connect(gateway.addr, &[]).await;
     let pairs = [(":method", "POST"), (":scheme", "http"), (":path", CHAT), (":authority", "g")];
@@ -61,8 +61,8 @@ async fn a_body_in_http2_frames_of_one_byte_reaches_the_backend_complete() {
     assert_eq!(client.reader.ended(1).await, Ended::Answered(body));
 }
 
-/// A server that the gateway must never contact. The kernel accepts each connection, so that after the gateway
-/// has answered all requests, `accept` shows whether it connected.
+/// Starts a server that the gateway must never contact. The kernel accepts each connection, so that after the
+/// gateway has answered all requests, `accept` shows whether it connected.
 fn trap() -> TcpListener {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
@@ -70,7 +70,7 @@ fn trap() -> TcpListener {
 }
 
 #[tokio::test]
-async fn only_the_configuration_determines_the_destination_of_a_request() {
+async fn only_the_configuration_determines_the_host_to_which_the_gateway_sends_a_request() {
     let (fake, gateway) = echo_gateway().await;
     let trap = trap();
     let address = trap.local_addr().unwrap();
@@ -155,7 +155,7 @@ async fn only_the_configuration_determines_the_destination_of_a_request() {
 }
 
 #[tokio::test]
-async fn redirects_of_a_backend_are_not_followed_for_requests_and_scrapes() {
+async fn the_gateway_follows_no_redirect_that_a_backend_sends_to_a_request_or_a_scrape() {
     let trap = trap();
     let address = trap.local_addr().unwrap();
     let location = format!("location: http://{address}/metrics\r\ncontent-length: 0\r\n\r\n");

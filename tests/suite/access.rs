@@ -23,12 +23,12 @@ use tokenweir_request::record::Outcome;
 
 pub(crate) const KEY: &str = "sk-tw-a-key-for-tests";
 
-/// A tenant `a` with one key, [`KEY`], and without limits.
+/// Builds the tenant `a` with one API key, [`KEY`], and without limits.
 pub(crate) fn tenant() -> TenantEntry {
     tenant_with_key("a", KEY)
 }
 
-/// A tenant with this name and one key, and without limits.
+/// Builds a tenant with this name and one API key, and without limits.
 fn tenant_with_key(name: &str, key: &str) -> TenantEntry {
     let hash = KeyDigest::from_key(key.as_bytes());
     TenantEntry {
@@ -41,7 +41,7 @@ fn tenant_with_key(name: &str, key: &str) -> TenantEntry {
 /// The API key of the tenant of [`other_tenant`].
 pub(crate) const OTHER_KEY: &str = "sk-tw-the-key-of-another-tenant";
 
-/// A second tenant: `tenant` with the name `b` and the key [`OTHER_KEY`].
+/// Builds a second tenant: `tenant` with the name `b` and the API key [`OTHER_KEY`].
 pub(crate) fn other_tenant(tenant: TenantEntry) -> TenantEntry {
     let TenantEntry { name, keys, .. } = tenant_with_key("b", OTHER_KEY);
     TenantEntry { name, keys, ..tenant }
@@ -51,12 +51,12 @@ pub(crate) fn access(tenant: TenantEntry) -> Arc<AccessControl> {
     access_of(vec![tenant])
 }
 
-/// Access control with these tenants.
+/// Builds access control with these tenants.
 pub(crate) fn access_of(tenants: Vec<TenantEntry>) -> Arc<AccessControl> {
     Arc::new(AccessControl::new(Some(&KeyFile { tenants }), Cors::default()))
 }
 
-/// Access control without tenants, which gives all clients these permissions.
+/// Builds access control without tenants, which gives all clients these permissions.
 pub(crate) fn access_for_all(allowed: &[Permission]) -> Arc<AccessControl> {
     let mut access = AccessControl::new(None, Cors::default());
     access.permissions = Permissions::new(allowed);
@@ -67,12 +67,12 @@ async fn gated(fake: &ScriptedBackend, tenant: TenantEntry) -> Running {
     start_with(&[fake.addr], Setup { access: access(tenant), ..Setup::default() }).await
 }
 
-/// The text of `request` with an `authorization` header that has [`KEY`].
+/// Returns the text of `request` with an `authorization` header that contains [`KEY`].
 pub(crate) fn keyed(request: &str) -> String {
     with_lines(request, &format!("authorization: Bearer {KEY}"))
 }
 
-/// The head of a raw response, in lower case.
+/// Returns the head of a raw response in lower case.
 pub(crate) fn head(answer: &[u8]) -> String {
     String::from_utf8_lossy(answer).split("\r\n\r\n").next().unwrap().to_ascii_lowercase()
 }
@@ -85,7 +85,7 @@ async fn scripted_backend() -> ScriptedBackend {
     ScriptedBackend::answering(json("200 OK", r#"{"object":"chat.completion","choices":[]}"#)).await
 }
 
-/// A scripted backend and a gateway without access control.
+/// Starts a scripted backend and a gateway without access control.
 async fn open_gateway() -> (ScriptedBackend, Running) {
     let fake = scripted_backend().await;
     let gateway = start(&[fake.addr]).await;
@@ -93,7 +93,7 @@ async fn open_gateway() -> (ScriptedBackend, Running) {
 }
 
 #[tokio::test]
-async fn a_request_without_a_known_key_is_rejected_and_reaches_no_backend() {
+async fn a_request_without_a_known_api_key_is_rejected_and_reaches_no_backend() {
     let fake = scripted_backend().await;
     let gateway = gated(&fake, tenant()).await;
     let strangers = ["", "x: y", "authorization: Bearer sk-tw-other", "authorization: Basic YTpi"];
@@ -126,7 +126,7 @@ async fn a_request_without_a_known_key_is_rejected_and_reaches_no_backend() {
 }
 
 #[tokio::test]
-async fn a_request_with_a_key_is_served_and_the_key_is_not_forwarded() {
+async fn a_request_with_a_known_api_key_is_served_and_the_key_is_not_forwarded() {
     let fake = scripted_backend().await;
     let gateway = gated(&fake, tenant()).await;
     for lines in [
@@ -186,7 +186,7 @@ async fn a_tenant_can_list_and_use_only_its_models() {
 }
 
 #[tokio::test]
-async fn the_configured_tier_of_a_tenant_overrides_the_header() {
+async fn the_configured_tier_of_a_tenant_overrides_the_tier_header_of_its_requests() {
     let fake = scripted_backend().await;
     let tiers = tiers(&["free", "gold"]);
     let access = access(TenantEntry { tier: Some("gold".into()), ..tenant() });
@@ -216,7 +216,7 @@ async fn only_configured_origins_get_cors_headers() {
     for request in [keyed(&post(CHAT, ASK)), post(CHAT, ASK)] {
         let answer = gateway.raw(with_lines(&request, "origin: https://a.example")).await;
         let head = head(&answer);
-        // An error response has the header, too. The header of the backend is removed.
+        // An error response has the CORS header, too. The gateway removes the CORS header of the backend.
         assert!(head.contains("access-control-allow-origin: https://a.example"), "{head}");
         assert!(!head.contains("access-control-allow-origin: *"), "{head}");
     }
@@ -298,7 +298,7 @@ const PATH_SPELLINGS: &[&str] = &[
 ];
 
 #[tokio::test]
-async fn no_spelling_of_a_path_reaches_a_non_inference_endpoint() {
+async fn no_spelling_of_a_request_path_reaches_a_non_inference_endpoint_of_a_backend() {
     let (fake, gateway) = open_gateway().await;
     for path in control::not_served().iter().chain(PATH_SPELLINGS) {
         for method in ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "SLEEP"] {

@@ -28,8 +28,8 @@ pub(crate) const NO_SECOND_SCRAPE: Duration = Duration::from_hours(1);
 /// A scrape interval so short that the gateway notices changes of a backend soon.
 pub(crate) const SHORT_SCRAPE_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A gateway with this admission configuration in front of these backends. Each backend may have at most one
-/// request in flight.
+/// Starts a gateway with this admission configuration in front of these backends. Each backend may have at
+/// most one request in flight.
 pub(crate) async fn one_at_each(
     fakes: &[&ScriptedBackend],
     admission: AdmissionConfig,
@@ -42,13 +42,13 @@ pub(crate) async fn one_at_each(
     start_with(&addrs, Setup { admission, tiers, scrape_interval, ..Setup::default() }).await
 }
 
-/// A backend that answers each request only when the test calls `go`.
+/// Starts a backend that answers each request only when the test calls `go`.
 pub(crate) async fn held() -> ScriptedBackend {
     ScriptedBackend::following([Step::Wait, Step::Send(json("200 OK", "{}"))]).await
 }
 
-/// A backend of [`held`] and its gateway of [`one_at_each`]. The request `first` of the client takes all
-/// capacity of the backend.
+/// Starts a backend of [`held`] and its gateway of [`one_at_each`]. The request `first` of the returned
+/// client takes all capacity of the backend.
 pub(crate) async fn occupied(
     admission: AdmissionConfig,
     scrape_interval: Duration,
@@ -73,7 +73,8 @@ pub(crate) async fn serve_all(fake: &ScriptedBackend, gateway: &Running, clients
     }
 }
 
-/// Sends a request with this name in its field `user` and these header lines. Does not wait for the response.
+/// Sends a request with `name` in its field `user` and with these header lines. Returns the connection
+/// without waiting for the response.
 pub(crate) async fn send(gateway: &Running, name: &str, headers: &str) -> TcpStream {
     let request = post(CHAT, &format!(r#"{{"model":"tiny","user":"{name}"}}"#));
     gateway.send(request.replacen("\r\n", &format!("\r\n{headers}"), 1)).await
@@ -89,7 +90,8 @@ pub(crate) async fn until_waiting(gateway: &Running, count: usize) {
     });
 }
 
-/// The names of the requests that a backend has received, in the order of their arrival.
+/// Returns the names of the requests that a backend has received (their field `user`), in the order of
+/// arrival.
 pub(crate) fn names(fake: &ScriptedBackend) -> Vec<String> {
     let name = |body: &[u8]| {
         let body: Value = serde_json::from_slice(body).unwrap();
@@ -115,8 +117,8 @@ pub(crate) fn assert_shed(answer: &[u8], reason: &str) {
     assert!(error["message"].as_str().unwrap().contains(&format!("retry after {seconds} s")));
 }
 
-/// Asserts that the queue is empty, that no backend has a request in flight, and that the gateway has
-/// returned all permits.
+/// Asserts that the queue is empty, that no backend has a request in flight, and that no request counts as
+/// open.
 pub(crate) async fn assert_no_state_left(gateway: &Running) {
     until_waiting(gateway, 0).await;
     for backend in gateway.pool.backends().iter() {
@@ -165,7 +167,7 @@ async fn a_queued_request_goes_to_the_first_backend_with_capacity() {
 }
 
 #[tokio::test]
-async fn with_a_full_queue_a_request_is_shed_with_a_reason_and_a_retry_time() {
+async fn with_a_full_admission_queue_a_request_is_shed_with_a_reason_and_a_retry_time() {
     let room = AdmissionConfig { queue_capacity: 1, ..AdmissionConfig::default() };
     let (fake, gateway, first) = occupied(room, NO_SECOND_SCRAPE).await;
     let second = send(&gateway, "second", "").await;
@@ -181,7 +183,7 @@ async fn with_a_full_queue_a_request_is_shed_with_a_reason_and_a_retry_time() {
 }
 
 #[tokio::test]
-async fn a_request_is_shed_after_max_wait() {
+async fn a_request_that_waits_in_the_admission_queue_for_max_wait_is_shed() {
     let max_wait = Duration::from_millis(40);
     let room = AdmissionConfig { max_wait, ..AdmissionConfig::default() };
     let (fake, gateway, first) = occupied(room, NO_SECOND_SCRAPE).await;
@@ -195,7 +197,7 @@ async fn a_request_is_shed_after_max_wait() {
 }
 
 #[tokio::test]
-async fn a_higher_class_is_served_first_and_displaces_a_lower_class_from_a_full_queue() {
+async fn a_higher_priority_class_is_served_first_and_displaces_a_lower_one_from_a_full_queue() {
     let classes = ["gold", "default", "batch"].map(str::to_owned).to_vec();
     let room = AdmissionConfig { queue_capacity: 3, classes, ..AdmissionConfig::default() };
     let (fake, gateway, first) = occupied(room, NO_SECOND_SCRAPE).await;
@@ -221,7 +223,7 @@ async fn a_higher_class_is_served_first_and_displaces_a_lower_class_from_a_full_
 }
 
 #[tokio::test]
-async fn a_tenant_that_floods_waits_behind_its_own_requests_by_token_or_by_header() {
+async fn the_admission_queue_serves_tenants_in_turn_whether_a_token_or_a_header_names_them() {
     for (tenant_header, tenant_line) in
         [(None, "authorization: Bearer "), (Some("x-tenant"), "x-tenant: ")]
     {
@@ -242,7 +244,7 @@ async fn a_tenant_that_floods_waits_behind_its_own_requests_by_token_or_by_heade
 }
 
 #[tokio::test]
-async fn a_scrape_that_shows_capacity_releases_queued_requests() {
+async fn a_scrape_that_shows_free_capacity_of_a_backend_releases_queued_requests() {
     let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     fake.set_metrics(Some(Page::of(BUSY)));
     let gateway = start_with(&[fake.addr], Setup::default()).await;
@@ -292,7 +294,7 @@ async fn an_admitted_request_that_fails_over_is_not_queued_again() {
 }
 
 #[tokio::test]
-async fn without_admission_every_request_is_sent_at_once() {
+async fn without_admission_control_every_request_is_sent_at_once() {
     let fake = held().await;
     fake.set_metrics(Some(Page::of(BUSY)));
     let setup = Setup { admission: None, ..Setup::default() };

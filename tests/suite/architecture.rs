@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 /// Maximum number of lines of a source file. Its inline module `tests` does not count.
 const MAX_LINES: usize = 410;
 
-/// The only crate whose modules may import each other. Its load estimates use the formula of its policy
-/// `kv_aware`, and this policy reads the estimates of each candidate.
+/// The only crate whose modules may import each other: its load estimates use the formula of its policy
+/// `kv_aware`, which reads the estimates of each candidate.
 const MODULE_CYCLES: &str = "routing";
 
 /// The crates with layered modules: a source directory, and its layers from the lowest to the
@@ -74,7 +74,7 @@ fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The Rust sources below a directory: the relative path and the text of each file.
+/// Reads the Rust sources below a directory. Returns the relative path and the text of each file.
 fn sources(folder: &Path) -> Vec<(String, String)> {
     let mut found = Vec::new();
     files(folder, &mut found);
@@ -101,7 +101,7 @@ fn crates() -> BTreeMap<String, Vec<(String, String)>> {
     folders().into_iter().map(|(name, folder)| (name, sources(&folder))).collect()
 }
 
-/// The module of a file: its first directory, or the name of a file outside directories.
+/// Returns the module of a file: its first directory, or the name of a file that is in no directory.
 fn module_of(file: &str) -> String {
     file.split(['/', '.']).next().unwrap().to_owned()
 }
@@ -111,7 +111,7 @@ fn import_graph(folder: &Path) -> ImportGraph {
 }
 
 #[test]
-fn modules_import_only_from_lower_layers() {
+fn modules_of_a_crate_import_only_from_lower_layers() {
     let mut wrong = Vec::new();
     for (folder, layers) in LAYERED {
         let layer_of = |file: &str| {
@@ -133,7 +133,7 @@ fn modules_import_only_from_lower_layers() {
 }
 
 #[test]
-fn no_file_and_no_module_of_a_folder_imports_itself_through_others() {
+fn source_files_and_the_modules_of_a_folder_have_no_import_cycles() {
     for (name, folder) in folders() {
         let graph = import_graph(&folder);
         let cycles = graph.cycles().concat();
@@ -148,7 +148,7 @@ fn no_file_and_no_module_of_a_folder_imports_itself_through_others() {
 }
 
 #[test]
-fn a_folder_has_a_limited_number_of_files() {
+fn a_source_folder_has_a_limited_number_of_files() {
     for (name, sources) in crates() {
         let mut counts = BTreeMap::new();
         for (file, _) in &sources {
@@ -192,7 +192,7 @@ fn modules_without_io_use_no_runtime_no_socket_and_no_clock() {
 }
 
 #[test]
-fn every_module_has_a_description_and_a_limited_length() {
+fn every_source_file_has_a_description_and_a_limited_length() {
     for (name, sources) in crates() {
         for (file, source) in sources {
             assert!(source.starts_with("//!"), "{name}/{file} has no module doc");
@@ -204,7 +204,7 @@ fn every_module_has_a_description_and_a_limited_length() {
 }
 
 #[test]
-fn external_crates_are_used_only_in_their_modules() {
+fn each_listed_external_crate_is_used_only_in_the_modules_that_may_use_it() {
     let rooms = [
         ("prometheus::", &["telemetry", "app"][..]),
         ("opentelemetry", &["telemetry"]),
@@ -255,7 +255,7 @@ fn the_architecture_document_names_existing_files_and_functions() {
     let names_item = |owner: &str, item: &str| {
         let mut sources = sources.iter().filter(|(_, source)| source.contains(owner));
         sources.any(|(_, source)| {
-            // The last of these prefixes matches a variant of an enum.
+            // The last of these prefixes finds the variants of enums.
             ["fn ", "const ", "struct ", "enum ", "\n    "]
                 .iter()
                 .any(|keyword| source.contains(&format!("{keyword}{item}")))

@@ -25,37 +25,37 @@ use tokenweir_request::slo::Objective;
 /// A maximum wait that no test reaches.
 const LONG_WAIT: Duration = Duration::from_hours(1);
 
-/// An admission configuration in which a request waits for a backend at most this long.
+/// Builds an admission configuration in which a request waits at most this long for a backend.
 fn waiting_for(max_backend_wait: Duration) -> AdmissionConfig {
     AdmissionConfig { max_backend_wait: Some(max_backend_wait), ..AdmissionConfig::default() }
 }
 
-/// A backend that answers requests with 200.
+/// Starts a backend that answers requests with 200.
 async fn up() -> ScriptedBackend {
     ScriptedBackend::answering(json("200 OK", "{}")).await
 }
 
-/// As [`up`], but the health check fails until the test changes it.
+/// As [`up`], but the health check of the backend fails until the test changes it.
 async fn down() -> ScriptedBackend {
     let fake = up().await;
     fake.set_healthy(false);
     fake
 }
 
-/// Settings with which a request waits for a backend as long as necessary.
+/// Builds gateway settings with which a request waits for a backend as long as necessary.
 fn long_wait(scrape_interval: Duration) -> Setup {
     let admission = Some(admission_settings(&waiting_for(LONG_WAIT)));
     Setup { admission, scrape_interval, ..Setup::default() }
 }
 
-/// A gateway that scrapes these backends once at the start. After that, it checks a backend only after a
-/// failure.
+/// Starts a gateway that scrapes these backends once at the start. After that, it checks a backend only after
+/// a failure.
 async fn unscraped(addrs: &[SocketAddr]) -> Running {
     start_with(addrs, long_wait(NO_SECOND_SCRAPE)).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn requests_wait_until_the_only_backend_is_up_and_go_by_class_and_age() {
+async fn requests_wait_until_the_only_backend_is_up_and_are_then_sent_by_priority_and_age() {
     let fake = down().await;
     let classes = ["gold", "default"].map(str::to_owned).to_vec();
     let admission = AdmissionConfig { classes, ..waiting_for(LONG_WAIT) };
@@ -111,7 +111,7 @@ async fn a_request_for_an_unknown_model_gets_404_at_once() {
 }
 
 #[tokio::test]
-async fn queued_requests_wait_on_when_the_last_backend_is_down_and_returns() {
+async fn queued_requests_wait_while_the_last_backend_is_down_and_are_served_when_it_returns() {
     let (fake, gateway, first) = occupied(waiting_for(LONG_WAIT), SHORT_SCRAPE_INTERVAL).await;
     let waits = send(&gateway, "waits", "").await;
     until_waiting(&gateway, 1).await;
@@ -129,7 +129,7 @@ async fn queued_requests_wait_on_when_the_last_backend_is_down_and_returns() {
 }
 
 #[tokio::test]
-async fn a_stream_that_waits_gets_comments_and_then_its_whole_response() {
+async fn a_stream_that_waits_for_a_backend_gets_sse_comments_and_then_its_whole_response() {
     let fake = ScriptedBackend::answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
     fake.set_healthy(false);
     let keep_alive = Some(Duration::from_millis(5));
@@ -146,7 +146,7 @@ async fn a_stream_that_waits_gets_comments_and_then_its_whole_response() {
 }
 
 #[tokio::test]
-async fn a_request_whose_only_backend_restarts_waits_and_is_served_after_it() {
+async fn a_request_whose_only_backend_restarts_waits_and_is_served_after_the_restart() {
     let fake = up().await;
     let mut backend = CrashableBackend::in_front_of(fake.addr);
     let gateway = unscraped(&[backend.addr]).await;
@@ -155,7 +155,7 @@ async fn a_request_whose_only_backend_restarts_waits_and_is_served_after_it() {
     until_waiting(&gateway, 1).await;
     backend.restart();
     // The health check after the failed attempt may have begun before the restart, so it can mark the backend
-    // down after a call.
+    // as down even after this line.
     wait_until!({
         gateway.pool.backends()[0].mark_up();
         fake.seen().len() == 1
@@ -169,7 +169,7 @@ async fn a_request_whose_only_backend_restarts_waits_and_is_served_after_it() {
 }
 
 #[tokio::test]
-async fn a_request_that_its_only_backend_gave_up_at_its_shutdown_waits_for_it() {
+async fn a_request_that_its_only_backend_aborts_before_output_waits_and_is_sent_again() {
     let fake = ScriptedBackend::start(|seen| match seen.number {
         0 => vec![Step::Send(stream_of(&[ROLE, &FINISH.replace("stop", "abort"), "[DONE]"]))],
         _ => vec![Step::Send(stream_of(&[ROLE, WORD, FINISH, "[DONE]"]))],
@@ -187,8 +187,8 @@ async fn a_request_that_may_have_crashed_a_backend_does_not_wait_for_its_restart
     let dead = json("500 Internal Server Error", r#"{"error":{"message":"EngineDeadError"}}"#);
     for response in [Vec::new(), dead] {
         let crashing = ScriptedBackend::following([Step::Send(response), Step::Close]).await;
-        // The other backend, which refuses connections, is tried before the crash, after it, or before and
-        // after it.
+        // The other backend refuses connections. The gateway tries it before the crash, after it, or before
+        // and after it.
         for order in 0..3 {
             let gone = up().await;
             let all = [gone.addr, crashing.addr, gone.addr];
@@ -205,7 +205,7 @@ async fn a_request_that_may_have_crashed_a_backend_does_not_wait_for_its_restart
 /// A request is too long for two of three backends, and the third refuses connections. If the request waited
 /// in the queue, it would block requests that the two can serve.
 #[tokio::test]
-async fn a_request_that_lost_the_longer_backend_neither_waits_nor_goes_to_another_shorter_one() {
+async fn a_request_too_long_for_all_but_a_dead_backend_gets_an_error_without_waiting() {
     let mut moved = 0;
     for rotation in 0..3 {
         let too_long = r#"{"error":{"message":"The maximum context length is 2048 tokens."}}"#;
@@ -236,9 +236,10 @@ async fn a_request_that_lost_the_longer_backend_neither_waits_nor_goes_to_anothe
     assert!(moved > 0);
 }
 
-/// A backend that is down gets no attempt. One that has ended without notice gets one, which fails.
+/// A backend that is known to be down gets no attempt. A backend that ended without notice gets one attempt,
+/// which fails.
 #[tokio::test]
-async fn a_request_that_reached_no_backend_waits_for_one_and_is_refused_when_none_comes() {
+async fn a_request_that_reached_no_backend_waits_for_one_and_is_refused_if_none_comes() {
     let wait = Duration::from_millis(40);
     for (fake, attempts) in [(down().await, 0), (up().await, 1)] {
         let gateway = one_at_each(&[&fake], waiting_for(wait), NO_SECOND_SCRAPE).await;
@@ -255,7 +256,7 @@ async fn a_request_that_reached_no_backend_waits_for_one_and_is_refused_when_non
 }
 
 #[tokio::test]
-async fn requests_for_other_models_pass_those_that_wait_for_a_backend() {
+async fn requests_for_other_models_overtake_requests_that_wait_for_a_backend() {
     let (missing, other) = (up().await, up().await);
     missing.set_models(&["missing"]);
     let gateway = start_with(&[missing.addr, other.addr], long_wait(SHORT_SCRAPE_INTERVAL)).await;
@@ -273,7 +274,7 @@ async fn requests_for_other_models_pass_those_that_wait_for_a_backend() {
 }
 
 #[tokio::test]
-async fn a_stream_that_cannot_meet_its_objective_is_refused_and_one_without_it_waits() {
+async fn a_stream_that_would_miss_its_ttft_objective_is_refused_and_a_whole_response_waits() {
     let fake = held().await;
     let mut admission =
         admission_settings(&AdmissionConfig { max_in_flight: Some(1), ..waiting_for(LONG_WAIT) });

@@ -17,18 +17,18 @@ use tokenweir_request::record::Outcome;
 const CRASH_COUNT: usize = 60;
 /// Number of concurrent requests during each crash.
 const CONCURRENT_REQUESTS: usize = 8;
-/// Prompt size in bytes. It is so large that the backend needs several reads for the upload.
+/// Prompt size in bytes. It is so large that the backend reads the request in several pieces.
 const PROMPT_BYTES: usize = 100 << 10;
 
-/// The pieces in which the backend writes its response. Between two pieces, other tasks run.
+/// Builds the pieces in which the backend writes its response. Other tasks run between two pieces.
 fn pieces() -> Vec<Vec<u8>> {
     let events = [ROLE, WORD, WORD, WORD, FINISH, "[DONE]"];
     let events = events.iter().map(|event| chunk(event));
     [event_stream_head()].into_iter().chain(events).chain([b"0\r\n\r\n".to_vec()]).collect()
 }
 
-/// The points at which a backend crashes, with the phase of the request at each. `None`: the backend is down
-/// before the request and refuses the connection.
+/// The points at which a backend crashes, each with the name of the phase of the request. `None`: the backend
+/// is down before the request and refuses the connection.
 fn crash_points() -> Vec<(&'static str, Option<CrashPoint>)> {
     let lengths: Vec<usize> = pieces().iter().map(Vec::len).collect();
     let after = |count: usize| lengths[..count].iter().sum::<usize>();
@@ -59,7 +59,7 @@ async fn start_backend(seed: u64) -> ScriptedBackend {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backend_crash_in_any_phase_truncates_only_streams_with_output() {
+async fn a_backend_crash_in_any_phase_truncates_only_streams_that_already_have_output() {
     let crash_count = std::env::var("FAULTS").map_or(CRASH_COUNT, |count| count.parse().unwrap());
     let servers = [start_backend(1).await, start_backend(2).await, start_backend(3).await];
     let mut backends = Vec::new();

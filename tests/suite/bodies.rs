@@ -28,14 +28,15 @@ pub(crate) struct Case {
     body: Vec<u8>,
 }
 
-/// The model that a parser reads in a body. `None`: the body is not a valid request. A request without a model
-/// has an empty name, because servers treat both alike.
+/// The model that a parser reads in a request body. `None`: the body is not a valid request. A request
+/// without a model has an empty name, because servers treat both alike.
 type Reading = Option<Vec<u8>>;
 
-/// Counts of the bodies of one class: first by whether the gateway accepts them, then by whether a server does.
+/// Counts of the bodies of one class. The first index is whether the gateway accepts a body, the second
+/// whether a server accepts it.
 type Tally = [[usize; 2]; 2];
 
-/// What the gateway reads in the body of `case`.
+/// Returns the model that the gateway reads in the body of `case`.
 fn read_by_gateway(case: &Case) -> Reading {
     let fields = if case.is_form {
         forms::peek(&case.content_type, &case.body)
@@ -56,7 +57,7 @@ fn cases(count: usize) -> Vec<Case> {
 }
 
 #[test]
-fn the_gateway_and_servers_that_accept_a_body_read_the_same_model() {
+fn the_gateway_reads_the_same_model_in_a_request_body_as_servers_that_accept_the_body() {
     let count = std::env::var("BODIES").map_or(COUNT, |count| count.parse().unwrap());
     let cases = cases(count);
     let python = servers::python(&cases);
@@ -100,7 +101,7 @@ fn the_gateway_and_servers_that_accept_a_body_read_the_same_model() {
     }
 }
 
-// === through the gateway ===
+// === requests through the gateway ===
 
 /// Every path with a JSON body.
 pub(crate) const JSON_PATHS: &[&str] = &[
@@ -125,8 +126,8 @@ pub(crate) const JSON_PATHS: &[&str] = &[
 const AUDIO_PATHS: [&str; 2] = ["/v1/audio/transcriptions", "/v1/audio/translations"];
 const FORM: &str = "multipart/form-data; boundary=B";
 
-/// A backend that serves the model `base` and the adapter `secret-lora`, and a gateway whose clients may use
-/// only `base`.
+/// Starts a backend that serves the model `base` and the adapter `secret-lora`, and a gateway whose clients
+/// may use only `base`.
 async fn adapters() -> (ScriptedBackend, Running) {
     let fake = ScriptedBackend::answering(scripted_backend::json("200 OK", "{}")).await;
     fake.set_models(&["base", "secret-lora"]);
@@ -148,7 +149,7 @@ async fn send(gateway: &Running, path: &str, content_type: &str, body: &[u8]) ->
 }
 
 #[tokio::test]
-async fn no_encoding_of_a_body_reaches_a_model_that_the_key_does_not_permit() {
+async fn no_character_encoding_of_a_json_body_reaches_a_model_that_the_api_key_excludes() {
     let (fake, gateway) = adapters().await;
     let plain = r#"{"model":"secret-lora"}"#;
     let utf16 = plain.encode_utf16();
@@ -178,7 +179,7 @@ async fn no_encoding_of_a_body_reaches_a_model_that_the_key_does_not_permit() {
 }
 
 #[tokio::test]
-async fn no_form_reaches_a_model_that_the_key_does_not_permit() {
+async fn no_multipart_form_reaches_a_model_that_the_api_key_excludes() {
     let (fake, gateway) = adapters().await;
     let form = |head: &str| format!("--B\r\n{head}\r\n\r\nsecret-lora\r\n--B--\r\n");
     let plain = form("Content-Disposition: form-data; name=\"model\"");
@@ -205,7 +206,7 @@ async fn no_form_reaches_a_model_that_the_key_does_not_permit() {
 }
 
 #[tokio::test]
-async fn a_key_with_a_model_list_cannot_select_an_adapter_in_another_field() {
+async fn an_api_key_for_some_models_cannot_select_an_adapter_by_another_request_field() {
     let fields =
         [r#""lora_path":"b""#, r#""lora":[{"id":1}]"#, r#""lora_request":{"lora_name":"b"}"#];
     let (fake, gateway) = adapters().await;
@@ -220,7 +221,7 @@ async fn a_key_with_a_model_list_cannot_select_an_adapter_in_another_field() {
 }
 
 #[tokio::test]
-async fn errors_on_anthropic_paths_have_the_anthropic_format() {
+async fn gateway_errors_on_anthropic_paths_have_the_anthropic_format() {
     let (_fake, gateway) = adapters().await;
     let secret = r#"{"model":"secret-lora"}"#;
     for (path, body, expected) in [

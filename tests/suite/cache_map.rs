@@ -1,5 +1,5 @@
-//! The cache map on the admin listener: it shows which groups of prompts fill the caches of backends, without
-//! the text of prompts.
+//! The cache map, a document of the admin listener: it shows which groups of prompts fill the caches of
+//! backends, without the text of prompts.
 
 use crate::access::{KEY, access, keyed, tenant};
 use crate::support::scripted_backend::{FINISH, ROLE, WORD, stream_of};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 /// A usage event: of 900 prompt tokens, 512 were cached.
 const USAGE: &str = r#"{"id":"c","model":"tiny","choices":[],"usage":{"prompt_tokens":900,"completion_tokens":3,"total_tokens":903,"prompt_tokens_details":{"cached_tokens":512}}}"#;
 
-/// Sends a conversation with this system prompt, and waits for the record of the request.
+/// Sends a chat request with this system prompt and question, and waits for the record of the request.
 async fn ask(gateway: &Running, system: &str, question: &str) {
     let messages = json!([
         { "role": "system", "content": system.repeat(300) },
@@ -21,7 +21,7 @@ async fn ask(gateway: &Running, system: &str, question: &str) {
 }
 
 #[tokio::test]
-async fn the_map_has_groups_of_prompts_and_no_text_and_no_key() {
+async fn the_cache_map_lists_groups_of_prompts_without_prompt_text_and_api_keys() {
     let answer = stream_of(&[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"]);
     let setup = Setup { access: access(tenant()), ..Setup::default() };
     let (fake, gateway) = gateway_answering_with(setup, answer).await;

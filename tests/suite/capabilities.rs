@@ -1,5 +1,5 @@
-//! Backends that serve the same model but not the same requests: they differ in context length or in the
-//! media that they accept, or their engine is paused, asleep, scaling or retired.
+//! Backends that serve the same model but differ in the requests that they can serve: in context length or in
+//! the media that they accept, or because their engine is paused, asleep, scaling or retired.
 
 use crate::restart::{model, start_simulator};
 use crate::support::scripted_backend::{Page, ScriptedBackend, Step, VLLM, json};
@@ -21,7 +21,7 @@ pub(crate) fn round_robin() -> Setup {
     Setup { policy, ..Setup::default() }
 }
 
-/// A backend that answers every inference request with [`WHOLE`].
+/// Starts a backend that answers every inference request with [`WHOLE`].
 async fn serving() -> ScriptedBackend {
     ScriptedBackend::answering(json("200 OK", WHOLE)).await
 }
@@ -65,7 +65,7 @@ async fn simulated(max_len: u32) -> SocketAddr {
 }
 
 #[tokio::test]
-async fn requests_go_to_a_backend_whose_context_holds_them() {
+async fn a_request_goes_to_a_backend_whose_context_length_suffices_for_it() {
     let addrs = [simulated(2_048).await, simulated(16_384).await];
     let gateway = start_with(&addrs, round_robin()).await;
     let small = addrs[0].to_string();
@@ -93,13 +93,13 @@ async fn requests_go_to_a_backend_whose_context_holds_them() {
     assert!(excluded >= 99, "{excluded} decisions name the short context");
 }
 
-/// The tokens that the gateway estimated for the prompt of a request.
+/// Returns the number of tokens that the gateway estimated for the prompt of a request.
 fn estimated_tokens(record: &RequestRecord) -> f64 {
     record.selected_candidate().unwrap().candidate.prompt
 }
 
 #[tokio::test]
-async fn an_image_counts_as_a_thousand_tokens_a_megabyte_and_changes_no_estimate_of_text() {
+async fn an_image_counts_as_a_thousand_tokens_per_megabyte_and_does_not_change_the_text_estimate() {
     let usage = r#"{"choices":[],"usage":{"prompt_tokens":1100,"completion_tokens":1}}"#;
     let fake = ScriptedBackend::answering(json("200 OK", usage)).await;
     let gateway = start(&[fake.addr]).await;
@@ -118,7 +118,7 @@ async fn an_image_counts_as_a_thousand_tokens_a_megabyte_and_changes_no_estimate
     assert!((900.0..1_200.0).contains(&tokens), "{tokens}");
 }
 
-/// A backend whose model has this context length, and that rejects every request as too long.
+/// Starts a backend whose model has this context length, and that rejects every request as too long.
 async fn refusing(length: u32) -> ScriptedBackend {
     let text = TOO_LONG.replace("2048", &length.to_string());
     let fake = ScriptedBackend::answering(json("400 Bad Request", &text)).await;
@@ -127,7 +127,7 @@ async fn refusing(length: u32) -> ScriptedBackend {
 }
 
 #[tokio::test]
-async fn a_request_that_is_too_long_for_all_gets_the_refusal_of_the_longest() {
+async fn a_request_too_long_for_all_backends_gets_the_error_of_the_one_with_the_longest_context() {
     let fakes = [refusing(2_048).await, refusing(8_192).await, refusing(4_096).await];
     let gateway = start_before(&fakes, round_robin()).await;
     for _ in 0..4 {
@@ -147,7 +147,7 @@ async fn a_request_that_is_too_long_for_all_gets_the_refusal_of_the_longest() {
 }
 
 #[tokio::test]
-async fn the_model_list_has_the_greatest_context_that_is_served_and_the_state_of_each_model() {
+async fn the_model_list_states_the_longest_available_context_and_the_state_of_each_model() {
     let fakes = [serving().await, serving().await];
     fakes[0].set_context("tiny", 2_048);
     fakes[1].set_context("tiny", 16_384);
@@ -185,8 +185,9 @@ async fn until_state(gateway: &Running, index: usize, state: Availability) {
 }
 
 #[tokio::test]
-async fn an_engine_that_refuses_images_gets_no_more_of_them_if_another_serves_them() {
-    // The first text is vLLM's. The gateway does not know the second one, as if another engine had sent it.
+async fn an_engine_that_refuses_images_gets_no_more_images_if_another_backend_accepts_them() {
+    // The first text is vLLM's. The second is a text that the gateway does not know, as another engine could
+    // send it.
     for message in ["tiny is not a multimodal model", "Image input is off: see --help"] {
         let sees = serving().await;
         let reads = ScriptedBackend::start(move |seen| {
@@ -217,7 +218,7 @@ async fn an_engine_that_refuses_images_gets_no_more_of_them_if_another_serves_th
 }
 
 #[tokio::test]
-async fn an_engine_out_of_service_gets_no_request_and_is_named_by_its_state() {
+async fn a_paused_sleeping_scaling_or_retired_engine_gets_no_request_and_its_status_says_so() {
     for (state, words) in [
         (Availability::Paused, "the engine is paused"),
         (Availability::Asleep, "the engine is asleep"),
@@ -260,7 +261,7 @@ async fn an_engine_out_of_service_gets_no_request_and_is_named_by_its_state() {
 }
 
 #[tokio::test]
-async fn a_path_in_the_url_of_a_backend_precedes_the_paths_of_requests_and_checks() {
+async fn the_path_in_a_backend_url_precedes_the_paths_of_requests_and_health_checks() {
     let fake = serving().await;
     let gateway = start_with(&[fake.addr], Setup { prefix: "/engine-1", ..Setup::default() }).await;
     assert_eq!(status(&gateway.post(CHAT, ASK).await), 200);

@@ -11,14 +11,14 @@ use futures_util::future::join_all;
 use tokenweir_request::slo::Objective;
 
 const REQUESTS: usize = 3_000;
-/// Concurrent requests.
+/// Number of concurrent requests.
 const CONCURRENT_REQUESTS: usize = 50;
 /// Maximum growth of this process's memory in KiB after the first tenth of the requests. It is checked only
 /// for more requests than by default.
 const MAX_GROWTH_KIB: usize = 16 << 10;
 
-/// The number of time series that the documented formula allows, with this number of values for each letter.
-/// The other letters have no values.
+/// Returns the number of time series that the documented formula allows, if each of these letters of the
+/// formula has this number of values. The other letters have no values.
 fn allowed_series(values: &[(&str, usize)]) -> usize {
     let count = |letter: &str| {
         values.iter().find(|(known, _)| *known == letter).map_or(0, |(_, count)| *count)
@@ -29,7 +29,7 @@ fn allowed_series(values: &[(&str, usize)]) -> usize {
     max_series().into_iter().map(term).sum()
 }
 
-/// The backend's response to the request with this number. Its finish reason or its status is unique.
+/// Builds the backend's response to the request with this number. Its finish reason or its status is unique.
 fn answer(number: usize) -> Vec<u8> {
     if number.is_multiple_of(3) {
         return json(&format!("{} Odd", 400 + number % 200), r#"{"error":{"message":"no"}}"#);
@@ -40,11 +40,12 @@ fn answer(number: usize) -> Vec<u8> {
     stream_of(&[ROLE, WORD, WORD, &finish, "[DONE]"])
 }
 
-/// The request with this number. Every value that a client can choose is unique.
+/// Builds the request with this number. Every value that a client can choose is unique.
 fn request(number: usize) -> String {
     let method = if number % 10 == 3 { format!("M{number}") } else { "POST".to_owned() };
     let path = if number % 10 == 5 { format!("/v1/p{number}?q={number}") } else { CHAT.to_owned() };
-    // Only requests for a known model reach a backend, so every other request has one.
+    // The model of every other request is the known one, because only requests for a known model reach a
+    // backend.
     let is_known = number.is_multiple_of(2);
     let model = if is_known { "tiny".to_owned() } else { format!("\\\"}} {number}\\n# EOF") };
     let body = format!(r#"{{"model":"{model}","stream":true,"user":"u{number}"}}"#);
@@ -59,7 +60,7 @@ fn request(number: usize) -> String {
 }
 
 #[tokio::test]
-async fn a_flood_of_unique_values_stays_within_the_formula_and_is_counted() {
+async fn any_number_of_unique_label_values_keeps_the_time_series_within_the_documented_limit() {
     let fake = ScriptedBackend::start(|seen| vec![Step::Send(answer(seen.number))]).await;
     let tiers = tiers(&["gold"]);
     let definition = "ttft < 1s for 99 %".parse().unwrap();

@@ -55,7 +55,8 @@ fn is_whole(answer: &[u8], is_stream: bool) -> bool {
     is_whole
 }
 
-/// The response of a healthy backend: a whole response, or a stream with a random number of words.
+/// Builds the response of a healthy backend: a response that is no stream, or a stream with a random number
+/// of words.
 fn whole_response(seen: &Seen, random: &mut fastrand::Rng) -> Vec<u8> {
     if !String::from_utf8_lossy(&seen.body).contains(r#""stream":true"#) {
         return json("200 OK", WHOLE);
@@ -64,7 +65,7 @@ fn whole_response(seen: &Seen, random: &mut fastrand::Rng) -> Vec<u8> {
     stream_of(&[&[ROLE][..], &words, &[FINISH, "[DONE]"]].concat())
 }
 
-/// The steps of a backend that has a fault in a third of its responses.
+/// Returns the steps of a backend that sends the response `whole`, with a fault in one of three responses.
 fn with_random_fault(whole: Vec<u8>, random: &mut fastrand::Rng) -> Vec<Step> {
     let error = |status: &str| vec![Step::Send(json(status, "{}")), Step::Close];
     match random.u8(..27) {
@@ -85,8 +86,9 @@ fn with_random_fault(whole: Vec<u8>, random: &mut fastrand::Rng) -> Vec<Step> {
     }
 }
 
-/// Three backends and a gateway in front of them. The backends fail at random while `is_faulty` is set. Their
-/// capacity is less than [`CONCURRENT_REQUESTS`], so requests wait in the queue while responses hang.
+/// Starts three backends and a gateway in front of them. The backends fail at random while `is_faulty` is
+/// set. Their capacity is less than [`CONCURRENT_REQUESTS`], so requests wait in the queue while responses
+/// hang.
 async fn start(seed: u64, is_faulty: &Arc<AtomicBool>) -> (Vec<ScriptedBackend>, Running) {
     let mut backends = Vec::new();
     for place in 0..3 {
@@ -123,7 +125,7 @@ async fn start(seed: u64, is_faulty: &Arc<AtomicBool>) -> (Vec<ScriptedBackend>,
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn under_random_faults_every_request_ends_once_and_leaves_no_state() {
+async fn under_random_faults_every_request_ends_once_and_leaves_no_state_in_the_gateway() {
     let requests = std::env::var("CHAOS").map_or(REQUESTS, |count| count.parse().unwrap());
     let seed = std::env::var("CHAOS_SEED").map_or(9, |seed| seed.parse().unwrap());
     let is_faulty = Arc::new(AtomicBool::new(true));

@@ -29,7 +29,7 @@ const ASK: &str =
 const TIMES: usize = 3;
 /// Maximum delay, at p99, from the disconnect until the gateway closes the connection to the backend.
 const MAX_CLOSE_DELAY: Duration = Duration::from_millis(10);
-/// Timeout of every wait.
+/// Maximum duration of each wait in these tests.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The phase of the request at the disconnect.
@@ -41,7 +41,7 @@ enum Phase {
     Queued,
     /// The backend has received the request and has not answered.
     Headers,
-    /// The response headers have arrived, but no output: the gateway buffers the response.
+    /// The response head has arrived, but no output, so the gateway still holds the response back.
     Held,
     /// The client has received two output events.
     Streaming,
@@ -62,7 +62,7 @@ impl Phase {
         }
     }
 
-    /// The script of the backend.
+    /// Returns the script of the backend for this phase.
     fn script(self) -> Vec<Step> {
         let begun = match self {
             Self::Held => [event_stream_head(), chunk(ROLE)].concat(),
@@ -79,13 +79,13 @@ impl Phase {
     }
 }
 
-/// A backend and a gateway that the test brings to a phase. The tenant of the gateway may have two open
-/// requests.
+/// A backend and a gateway, with a request that the test brings to a phase. The tenant of the gateway may
+/// have two open requests.
 struct Scene {
     fake: ScriptedBackend,
     gateway: Running,
     access: Arc<AccessControl>,
-    /// In the phase `Queued`, the client of the request that takes all capacity of the backend.
+    /// The client of the request that takes all capacity of the backend. `None` except in the phase `Queued`.
     first: Option<Client>,
 }
 
@@ -106,7 +106,7 @@ impl Scene {
         Self { fake, gateway, access, first }
     }
 
-    /// Waits until the tenant has this many open requests. The request of `first` does not count.
+    /// Waits until the tenant has this number of open requests. The request of `first` does not count.
     async fn until_permits(&self, count: u32) {
         let count = count + u32::from(self.first.is_some());
         let open = || self.access.keys().unwrap().open().map(|(_, open)| open).sum::<u32>();
@@ -114,7 +114,7 @@ impl Scene {
     }
 }
 
-/// Starts a client, brings its request to the phase and disconnects. Returns the delay until the backend
+/// Starts a client, brings its request to the phase, and disconnects. Returns the delay until the backend
 /// notices the disconnect. If the backend never received the request, returns the delay until the request has
 /// ended.
 async fn leave(scene: &Scene, phase: Phase, way: Way) -> Duration {
@@ -131,8 +131,8 @@ async fn leave(scene: &Scene, phase: Phase, way: Way) -> Duration {
         Phase::Headers => fake.until_received(earlier + 1).await,
         Phase::Held => {
             fake.until_received(earlier + 1).await;
-            // The admin request is answered after the gateway has read the events that the backend had
-            // written before.
+            // The admin listener answers this request only after the gateway has read the events that the
+            // backend had written before.
             gateway.admin("/metrics").await;
         }
         Phase::Streaming => client.read_until("Hi", 2).await,
@@ -169,7 +169,7 @@ async fn leave(scene: &Scene, phase: Phase, way: Way) -> Duration {
 }
 
 #[tokio::test]
-async fn a_disconnect_in_any_phase_and_any_way_reaches_the_backend() {
+async fn the_backend_sees_every_kind_of_client_disconnect_in_every_phase_of_a_request() {
     let measured = std::env::var("LEAVING").ok().map(|times| times.parse().unwrap());
     let times = measured.unwrap_or(TIMES);
     let show = |name: &str, mut took: Vec<Duration>| {

@@ -10,7 +10,7 @@ use axum::extract::Request;
 use axum::middleware::{Next, from_fn};
 use std::path::Path;
 
-/// Middleware that asserts that every message is compressed with gzip.
+/// Axum middleware that asserts that every message is compressed with gzip.
 async fn only_compressed(request: Request, next: Next) -> axum::response::Response {
     let headers = request.headers();
     let encoding = headers.get("grpc-encoding").or(headers.get("content-encoding"));
@@ -26,8 +26,8 @@ async fn backend() -> ScriptedBackend {
     ScriptedBackend::answering(stream_of(&[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"])).await
 }
 
-/// Starts the program in front of this backend, with additional environment variables, and sends a
-/// request. The program samples every request and exports its spans after 20 ms.
+/// Starts the gateway as a program in front of this backend, with additional environment variables, and sends
+/// a request. The program samples every request and exports its spans after 20 ms.
 async fn after_a_request(fake: &ScriptedBackend, variables: &[(&str, &str)]) -> GatewayProcess {
     let url = format!("http://{}", fake.addr);
     let own = [
@@ -47,7 +47,7 @@ fn text(path: &Path) -> &str {
 }
 
 #[tokio::test]
-async fn spans_reach_a_collector_behind_tls() {
+async fn trace_spans_reach_a_collector_behind_tls() {
     let (files, authority) = (Files::new("collector"), Authority::new());
     let (pair, own) = (authority.signs("127.0.0.1", 2040), authority.signs("gateway.test", 2040));
     let ca = files.write("ca.pem", &authority.pem());
@@ -74,7 +74,7 @@ async fn spans_reach_a_collector_behind_tls() {
 }
 
 #[tokio::test]
-async fn no_data_reaches_an_untrusted_collector_and_the_log_names_the_reason() {
+async fn no_span_reaches_a_collector_with_an_untrusted_certificate_and_the_log_says_why() {
     let (files, authority) = (Files::new("stranger"), Authority::new());
     let pair = authority.signs("127.0.0.1", 2040);
     let ca = files.write("ca.pem", &Authority::new().pem());

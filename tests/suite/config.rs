@@ -1,5 +1,5 @@
-//! The configuration as a whole: which of its sources take precedence, and whether the reference file has the
-//! defaults.
+//! The configuration as a whole: which source of a value takes precedence, and whether the reference file has
+//! the defaults.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "tests may end so")]
 
@@ -19,7 +19,7 @@ fn parse(text: &str) -> Result<LoadedConfig, ConfigError> {
     Config::parse(text, Path::new("gateway.yaml"), Overrides::default())
 }
 
-/// Every setting in the JSON view of a configuration: its path, its value and its source.
+/// Returns every setting in the JSON view of a configuration: its path, its value and its source.
 fn leaves(view: &Value) -> Vec<(String, Value, String)> {
     fn walk(path: &str, value: &Value, into: &mut Vec<(String, Value, String)>) {
         let below = |key: &str| format!("{path}.{key}").trim_start_matches('.').to_owned();
@@ -46,7 +46,7 @@ fn leaves(view: &Value) -> Vec<(String, Value, String)> {
 // === files ===
 
 #[test]
-fn the_error_for_an_unreadable_file_names_it() {
+fn the_error_for_an_unreadable_configuration_file_names_the_file() {
     let folder = folder("config-unreadable");
     let latin1 = folder.join("latin1.yaml");
     std::fs::write(&latin1, b"log:\n  level: \xe9\n").unwrap();
@@ -70,7 +70,7 @@ fn the_error_for_an_unreadable_file_names_it() {
     }
 }
 
-/// Checks a configuration file that has this text. No environment variable applies.
+/// Checks a configuration file that has this text, without environment variables.
 fn check_text(name: &str, text: &str, checked: CheckedFile) -> ConfigCheck {
     let file = folder("config-check").join(name);
     std::fs::write(&file, text).unwrap();
@@ -78,7 +78,7 @@ fn check_text(name: &str, text: &str, checked: CheckedFile) -> ConfigCheck {
 }
 
 #[test]
-fn a_check_reports_the_same_as_text_and_as_json() {
+fn the_configuration_check_reports_the_same_mistakes_as_text_and_as_json() {
     let good = "backends: [{ url: a:1 }]\nlisten: 127.0.0.1:0\nadmin: 127.0.0.1:0\n";
     let good = check_text("good.yaml", good, CheckedFile::Config);
     assert!(good.is_ok());
@@ -98,7 +98,7 @@ fn a_check_reports_the_same_as_text_and_as_json() {
 }
 
 #[test]
-fn a_check_fails_for_each_thing_that_keeps_the_gateway_from_starting() {
+fn the_configuration_check_fails_for_each_problem_that_keeps_the_gateway_from_starting() {
     let text = "\
 listen: 127.0.0.1:0
 admin: 127.0.0.1:0
@@ -135,7 +135,7 @@ log: { payloads: { file: /absent/payloads.jsonl } }
 }
 
 #[test]
-fn what_the_machine_lacks_is_listed_between_the_mistakes_in_the_order_of_lines() {
+fn the_configuration_check_lists_unset_variables_and_mistakes_in_the_order_of_lines() {
     let text = "access: { admin_token: { env: ABSENT } }\nlog: 3\n\
                 backends: [{ url: a:1, api_key: { env: ABSENT } }]\n";
     let found = check_text("order.yaml", text, CheckedFile::Config);
@@ -149,7 +149,7 @@ fn what_the_machine_lacks_is_listed_between_the_mistakes_in_the_order_of_lines()
 }
 
 #[test]
-fn a_port_in_use_and_an_open_admin_listener_are_notes() {
+fn the_configuration_check_only_notes_a_port_in_use_and_an_open_admin_listener() {
     let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let text = format!(
         "backends: [{{ url: a:1 }}]\nlisten: {}\nadmin: 0.0.0.0:0\n",
@@ -163,7 +163,7 @@ fn a_port_in_use_and_an_open_admin_listener_are_notes() {
 }
 
 #[test]
-fn keys_and_backends_files_are_checked_by_themselves() {
+fn the_configuration_check_can_check_a_keys_file_or_a_backends_file_alone() {
     let keys = "tenants: [{ name: a, tier: any, keys: [] }]\n";
     let found = check_text("keys.yaml", keys, CheckedFile::Keys);
     assert!(found.to_string().ends_with("ok, 1 tenant"), "{found}");
@@ -175,7 +175,7 @@ fn keys_and_backends_files_are_checked_by_themselves() {
 }
 
 #[test]
-fn the_printed_configuration_has_defaults_and_no_secret_and_is_valid() {
+fn the_printed_configuration_is_valid_and_has_the_defaults_and_no_secret() {
     let text = "backends: [{ url: a:1, api_key: { env: KEY } }]\nlog: { level: debug }\n";
     let file = folder("config-check").join("print.yaml");
     std::fs::write(&file, text).unwrap();
@@ -190,11 +190,11 @@ fn the_printed_configuration_has_defaults_and_no_secret_and_is_valid() {
 
 const ARGUMENTS: &str = "TEST_ARGUMENTS";
 
-/// Not a test by itself. Other tests run it in a child process, where it prints the configuration that
-/// `serve` loads with the arguments in the environment variable.
+/// Helper for other tests, which run it in a child process. It prints the configuration that `serve` loads
+/// with the arguments in the environment variable [`ARGUMENTS`].
 #[test]
 #[ignore = "runs as a child of the tests below, with an environment of its own"]
-fn child_that_prints_what_serve_loads() {
+fn child_process_that_prints_the_configuration_that_serve_loads() {
     let arguments = std::env::var(ARGUMENTS).unwrap();
     match cli::parse(arguments.split(' ').map(OsString::from)) {
         Err(error) => println!("<<<{error}>>>"),
@@ -210,7 +210,7 @@ fn child_that_prints_what_serve_loads() {
 
 fn serve_in_a_child(arguments: &str, variables: &[(&str, &str)]) -> String {
     let mut child = Command::new(std::env::current_exe().unwrap());
-    let name = "config::child_that_prints_what_serve_loads";
+    let name = "config::child_process_that_prints_the_configuration_that_serve_loads";
     child.args(["--exact", name, "--ignored", "--nocapture"]);
     child.env_clear().env(ARGUMENTS, format!("tokenweir serve {arguments}").trim_end());
     child.envs(variables.iter().copied());
@@ -219,10 +219,10 @@ fn serve_in_a_child(arguments: &str, variables: &[(&str, &str)]) -> String {
     begun.split_once(">>>").unwrap().0.to_owned()
 }
 
-/// For every key that a flag can set, compares value and source when only the default, the file, the variable
-/// or the flag sets it.
+/// Checks value and source of every key that a flag can set, in four cases: only the default, also the file,
+/// also the variable, and also the flag sets the key.
 #[test]
-fn flags_win_over_variables_over_the_file_over_defaults() {
+fn flags_override_environment_variables_and_both_override_the_file_and_the_defaults() {
     let file = folder("config-precedence").join("gateway.yaml");
     let text = "listen: 127.0.0.1:2\nadmin: 127.0.0.1:3\nbackends: [{ url: file:1 }]\n\
                 routing: { policy: p2c }\nlog: { level: warn, format: json, access: false }\n\
@@ -276,7 +276,7 @@ fn flags_win_over_variables_over_the_file_over_defaults() {
 }
 
 #[test]
-fn the_error_for_an_invalid_variable_names_it() {
+fn the_error_for_an_invalid_environment_variable_names_the_variable() {
     let error = serve_in_a_child("", &[("TOKENWEIR_LISTEN", "8080")]);
     assert!(error.contains("the value is that of the variable TOKENWEIR_LISTEN"), "{error}");
     let error = serve_in_a_child("--listen 8080", &[]);
@@ -288,7 +288,7 @@ fn the_error_for_an_invalid_variable_names_it() {
 }
 
 #[test]
-fn serving_needs_a_backend() {
+fn the_command_serve_fails_without_a_configured_backend() {
     let error = Config::load(None, Overrides::default()).unwrap().require_backend().unwrap_err();
     assert_eq!(
         error.to_string(),
@@ -301,7 +301,7 @@ fn serving_needs_a_backend() {
 // === the reference file ===
 
 #[test]
-fn the_reference_file_has_every_key_with_its_default() {
+fn the_configuration_reference_file_has_every_key_with_its_default() {
     let documented = parse(REFERENCE).unwrap();
     let backends = documented.config.backends.clone();
     assert_eq!(backends.len(), 1, "one example");
@@ -317,7 +317,7 @@ fn the_reference_file_has_every_key_with_its_default() {
 }
 
 #[test]
-fn the_production_file_is_valid_and_its_page_explains_each_value() {
+fn the_example_configuration_for_production_is_valid_and_the_docs_explain_each_value() {
     let loaded = parse(include_str!("../../config/production.yaml")).unwrap();
     let page = include_str!("../../docs/operate/production.md");
     let set = leaves(&loaded.view()).into_iter().filter(|(_, _, source)| source == "file");
@@ -327,7 +327,7 @@ fn the_production_file_is_valid_and_its_page_explains_each_value() {
 }
 
 #[test]
-fn every_key_of_the_reference_file_has_a_comment() {
+fn every_key_of_the_configuration_reference_file_has_a_comment() {
     let lines: Vec<&str> = REFERENCE.lines().map(str::trim).collect();
     let is_key = |line: &str| !line.is_empty() && !line.starts_with('#');
     for pair in lines.windows(2).filter(|pair| is_key(pair[1])) {

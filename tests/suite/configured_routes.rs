@@ -1,5 +1,4 @@
-//! Tests paths that the configuration adds, the total timeout, and that the list of models omits models whose
-//! backends are all down.
+//! API paths that the configuration adds, the total timeout, and models whose backends are all down.
 
 use crate::access::{access, keyed, tenant};
 use crate::support::scripted_backend::{
@@ -28,7 +27,7 @@ async fn scoring() -> ScriptedBackend {
 }
 
 #[tokio::test]
-async fn a_configured_path_is_forwarded_and_measured() {
+async fn a_request_to_a_path_that_the_configuration_adds_is_forwarded_and_measured() {
     let fake = scoring().await;
     let routes = routes(&[Method::POST, Method::GET], None);
     let gateway = start_with(&[fake.addr], Setup { routes, ..Setup::default() }).await;
@@ -45,7 +44,7 @@ async fn a_configured_path_is_forwarded_and_measured() {
 }
 
 #[tokio::test]
-async fn rules_of_models_and_engine_control_hold_on_a_configured_path() {
+async fn model_permissions_and_engine_control_rules_apply_on_a_path_of_the_configuration() {
     let fake = scoring().await;
     fake.set_models(&["tiny", "secret"]);
     let restricted =
@@ -64,7 +63,7 @@ async fn rules_of_models_and_engine_control_hold_on_a_configured_path() {
 }
 
 #[tokio::test]
-async fn token_ids_without_text_are_output_on_the_generate_path() {
+async fn token_ids_without_text_count_as_output_on_the_inference_generate_path() {
     let event = |ids: &str, finish: &str| {
         format!(
             r#"{{"request_id":"g","choices":[{{"index":0,"token_ids":{ids},"finish_reason":{finish}}}]}}"#
@@ -80,7 +79,7 @@ async fn token_ids_without_text_are_output_on_the_generate_path() {
 }
 
 #[tokio::test]
-async fn a_stream_ends_at_the_total_timeout_and_its_backend_is_not_blamed() {
+async fn a_stream_that_ends_at_the_total_timeout_is_no_failure_of_its_backend() {
     let setup = Setup { total: Some(Duration::from_mins(1)), ..Setup::default() };
     let steps = [begin(&[ROLE, WORD]), Step::AwaitClose];
     let (_fake, gateway) = gateway_following_with(setup, steps).await;
@@ -96,7 +95,7 @@ async fn a_stream_ends_at_the_total_timeout_and_its_backend_is_not_blamed() {
 }
 
 #[tokio::test]
-async fn a_whole_response_has_the_total_timeout_of_its_path() {
+async fn the_total_timeout_of_a_path_also_limits_a_response_that_is_no_stream() {
     let routes = routes(&[Method::POST], Some(Duration::from_millis(50)));
     let setup = Setup { routes, ..Setup::default() };
     let (_fake, gateway) = gateway_following_with(setup, [Step::AwaitClose]).await;
@@ -109,7 +108,7 @@ async fn a_whole_response_has_the_total_timeout_of_its_path() {
 }
 
 #[tokio::test]
-async fn models_that_no_backend_serves_now_are_listed_apart() {
+async fn models_whose_backends_are_all_down_are_listed_only_as_unavailable_models() {
     let fakes = [scoring().await, scoring().await];
     fakes[0].set_models(&["a", "both"]);
     fakes[1].set_models(&["b", "both"]);

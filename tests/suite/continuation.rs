@@ -26,8 +26,8 @@ const PROMPT: usize = 3;
 /// Number of tokens of each answer.
 const ANSWER: usize = 12;
 
-/// The events that a vLLM sends for a request: its answer is `w0 w1 …`. If the request contains the beginning
-/// of this answer, the stream has only the rest.
+/// Returns the events that a vLLM sends for a request: its answer is `w0 w1 …`. If the request contains the
+/// beginning of this answer, the stream has only the rest.
 fn events(seen: &Seen, name: &str) -> Vec<String> {
     let request: Value = serde_json::from_slice(&seen.body).unwrap();
     let is_chat = seen.head.contains(CHAT);
@@ -88,8 +88,8 @@ enum Break {
 /// The names of two backends, which are the ids of their responses.
 const NAMES: [&str; 2] = ["first", "next"];
 
-/// Two backends. The backend that gets the first request sends `cut` bytes of its stream, and then breaks as
-/// `how` states.
+/// Starts two backends. The backend that gets the first request sends `cut` bytes of its stream and then
+/// breaks as `how` states.
 async fn backends(cut: usize, how: Break) -> [ScriptedBackend; 2] {
     ScriptedBackend::two(move |number, index, seen| {
         let events = events(seen, NAMES[index]);
@@ -118,7 +118,7 @@ fn setup(mode: ContinuationMode) -> Setup {
     Setup { observation, injects_usage: true, ..Setup::default() }
 }
 
-/// The body of the response to this request, and whether it is complete.
+/// Sends this request. Returns the body of the response, and whether the body is complete.
 async fn answer(gateway: &Running, path: &str, request: &str) -> (String, bool) {
     let (bytes, is_whole) = body(&gateway.post(path, request).await);
     (String::from_utf8(bytes).unwrap(), is_whole)
@@ -139,7 +139,7 @@ fn request(path: &str, members: &Value) -> String {
     request.to_string()
 }
 
-/// The body that the client receives if no backend breaks.
+/// Returns the body that the client receives if no backend breaks.
 async fn unbroken(path: &str, body_text: &str, mode: ContinuationMode) -> String {
     let fakes = backends(usize::MAX, Break::Close).await;
     let gateway = start_before(&fakes, setup(mode)).await;
@@ -147,7 +147,7 @@ async fn unbroken(path: &str, body_text: &str, mode: ContinuationMode) -> String
     text.replace("\"next\"", "\"first\"").replace("\"created\":4", "\"created\":5")
 }
 
-/// The length in bytes, with framing, of the first `count` events of the response to `body_text`.
+/// Returns the length in bytes, with framing, of the first `count` events of the response to `body_text`.
 fn length_of(path: &str, body_text: &str, count: usize) -> usize {
     let mut request: Value = serde_json::from_str(body_text).unwrap();
     (request["return_token_ids"], request["stream_options"]) =
@@ -158,7 +158,7 @@ fn length_of(path: &str, body_text: &str, count: usize) -> usize {
 }
 
 #[tokio::test]
-async fn a_stream_whose_backend_dies_anywhere_is_the_same_stream() {
+async fn a_client_gets_the_same_stream_if_its_backend_dies_and_another_backend_continues_it() {
     let usage = json!({"stream_options": {"include_usage": true}});
     for (mode, path, members) in [
         (ContinuationMode::Exact, CHAT, usage.clone()),
@@ -193,7 +193,7 @@ async fn a_stream_whose_backend_dies_anywhere_is_the_same_stream() {
 }
 
 #[tokio::test]
-async fn a_stream_that_lacks_only_its_end_is_completed_without_another_backend() {
+async fn a_broken_stream_that_lacks_only_its_end_is_completed_without_another_backend() {
     for members in [json!({"stream_options": {"include_usage": true}}), json!({})] {
         let request = request(CHAT, &members);
         let whole = unbroken(CHAT, &request, ContinuationMode::Exact).await;
@@ -220,7 +220,7 @@ async fn a_stream_that_lacks_only_its_end_is_completed_without_another_backend()
 }
 
 #[tokio::test]
-async fn a_stall_an_abort_and_an_engine_error_are_survived() {
+async fn a_stream_continues_at_another_backend_after_a_stall_an_abort_or_an_engine_error() {
     let abort =
         r#"{"id":"first","created":5,"choices":[{"index":0,"delta":{},"finish_reason":"abort"}]}"#;
     let request = request(CHAT, &json!({}));
@@ -243,7 +243,7 @@ async fn a_stall_an_abort_and_an_engine_error_are_survived() {
 }
 
 #[tokio::test]
-async fn a_refused_class_ends_as_without_continuation_and_names_its_reason() {
+async fn a_stream_that_cannot_be_continued_is_truncated_and_its_record_states_why() {
     for (members, reason) in [
         (json!({"n": 2}), ContinuationRefusal::Choices),
         (json!({"echo": true}), ContinuationRefusal::Field),
@@ -269,7 +269,7 @@ async fn a_refused_class_ends_as_without_continuation_and_names_its_reason() {
 }
 
 #[tokio::test]
-async fn a_backend_that_does_not_continue_shows_nothing_to_the_client() {
+async fn a_client_gets_no_output_of_a_backend_that_starts_over_instead_of_continuing() {
     // The second backend ignores token ids in a request, as vLLM's Rust front end does.
     let fakes = ScriptedBackend::two(|number, _, seen| {
         let mut request: Value = serde_json::from_slice(&seen.body).unwrap();
@@ -291,7 +291,7 @@ async fn a_backend_that_does_not_continue_shows_nothing_to_the_client() {
 }
 
 #[tokio::test]
-async fn a_request_that_crashed_two_backends_and_one_without_another_backend_are_not_continued() {
+async fn a_stream_is_not_continued_after_two_backend_crashes_or_without_another_backend() {
     let request = request(CHAT, &json!({}));
     let start = || ScriptedBackend::start(|seen| vec![begin(&events(seen, "a")[..4]), Step::Close]);
     let fakes = [start().await, start().await, start().await];
@@ -311,7 +311,7 @@ async fn a_request_that_crashed_two_backends_and_one_without_another_backend_are
 }
 
 #[tokio::test]
-async fn nothing_follows_an_error_event_that_the_client_got() {
+async fn a_stream_is_not_continued_after_the_client_received_an_error_event() {
     let fakes = ScriptedBackend::two(|number, index, seen| {
         let events = events(seen, NAMES[index]);
         vec![match number {
@@ -331,7 +331,7 @@ async fn nothing_follows_an_error_event_that_the_client_got() {
 }
 
 #[tokio::test]
-async fn a_model_can_differ_from_the_general_setting() {
+async fn the_continuation_setting_of_a_model_overrides_the_general_setting() {
     let request = request(CHAT, &json!({}));
     let fakes = backends(length_of(CHAT, &request, 4), Break::Close).await;
     let policy =
@@ -346,7 +346,7 @@ async fn a_model_can_differ_from_the_general_setting() {
 }
 
 #[tokio::test]
-async fn a_drain_with_migrate_moves_the_streams_of_the_backend() {
+async fn a_drain_with_migrate_moves_the_streams_of_the_backend_to_another_backend() {
     let request = request(CHAT, &json!({}));
     let fakes = backends(length_of(CHAT, &request, 5), Break::Hang).await;
     let gateway = start_before(&fakes, setup(ContinuationMode::Exact)).await;
@@ -368,7 +368,7 @@ async fn a_drain_with_migrate_moves_the_streams_of_the_backend() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_streams_of_a_removed_backend_go_on_at_another_one() {
+async fn the_streams_of_a_removed_backend_continue_at_another_backend() {
     let request = request(CHAT, &json!({}));
     let fakes = backends(length_of(CHAT, &request, 5), Break::Hang).await;
     let (port, file) = (Port::reserve(), folder("removed-backend").join("gateway.yaml"));
@@ -394,7 +394,7 @@ async fn the_streams_of_a_removed_backend_go_on_at_another_one() {
 }
 
 #[tokio::test]
-async fn a_stream_that_cannot_be_moved_stays_at_its_backend() {
+async fn a_stream_that_cannot_be_continued_elsewhere_stays_at_its_drained_backend() {
     let request = request(CHAT, &json!({}));
     let script = |seen: &Seen| {
         let events = events(seen, "a");

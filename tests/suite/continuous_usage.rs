@@ -21,7 +21,7 @@ async fn sampling(backends: &[&ScriptedBackend], continuous_usage: f64) -> Runni
     start_with(&addresses, setup).await
 }
 
-/// The event with the usage that vLLM adds to it after `tokens` generated tokens.
+/// Returns the event with the usage that vLLM adds after `tokens` generated tokens.
 fn with_usage(event: &str, tokens: u64) -> String {
     let usage = format!(
         r#","usage":{{"prompt_tokens":9,"total_tokens":{},"completion_tokens":{tokens},"completion_tokens_details":{{"reasoning_tokens":0}}}}}}"#,
@@ -34,8 +34,8 @@ fn usage_event(tokens: u64) -> String {
     USAGE.replace(r#""completion_tokens":3"#, &format!(r#""completion_tokens":{tokens}"#))
 }
 
-/// The events of vLLM's response to this request, with the usage that it requests. The answer has `words`
-/// words of `tokens` tokens each.
+/// Returns the events of vLLM's response to this request, with the usage that the request asks for. The
+/// answer has `words` words of `tokens` tokens each.
 fn answer(seen: &Seen, words: u64, tokens: u64) -> Vec<String> {
     let asks = |name: &str| String::from_utf8_lossy(&seen.body).contains(name);
     let usage = |event: &str, tokens| {
@@ -55,8 +55,8 @@ fn answer(seen: &Seen, words: u64, tokens: u64) -> Vec<String> {
     events
 }
 
-/// A vLLM server whose events have `tokens` tokens each. If a request contains `cut`, the server closes the
-/// connection before the last events of the response.
+/// Starts a vLLM server whose events have `tokens` tokens each. If a request contains `cut`, the server
+/// closes the connection before the last events of the response.
 async fn vllm(words: u64, tokens: u64) -> ScriptedBackend {
     ScriptedBackend::start(move |seen| {
         let events = answer(seen, words, tokens);
@@ -72,7 +72,7 @@ fn last_body(fake: &ScriptedBackend) -> String {
     String::from_utf8(fake.seen().pop().unwrap().body).unwrap()
 }
 
-/// The body of a response with `words` words, as a client receives it that did not request usage.
+/// Returns the body of a response with `words` words, as it reaches a client that did not request usage.
 fn without_usage(words: usize) -> String {
     let words = std::iter::repeat_n(WORD, words);
     let events = [ROLE].into_iter().chain(words).chain([FINISH, "[DONE]"]);
@@ -80,7 +80,7 @@ fn without_usage(words: usize) -> String {
 }
 
 #[tokio::test]
-async fn a_sampled_stream_has_exact_token_counts_and_its_client_gets_the_same_bytes() {
+async fn continuous_usage_gives_exact_token_counts_and_does_not_change_what_the_client_gets() {
     let done = "data: [DONE]\n\n";
     let usage_at_end = data(&usage_event(21)) + done;
     for (ask, end, usage_event) in
@@ -116,7 +116,7 @@ async fn a_sampled_stream_has_exact_token_counts_and_its_client_gets_the_same_by
 }
 
 #[tokio::test]
-async fn a_server_that_always_sends_usage_or_null_gets_no_further_option() {
+async fn a_server_that_sends_usage_or_null_in_every_event_is_not_asked_for_continuous_usage() {
     let null = WORD.replace("}]}", r#"}],"usage":null}"#);
     let finish = with_usage(FINISH, 1);
     let always = [&*with_usage(ROLE, 0), &with_usage(WORD, 1), &finish, &usage_event(1), "[DONE]"];
@@ -137,7 +137,7 @@ async fn a_server_that_always_sends_usage_or_null_gets_no_further_option() {
 }
 
 #[tokio::test]
-async fn a_model_can_be_left_out_of_the_sample() {
+async fn the_configuration_can_exclude_a_model_from_the_continuous_usage_sample() {
     let fake = vllm(5, 4).await;
     fake.set_models(&["tiny", "other"]);
     let policy = RoutePolicy { continuous_usage: Some(0.0), ..RoutePolicy::default() };
@@ -158,7 +158,7 @@ async fn a_model_can_be_left_out_of_the_sample() {
 }
 
 #[tokio::test]
-async fn the_request_id_decides_whether_a_stream_is_in_the_sample() {
+async fn the_request_id_decides_whether_a_stream_is_in_the_continuous_usage_sample() {
     let fake = vllm(1, 4).await;
     let mut samples = Vec::new();
     for _ in 0..2 {
@@ -181,7 +181,7 @@ async fn the_request_id_decides_whether_a_stream_is_in_the_sample() {
 /// vLLM's Rust front end divides tool calls into other events if it sends continuous usage, which would
 /// change the response. The gateway recognizes this front end by its missing fingerprint.
 #[tokio::test]
-async fn a_request_with_tools_is_sampled_only_on_the_python_front_end() {
+async fn only_vllms_python_front_end_is_asked_for_continuous_usage_in_a_request_with_tools() {
     let with_tools = |body: &str| body.replacen(r#""model""#, r#""tools":[],"model""#, 1);
     for (fingerprint, expected) in
         [("", AT_END), (r#","system_fingerprint":"vllm-1""#, EVERY_EVENT)]
@@ -208,7 +208,7 @@ async fn a_request_with_tools_is_sampled_only_on_the_python_front_end() {
 }
 
 #[tokio::test]
-async fn a_gap_is_divided_among_the_tokens_of_its_event() {
+async fn the_time_before_an_event_with_several_tokens_is_divided_among_its_tokens() {
     let fake = ScriptedBackend::start(|seen| {
         let events = answer(seen, 2, 4);
         paused(&events[..2], &events[2..])
@@ -237,7 +237,7 @@ async fn a_gap_is_divided_among_the_tokens_of_its_event() {
 }
 
 #[tokio::test]
-async fn streams_outside_the_sample_request_only_usage_at_the_end() {
+async fn for_streams_outside_the_continuous_usage_sample_usage_is_requested_only_at_the_end() {
     let logprobs = PLAIN.replace('{', r#"{"logprobs":true,"#);
     let cases = [
         (VLLM, 0.0, PLAIN, AT_END),
@@ -258,7 +258,7 @@ async fn streams_outside_the_sample_request_only_usage_at_the_end() {
 }
 
 #[tokio::test]
-async fn continuous_usage_is_disabled_for_a_server_whose_usage_cannot_be_removed() {
+async fn continuous_usage_is_disabled_for_a_server_whose_usage_the_gateway_cannot_remove() {
     // The JSON of this event is split into two `data` lines, so the gateway cannot remove the usage from it.
     let odd = "{\"usage\":{\"completion_tokens\":1},\ndata: \
                \"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}";
@@ -279,7 +279,7 @@ async fn continuous_usage_is_disabled_for_a_server_whose_usage_cannot_be_removed
 }
 
 #[tokio::test]
-async fn a_truncated_sampled_stream_has_its_tokens_counted() {
+async fn the_tokens_of_a_truncated_stream_with_continuous_usage_are_counted() {
     let fake = vllm(70, 4).await;
     let gateway = sampling(&[&fake], 1.0).await;
     gateway.post(CHAT, PLAIN).await;
@@ -292,7 +292,7 @@ async fn a_truncated_sampled_stream_has_its_tokens_counted() {
 }
 
 #[tokio::test]
-async fn the_output_of_a_truncated_stream_is_estimated_from_earlier_streams_of_its_backend() {
+async fn the_output_tokens_of_a_truncated_stream_are_estimated_from_earlier_streams() {
     let (merging, single) = (vllm(70, 4).await, vllm(70, 1).await);
     merging.set_models(&["merging"]);
     single.set_models(&["single"]);

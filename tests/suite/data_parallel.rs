@@ -9,8 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use tokenweir_routing::{Policy, PolicyKind};
 
-/// The numbers by which the metrics page names the two ranks. The header `x-data-parallel-rank` counts ranks
-/// from 0 instead.
+/// The rank numbers on the metrics page. The header `x-data-parallel-rank` counts ranks from 0 instead.
 const NUMBERS: [u32; 2] = [4, 5];
 const REFUSAL: &str = r#"{"error":{"message":"data_parallel_rank 1 is out of range [0, 1).","type":"BadRequestError","code":400}}"#;
 const NO_COMPLETIONS: &str =
@@ -62,7 +61,8 @@ impl Ranks {
     }
 }
 
-/// The rank in the header `x-data-parallel-rank` of a request. `None` without the header.
+/// Returns the rank in the header `x-data-parallel-rank` of a request. `None`: the request has no such
+/// header.
 fn rank_of(seen: &Seen) -> Option<usize> {
     let line = seen.head.lines().find_map(|line| line.strip_prefix("x-data-parallel-rank: "))?;
     Some(line.parse().unwrap())
@@ -88,7 +88,7 @@ fn chat(text: &str) -> String {
 }
 
 #[tokio::test]
-async fn each_rank_is_a_target_and_the_gateway_alone_chooses_it() {
+async fn the_gateway_routes_to_each_data_parallel_rank_and_clients_cannot_choose_the_rank() {
     let (backend, ranks, gateway) = start(Engine::Follows, PolicyKind::RoundRobin).await;
     let probes = backend.take_received();
     assert_eq!(probes.iter().filter_map(rank_of).collect::<Vec<_>>(), [0, 1, 1, 0]);
@@ -116,7 +116,7 @@ async fn each_rank_is_a_target_and_the_gateway_alone_chooses_it() {
 }
 
 #[tokio::test]
-async fn a_prompt_returns_to_the_rank_that_had_it() {
+async fn a_repeated_prompt_goes_to_the_data_parallel_rank_that_already_served_it() {
     let (backend, _, gateway) = start(Engine::Follows, PolicyKind::PrefixAffinity).await;
     backend.take_received();
     let texts = ["All work and no play. ", "The quick brown fox. "].map(|text| text.repeat(400));
@@ -132,7 +132,7 @@ async fn a_prompt_returns_to_the_rank_that_had_it() {
 }
 
 #[tokio::test]
-async fn a_refused_rank_costs_no_request_and_the_engine_chooses_from_then_on() {
+async fn a_refused_data_parallel_rank_fails_no_request_and_then_the_server_chooses_ranks() {
     let (backend, ranks, gateway) = start(Engine::Follows, PolicyKind::RoundRobin).await;
     ranks.refuses.store(true, Ordering::SeqCst);
     backend.take_received();
@@ -152,7 +152,7 @@ async fn a_refused_rank_costs_no_request_and_the_engine_chooses_from_then_on() {
 }
 
 #[tokio::test]
-async fn the_engine_chooses_if_it_refuses_probes_or_does_not_follow_them() {
+async fn the_server_chooses_data_parallel_ranks_if_it_ignores_or_refuses_the_rank_header() {
     for engine in [Engine::Ignores, Engine::RefusesProbes] {
         let (backend, _, gateway) = start(engine, PolicyKind::RoundRobin).await;
         backend.take_received();

@@ -1,5 +1,5 @@
-//! `tokenweir doctor` as a program. It checks simulated backends, scripted backends with one fault each, and
-//! a running gateway.
+//! The command `tokenweir doctor`, run as a program. It checks simulated backends, scripted backends with one
+//! fault each, and a running gateway.
 
 use crate::capabilities::{is_excluded, round_robin};
 use crate::restart::start_simulator;
@@ -24,20 +24,21 @@ async fn doctor(arguments: &str, variables: &[(&str, &str)]) -> Ended {
     run_line(&format!("doctor {arguments}"), variables).await
 }
 
-/// The JSON report of `tokenweir doctor` with these arguments, and its exit code.
+/// Runs `tokenweir doctor` with these arguments. Returns its JSON report and its exit code.
 async fn report(arguments: &str, variables: &[(&str, &str)]) -> (Value, i32) {
     let (code, text, errors) = doctor(&format!("--json {arguments}"), variables).await;
     assert!(errors.is_empty(), "{errors}");
     (serde_json::from_str(&text).expect(&text), code.unwrap())
 }
 
-/// The findings of the check `check` in a report.
+/// Returns the findings of the check with the name `check` in a report.
 fn found<'a>(report: &'a Value, check: &str) -> Vec<&'a Value> {
     let findings = report["findings"].as_array().unwrap();
     findings.iter().filter(|finding| finding["check"] == check).collect()
 }
 
-/// The only finding of the check `check` in a report. Fails if there is none or more than one.
+/// Returns the only finding of the check with the name `check` in a report. Fails if there is none or more
+/// than one.
 fn one<'a>(report: &'a Value, check: &str) -> &'a Value {
     let found = found(report, check);
     assert_eq!(found.len(), 1, "{check}: {report:#}");
@@ -61,7 +62,7 @@ fn nothing() -> Vec<Step> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_backend_behind_ray_serve_has_no_finding_about_its_health() {
+async fn the_command_doctor_has_no_finding_about_the_health_check_of_a_backend_on_ray_serve() {
     let fake = ScriptedBackend::start_kind(RAY_SERVE, |_| nothing()).await;
     fake.set_metrics(Some(Page::of(include_str!("../pages/vllm_on_ray.txt"))));
     let (report, _) = report(&format!("--backend {}", fake.addr), &[]).await;
@@ -69,7 +70,7 @@ async fn a_backend_behind_ray_serve_has_no_finding_about_its_health() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn healthy_backends_pass_and_the_report_lists_their_metrics() {
+async fn the_command_doctor_passes_healthy_backends_and_lists_their_metrics() {
     let addrs = simulated(2, Duration::from_secs(5)).await;
     let backends = addrs.iter().map(|addr| format!("--backend {addr} "));
     let arguments = format!("{}--probe --idle 0s", backends.collect::<String>());
@@ -94,7 +95,7 @@ async fn healthy_backends_pass_and_the_report_lists_their_metrics() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_short_keep_alive_timeout_is_measured() {
+async fn the_command_doctor_measures_a_short_keep_alive_timeout_of_a_backend() {
     let addrs = simulated(1, Duration::from_millis(500)).await;
     let (report, code) = report(&format!("--backend {} --idle 20s", addrs[0]), &[]).await;
     assert_eq!(code, 1);
@@ -104,7 +105,7 @@ async fn a_short_keep_alive_timeout_is_measured() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn every_unreachable_target_gets_a_clear_finding() {
+async fn the_command_doctor_has_a_finding_for_each_way_in_which_a_target_is_unreachable() {
     let hanging = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let garbage = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let [hangs, speaks] = [&hanging, &garbage].map(|it| it.local_addr().unwrap());
@@ -140,7 +141,7 @@ async fn every_unreachable_target_gets_a_clear_finding() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_key_is_read_from_the_variable_of_vllm_and_never_shown() {
+async fn the_command_doctor_reads_the_api_key_from_the_variable_of_vllm_and_never_shows_it() {
     let fake = ScriptedBackend::start(|_| nothing()).await;
     fake.refuse_models("401 Unauthorized");
     let arguments = format!("--backend http://{} --idle 0s", fake.addr);
@@ -153,7 +154,7 @@ async fn the_key_is_read_from_the_variable_of_vllm_and_never_shown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn paths_with_side_effects_are_probed_with_a_harmless_method() {
+async fn the_command_doctor_probes_paths_with_side_effects_by_a_harmless_method() {
     let fake = ScriptedBackend::start(|seen| {
         let is_sleep = seen.head.starts_with("OPTIONS /sleep ");
         let status = if is_sleep { "405 Method Not Allowed" } else { "404 Not Found" };
@@ -173,7 +174,7 @@ async fn paths_with_side_effects_are_probed_with_a_harmless_method() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn only_a_probe_generates_tokens_and_detects_batched_output() {
+async fn the_command_doctor_generates_tokens_only_with_the_flag_probe_and_detects_batching() {
     let fake = ScriptedBackend::start(|seen| {
         if !seen.head.starts_with("POST ") {
             return nothing();
@@ -197,7 +198,7 @@ async fn only_a_probe_generates_tokens_and_detects_batched_output() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_configuration_is_checked_with_its_backends_and_its_collector() {
+async fn the_command_doctor_checks_a_configuration_with_its_backends_and_its_collector() {
     let addrs = simulated(1, Duration::from_secs(5)).await;
     let collector = ScriptedBackend::start(|seen| {
         assert!(seen.head.starts_with("POST /v1/traces "), "{}", seen.head);
@@ -230,7 +231,7 @@ async fn a_configuration_is_checked_with_its_backends_and_its_collector() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_backends_and_the_configuration_of_a_running_gateway_are_checked() {
+async fn the_command_doctor_checks_the_backends_and_the_configuration_of_a_running_gateway() {
     let addrs = simulated(2, Duration::from_secs(5)).await;
     let text = format!(
         "listen: 127.0.0.1:0\nbackends:\n  - {{ url: 'http://{}', name: gpu-0 }}\n  \
@@ -267,7 +268,7 @@ fn rust_front_end(seen: &Seen) -> Vec<Step> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_backend_that_lacks_paths_of_another_front_end_is_avoided_and_named() {
+async fn routing_avoids_a_backend_for_paths_that_it_lacks_and_doctor_names_the_paths() {
     let python = ScriptedBackend::answering(json("200 OK", WHOLE)).await;
     let rust = ScriptedBackend::start(rust_front_end).await;
     let page = "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n# EOF\n";
@@ -302,7 +303,7 @@ async fn a_backend_that_lacks_paths_of_another_front_end_is_avoided_and_named() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn errors_of_the_program_and_findings_have_different_exit_codes() {
+async fn the_command_doctor_has_different_exit_codes_for_its_own_errors_and_for_findings() {
     assert_eq!(doctor("", &[]).await.0, Some(2));
     assert_eq!(doctor("--backend http://a/v1", &[]).await.0, Some(2));
     assert_eq!(doctor("--config /absent.yaml", &[]).await.0, Some(64));
@@ -314,7 +315,7 @@ async fn errors_of_the_program_and_findings_have_different_exit_codes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn output_without_a_terminal_has_no_colours() {
+async fn the_command_doctor_prints_no_colours_without_a_terminal() {
     let refused = "--backend http://127.0.0.1:9";
     let (code, text, _) = doctor(refused, &[]).await;
     assert_eq!(code, Some(1));
@@ -332,14 +333,14 @@ async fn output_without_a_terminal_has_no_colours() {
     assert_eq!(doctor(&format!("{arguments} --fail-on error"), &[]).await.0, Some(0));
 }
 
-/// The text `observation` of each finding in a report.
+/// Returns the text `observation` of each finding in a report.
 fn seen(report: &Value) -> Vec<&str> {
     let findings = report["findings"].as_array().unwrap();
     findings.iter().map(|finding| finding["observation"].as_str().unwrap()).collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_listener_of_a_gateway_is_named_and_not_checked_as_a_backend() {
+async fn the_command_doctor_recognizes_a_listener_of_a_gateway_given_as_a_backend() {
     let (_fake, gateway) = gateway_scripted(|_| nothing()).await;
     let admin = format!("tokenweir doctor --admin http://{}", gateway.admin);
     for (addr, words, change) in [
@@ -354,7 +355,7 @@ async fn a_listener_of_a_gateway_is_named_and_not_checked_as_a_backend() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_web_server_is_reported_as_no_engine() {
+async fn the_command_doctor_reports_that_a_web_server_is_no_engine() {
     let web = ScriptedBackend::start(|_| nothing()).await;
     for path in ["/health", "/metrics", "/v1/models", "/version"] {
         web.set_page(path, "404 Not Found", "");
@@ -367,7 +368,7 @@ async fn a_web_server_is_reported_as_no_engine() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn without_access_to_its_status_the_backends_of_a_gateway_are_unknown() {
+async fn the_command_doctor_reports_that_it_cannot_read_the_status_of_a_gateway() {
     let fake = ScriptedBackend::start(|_| nothing()).await;
     for admin in ["127.0.0.1:9".to_owned(), fake.addr.to_string()] {
         let (report, code) = report(&format!("--admin http://{admin} --idle 0s"), &[]).await;

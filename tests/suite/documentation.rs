@@ -12,12 +12,12 @@ use tokenweir_operations::alerts;
 /// A key that is not valid at any place of the configuration.
 const UNKNOWN_KEY: &str = "0";
 
-/// The text of a file of the repository, by its path from the root.
+/// Reads a file of the repository, by its path from the root. Returns its text.
 pub(crate) fn read(path: &str) -> String {
     fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).expect(path)
 }
 
-/// The schema of a value, without the alternative null. If the value is a list, the schema of its items.
+/// Returns the schema of a value without the alternative null. For a list, returns the schema of its items.
 fn present(schema: &Value) -> &Value {
     let options = schema.get("anyOf").and_then(Value::as_array);
     let is_null = |option: &&Value| option["type"] == "null";
@@ -36,8 +36,8 @@ fn is_list(schema: &Value) -> bool {
     schema.get("items").is_some()
 }
 
-/// A configuration file that has [`UNKNOWN_KEY`] at a path. Each part of the path is a key, with whether the
-/// value of the key is a list.
+/// Builds a configuration file that has [`UNKNOWN_KEY`] at a path. Each element of the path is a key, and
+/// whether the value of the key is a list.
 fn file_with_unknown_key(path: &[(String, bool)]) -> String {
     let mut text = format!("{{ \"{UNKNOWN_KEY}\": 0 }}");
     for (key, is_list) in path.iter().rev() {
@@ -50,7 +50,7 @@ fn file_with_unknown_key(path: &[(String, bool)]) -> String {
     text
 }
 
-/// The keys that the parser accepts at a path. Its error for an unknown key lists them.
+/// Returns the keys that the parser accepts at a path. They come from its error message for an unknown key.
 fn parser_keys(path: &[(String, bool)]) -> BTreeSet<String> {
     let text = file_with_unknown_key(path);
     let error = Config::parse(&text, Path::new("gateway.yaml"), Overrides::default()).unwrap_err();
@@ -74,14 +74,14 @@ fn compare(path: &mut Vec<(String, bool)>, schema: &Value, seen: &mut usize) {
 }
 
 #[test]
-fn the_schema_has_exactly_the_keys_of_the_parser() {
+fn the_configuration_schema_has_exactly_the_keys_that_the_parser_accepts() {
     let mut seen = 0;
     compare(&mut Vec::new(), schema().as_value(), &mut seen);
     assert!(seen > 130, "{seen} keys");
 }
 
 #[test]
-fn every_key_of_the_schema_has_a_description() {
+fn every_key_of_the_configuration_schema_has_a_description() {
     fn walk(path: &str, schema: &Value) {
         for (name, key) in properties(schema).into_iter().flatten() {
             let path = format!("{path}.{name}");
@@ -97,7 +97,7 @@ fn every_key_of_the_schema_has_a_description() {
 }
 
 #[test]
-fn every_default_of_the_schema_is_that_of_the_parser() {
+fn every_default_in_the_configuration_schema_is_the_one_that_the_parser_uses() {
     fn walk(path: &str, schema: &Value, value: &Value) {
         for (name, key) in properties(schema).into_iter().flatten() {
             let path = format!("{path}.{name}");
@@ -115,7 +115,7 @@ fn every_default_of_the_schema_is_that_of_the_parser() {
 }
 
 #[test]
-fn every_alert_and_every_verdict_has_a_section() {
+fn every_alert_and_every_verdict_has_a_section_in_the_documentation() {
     let page = read("docs/operate/diagnose.md");
     let alerts = alerts::all();
     let names = alerts.iter().map(|alert| alert.name);

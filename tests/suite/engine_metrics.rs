@@ -1,6 +1,6 @@
-//! Metrics of engines on the gateway's own metrics page. They have the values of the engine's page and the
-//! name of the backend. A value that the engine does not report has no time series. Also tests metrics pages
-//! with a URL of their own.
+//! Metrics of engines on the gateway's own metrics page. They have the values of the engine's metrics page
+//! and the name of the backend. A value that the engine does not report has no time series. Also tests
+//! backends whose metrics page has another URL than the backend.
 
 use crate::metrics::{assert_value, samples, value};
 use crate::support::scripted_backend::{
@@ -17,8 +17,8 @@ pub(crate) fn recorded_page() -> &'static str {
     &recorded[recorded.find("# HELP").unwrap()..]
 }
 
-/// The sum of the samples of a metric whose lines contain `label`, on the page of an engine. Fails if there
-/// is no such sample.
+/// Returns the sum of those samples of a metric on an engine's metrics page whose lines contain `label`.
+/// Fails if there is no such sample.
 fn engine_value(page: &str, name: &str, label: &str) -> f64 {
     let is_sample = |line: &&str| line.starts_with(&format!("{name}{{")) && line.contains(label);
     let numbers = page.lines().filter(is_sample).filter_map(|line| line.rsplit(' ').next());
@@ -27,7 +27,7 @@ fn engine_value(page: &str, name: &str, label: &str) -> f64 {
     numbers.iter().sum()
 }
 
-/// Waits until the gateway has scraped a page of its first backend that fulfils `is_it`.
+/// Waits until the gateway has scraped a metrics page of its first backend for which `is_it` is true.
 async fn until_scraped(
     gateway: &Running,
     is_it: impl Fn(&tokenweir_engine::dialect::EngineLoad) -> bool,
@@ -36,7 +36,7 @@ async fn until_scraped(
 }
 
 #[tokio::test]
-async fn values_of_the_engine_are_exported_with_the_name_of_the_backend() {
+async fn the_gateway_exports_engine_metrics_with_the_name_of_the_backend() {
     let fake = ScriptedBackend::answering(stream_of(&WHOLE_STREAM)).await;
     let scraped = recorded_page();
     fake.set_metrics(Some(Page::of(scraped)));
@@ -81,7 +81,7 @@ async fn values_of_the_engine_are_exported_with_the_name_of_the_backend() {
 }
 
 #[tokio::test]
-async fn a_value_that_an_engine_does_not_report_has_no_series() {
+async fn a_value_that_an_engine_does_not_report_has_no_time_series_on_the_gateway() {
     let fake = ScriptedBackend::start_kind(LLAMA_CPP, |_| Vec::new()).await;
     let gateway = start(&[fake.addr]).await;
     let page = gateway.admin("/metrics").await;
@@ -93,7 +93,7 @@ async fn a_value_that_an_engine_does_not_report_has_no_series() {
 }
 
 #[tokio::test]
-async fn a_restart_of_an_engine_is_counted() {
+async fn a_restart_of_an_engine_is_counted_in_the_metrics_of_its_backend() {
     let fake = ScriptedBackend::answering(stream_of(&WHOLE_STREAM)).await;
     let started = |at: u32| {
         Page::of(&format!(
@@ -111,7 +111,7 @@ async fn a_restart_of_an_engine_is_counted() {
 }
 
 #[tokio::test]
-async fn a_metrics_url_is_scraped_instead_of_the_backend_and_without_its_key() {
+async fn a_configured_metrics_url_is_scraped_instead_of_the_backend_and_without_its_api_key() {
     let fake = ScriptedBackend::answering(stream_of(&WHOLE_STREAM)).await;
     let page = "ray_vllm_num_requests_running{WorkerId=\"w\"} 3\nray_vllm_num_requests_waiting 2\n\
                 ray_vllm_kv_cache_usage_perc 0.5\n";
@@ -136,7 +136,7 @@ async fn a_metrics_url_is_scraped_instead_of_the_backend_and_without_its_key() {
 }
 
 #[tokio::test]
-async fn a_metrics_url_that_fails_does_not_take_the_backend_out_of_service() {
+async fn a_configured_metrics_url_that_fails_does_not_take_the_backend_out_of_service() {
     let metrics_url = MetricsUrl::parse("http://127.0.0.1:9/metrics").unwrap();
     let setup = Setup { metrics_url: Some(metrics_url), ..Setup::default() };
     let (fake, gateway) = gateway_answering_with(setup, stream_of(&WHOLE_STREAM)).await;
@@ -148,7 +148,7 @@ async fn a_metrics_url_that_fails_does_not_take_the_backend_out_of_service() {
 }
 
 #[tokio::test]
-async fn the_price_of_a_backend_is_exported_only_if_it_is_configured() {
+async fn the_price_of_the_gpus_of_a_backend_is_exported_only_if_it_is_configured() {
     let page = |gpus, price| async move {
         let setup = Setup { gpus, gpu_hour_price: price, ..Setup::default() };
         let (fake, gateway) = gateway_answering_with(setup, stream_of(&WHOLE_STREAM)).await;

@@ -18,7 +18,7 @@ const STUCK_AFTER: Duration = Duration::from_millis(100);
 /// Number of scrapes that together take longer than `STUCK_AFTER`: two scrapes are at least 20 ms apart.
 const SCRAPE_COUNT: usize = 12;
 
-/// The metrics page of an engine that runs a request and has generated `tokens` tokens.
+/// Builds the metrics page of an engine that runs a request and has generated `tokens` tokens.
 fn running(tokens: u32) -> Page {
     Page::of(&format!(
         "vllm:num_requests_running 1\nvllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0.5\n\
@@ -30,13 +30,15 @@ fn answer(status: &str) -> Page {
     Page::Whole(response(status, "", ""))
 }
 
-/// Settings of a gateway that takes a backend out of service if its engine makes no progress for this long.
+/// Builds the settings of a gateway that takes a backend out of service if its engine makes no progress for
+/// this time.
 fn stuck_after(time: Duration) -> Setup {
     let health = CircuitBreakerSettings { stuck_after: Some(time), ..Setup::default().health };
     Setup { health, ..Setup::default() }
 }
 
-/// A backend whose metrics page shows a request that runs, and a gateway with [`STUCK_AFTER`].
+/// Starts a backend whose metrics page shows a running request without progress, and a gateway with
+/// [`STUCK_AFTER`].
 async fn start() -> (ScriptedBackend, Running) {
     let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     fake.set_metrics(Some(running(7)));
@@ -60,7 +62,7 @@ async fn wait_for_probes(fake: &ScriptedBackend, times: usize) {
 }
 
 #[tokio::test]
-async fn a_backend_whose_metrics_fail_while_it_runs_requests_stays_in_service() {
+async fn a_backend_whose_metrics_page_fails_while_it_runs_requests_stays_in_service() {
     let half = "vllm:num_requests_running 1\nvllm:num_requests_wai";
     let length =
         |length: u64| format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{half}").into();
@@ -78,7 +80,8 @@ async fn a_backend_whose_metrics_fail_while_it_runs_requests_stays_in_service() 
         assert!(last.is_some_and(|running| running >= 1.0), "{name}: the last valid page");
         fake.set_metrics(Some(page));
         wait_until!(gateway.pool.backends()[0].health.state().metrics_error.is_some());
-        // Valid pages before may have proved that the backend is stuck. This state must end first.
+        // Earlier valid pages may have shown that the engine is stuck. The backend must first count as up
+        // again.
         wait_until!(health(&gateway) == Health::Up);
         for _ in 0..scrapes {
             wait_for_probes(&fake, 1).await;
@@ -90,7 +93,7 @@ async fn a_backend_whose_metrics_fail_while_it_runs_requests_stays_in_service() 
 }
 
 #[tokio::test]
-async fn a_backend_that_restarts_without_metrics_returns() {
+async fn a_backend_that_restarts_without_a_metrics_page_returns_to_service() {
     let (fake, gateway) = start().await;
     fake.set_healthy(false);
     fake.set_metrics(Some(answer("404 Not Found")));
@@ -108,7 +111,7 @@ async fn a_backend_that_restarts_without_metrics_returns() {
 }
 
 #[tokio::test]
-async fn a_stuck_engine_is_down_until_it_shows_progress_and_serves_if_it_is_the_last() {
+async fn a_stuck_engine_counts_as_down_until_it_makes_progress_but_serves_if_no_other_can() {
     let (fake, gateway) = start().await;
     wait_until!(health(&gateway) == Health::Down);
     assert!(reason(&gateway).contains("showed no progress"), "{}", reason(&gateway));
@@ -131,7 +134,7 @@ async fn a_stuck_engine_is_down_until_it_shows_progress_and_serves_if_it_is_the_
 }
 
 #[tokio::test]
-async fn a_request_stays_at_an_engine_that_only_seems_stuck() {
+async fn a_request_stays_at_an_engine_that_seems_stuck_until_the_engine_answers() {
     let steps = [Step::Wait, Step::Send(stream_of(&WHOLE_STREAM))];
     let slow = ScriptedBackend::following(steps).await;
     slow.set_metrics(Some(running(7)));
@@ -152,7 +155,7 @@ async fn a_request_stays_at_an_engine_that_only_seems_stuck() {
 }
 
 #[tokio::test]
-async fn a_backend_that_answers_503_to_all_but_health_is_down_until_it_serves() {
+async fn a_backend_that_answers_503_to_all_but_health_checks_is_down_until_it_serves() {
     let (fake, gateway) = start().await;
     fake.set_metrics(Some(answer("503 Service Unavailable")));
     for _ in 0..SCRAPE_COUNT {

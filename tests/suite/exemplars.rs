@@ -18,7 +18,8 @@ const OPEN_METRICS: &str = "application/openmetrics-text;version=1.0.0;q=0.6,\
 const SAMPLED_TRACE_ID: &str = "0af7651916cd43dd8448eb211c80319c";
 const UNSAMPLED_TRACE_ID: &str = "11111111111111111111111111111111";
 
-/// A backend, and a gateway with this objective, which samples a request only if its client does.
+/// Starts a backend, and a gateway with this objective. The gateway samples the trace of a request only if
+/// its client does.
 async fn start(objective: &str) -> (ScriptedBackend, Running) {
     let sampler = Sampler { is_parent_based: true, ratio: 0.0 };
     let propagation = Some(Propagation { sampler, ..otel::TracingSettings::default().propagation });
@@ -45,7 +46,7 @@ async fn stream(gateway: &Running, trace: &str, flags: &str) -> RequestRecord {
 }
 
 #[tokio::test]
-async fn the_buckets_of_a_sampled_request_have_its_trace_id() {
+async fn the_histogram_buckets_of_a_request_with_a_sampled_trace_have_its_trace_id() {
     let (_fake, gateway) = start("ttft < 1s for 99 %").await;
     let record = stream(&gateway, SAMPLED_TRACE_ID, "01").await;
     stream(&gateway, UNSAMPLED_TRACE_ID, "00").await;
@@ -79,7 +80,7 @@ async fn the_buckets_of_a_sampled_request_have_its_trace_id() {
 }
 
 #[tokio::test]
-async fn objectives_are_bucket_bounds_and_each_request_is_counted_once() {
+async fn service_level_objectives_are_histogram_bounds_and_each_request_counts_once_in_them() {
     let (_fake, gateway) = start("ttft < 1234ms and itl_p95 < 33ms for 99.5 %").await;
     stream(&gateway, SAMPLED_TRACE_ID, "00").await;
     gateway.post(CHAT, r#"{"model":"tiny""#).await;

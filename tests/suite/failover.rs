@@ -1,5 +1,5 @@
-//! Failover. If a backend fails before the first output, another one replaces it and the client notices
-//! nothing. If a stream breaks after its first output, it stays broken.
+//! Failover. If a backend fails before the first output, the gateway sends the request to another backend,
+//! and the client does not notice. If a stream breaks after its first output, it stays broken.
 
 use crate::metrics::value;
 use crate::support::http2_client;
@@ -26,8 +26,8 @@ const ERROR: &str = r#"{"error":{"message":"boom","type":"InternalServerError","
 const DEAD: &str = r#"{"error":{"message":"The server had an error while processing your request. Sorry about that!","type":"InternalServerError","code":500}}"#;
 const UNKNOWN: &str = r#"{"error":{"message":"The model `tiny` does not exist.","type":"NotFoundError","param":"model","code":404}}"#;
 
-/// Two backends. The backend that gets the first request follows the steps `first`. The other one responds
-/// with `good`.
+/// Starts two backends. The backend that gets the first request follows the steps `first`. The other one
+/// responds with `good`.
 async fn first_of_two(first: impl Into<Vec<Step>>, good: Vec<u8>) -> [ScriptedBackend; 2] {
     ScriptedBackend::first_of_two(first, [Step::Send(good)]).await
 }
@@ -48,7 +48,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn a_backend_that_fails_before_the_first_output_is_replaced_unnoticed() {
+async fn a_client_does_not_notice_a_backend_that_fails_before_the_first_output() {
     let abort = FINISH.replace("stop", "abort");
     let paused = r#"{"error":{"message":"Generation is paused.","type":"ServiceUnavailableError","code":503}}"#;
     let streams = [
@@ -97,7 +97,7 @@ async fn a_backend_that_fails_before_the_first_output_is_replaced_unnoticed() {
 }
 
 #[tokio::test]
-async fn an_error_event_of_the_client_is_not_retried() {
+async fn an_error_event_about_a_mistake_of_the_client_is_not_retried() {
     let refused = r#"{"error":{"message":"too long","type":"BadRequestError","code":400}}"#;
     let fakes = first_of_two([Step::Send(stream_of(&[refused, "[DONE]"]))], stream_of(&GOOD)).await;
     let gateway = gateway_for(&fakes).await;
@@ -106,7 +106,7 @@ async fn an_error_event_of_the_client_is_not_retried() {
 }
 
 #[tokio::test]
-async fn if_all_backends_are_busy_the_client_gets_the_last_response_and_a_retry_time() {
+async fn if_all_backends_are_busy_the_client_gets_the_last_error_response_and_a_retry_time() {
     let busy = r#"{"error":{"message":"The engine is currently busy","code":503}}"#;
     let backend = || ScriptedBackend::answering(json("503 Service Unavailable", busy));
     let fakes = [backend().await, backend().await];
@@ -120,7 +120,7 @@ async fn if_all_backends_are_busy_the_client_gets_the_last_response_and_a_retry_
 }
 
 #[tokio::test]
-async fn a_request_after_which_two_backends_crashed_is_not_sent_to_a_third() {
+async fn a_request_after_which_two_backends_crashed_is_not_sent_to_a_third_backend() {
     let mut fakes = Vec::new();
     for _ in 0..3 {
         fakes.push(ScriptedBackend::start(|_| vec![Step::Close]).await);
@@ -141,7 +141,7 @@ async fn a_request_after_which_two_backends_crashed_is_not_sent_to_a_third() {
 }
 
 #[tokio::test]
-async fn a_response_without_output_is_passed_on_after_the_buffer_timeout() {
+async fn a_stream_without_output_is_held_back_only_until_the_first_output_buffer_timeout() {
     let first_output_buffer_timeout = Duration::from_millis(20);
     let retry =
         retry::RetrySettings { first_output_buffer_timeout, ..retry::RetrySettings::default() };
@@ -153,7 +153,7 @@ async fn a_response_without_output_is_passed_on_after_the_buffer_timeout() {
 }
 
 #[tokio::test]
-async fn a_first_output_timeout_is_a_504_and_aborts_the_request_at_the_backend() {
+async fn after_the_first_output_timeout_the_client_gets_504_and_the_backend_request_is_aborted() {
     for begun in [Step::Send(Vec::new()), begin(&[ROLE])] {
         let setup = Setup { first_output: Some(Duration::from_millis(50)), ..Setup::default() };
         let (fake, gateway) = gateway_following_with(setup, [begun, Step::AwaitClose]).await;
@@ -166,7 +166,7 @@ async fn a_first_output_timeout_is_a_504_and_aborts_the_request_at_the_backend()
 }
 
 #[tokio::test]
-async fn a_client_that_outstays_its_timeout_gets_the_response_until_it_is_certainly_gone() {
+async fn a_client_gets_its_response_even_a_few_seconds_after_the_read_timeout_that_it_stated() {
     let ask = with_lines(&post(CHAT, ASK_STREAM), "x-stainless-read-timeout: 10");
     for (seconds, expected) in [(14, Outcome::Ok), (16, Outcome::Cancelled)] {
         let steps = [Step::Wait, Step::Send(stream_of(&GOOD)), Step::AwaitClose];
@@ -187,7 +187,7 @@ async fn a_client_that_outstays_its_timeout_gets_the_response_until_it_is_certai
 }
 
 #[tokio::test]
-async fn a_client_that_gets_comments_waits_on_whatever_its_read_timeout_is() {
+async fn the_gateway_ignores_the_read_timeout_of_a_client_that_gets_sse_comments() {
     let ask = with_lines(&post(CHAT, ASK_STREAM), "x-stainless-read-timeout: 1");
     let dies = vec![commented(), Step::Wait, Step::Close];
     for steps in [dies, vec![Step::Wait, Step::Send(stream_of(&GOOD))]] {
@@ -202,12 +202,12 @@ async fn a_client_that_gets_comments_waits_on_whatever_its_read_timeout_is() {
     }
 }
 
-/// Settings of a gateway that sends a comment after each 20 ms of silence.
+/// Builds the settings of a gateway that sends a comment after each 20 ms of silence.
 fn with_keep_alive() -> Setup {
     rules(StreamRules { keep_alive: Some(Duration::from_millis(20)), ..StreamRules::default() })
 }
 
-/// Settings of a gateway that ends a truncated stream with an error event.
+/// Builds the settings of a gateway that ends a truncated stream with an error event.
 fn with_error_event() -> Setup {
     rules(StreamRules { on_truncation: OnTruncation::ErrorEvent, ..StreamRules::default() })
 }
@@ -218,8 +218,8 @@ fn rules(streams: StreamRules) -> Setup {
     Setup { observation, ..Setup::default() }
 }
 
-/// The body that a client of `path` receives if the stream breaks off after the events `sent`, and whether
-/// the body is complete in terms of HTTP.
+/// Returns the body that a client of `path` receives if the stream breaks off after the events `sent`, and
+/// whether the body is complete in terms of HTTP.
 async fn broken_off(path: &str, sent: &'static [&'static str]) -> (String, bool) {
     let begun = Step::Send([event_stream_head(), framed(sent)].concat());
     let (_fake, gateway) = gateway_following_with(with_error_event(), [begun, Step::Close]).await;
@@ -233,7 +233,7 @@ const MESSAGE: &str = "event: content_block_delta\ndata: {\"type\":\"content_blo
     \"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"Hi\"}}\n\n";
 
 #[tokio::test]
-async fn an_error_event_can_mark_a_truncated_stream_and_no_complete_end_is_invented() {
+async fn an_error_event_can_mark_a_truncated_stream_and_the_gateway_writes_no_regular_end() {
     let (received, is_whole) = broken_off(CHAT, &[CHAT_WORD]).await;
     let event = received.strip_prefix(CHAT_WORD).unwrap().strip_prefix("data: ").unwrap();
     let event: Value = serde_json::from_str(event.trim_end()).unwrap();
@@ -251,7 +251,7 @@ async fn an_error_event_can_mark_a_truncated_stream_and_no_complete_end_is_inven
 /// In the first case the backend sends a comment before its first output. In the others the gateway sends
 /// comments, before the first output or after it.
 #[tokio::test]
-async fn comments_reach_the_client_and_are_no_output() {
+async fn sse_comments_reach_the_client_and_do_not_count_as_output() {
     let cases: [(&[&str], Setup, usize, u64); 3] = [
         (&[COMMENT], Setup::default(), 1, 1),
         (&[], with_keep_alive(), 1, 0),
@@ -271,8 +271,8 @@ async fn comments_reach_the_client_and_are_no_output() {
     }
 }
 
-/// A response with a `content-length` and an event stream, in two pieces, between which a script can have a
-/// [`Step::Wait`].
+/// Returns a response with a `content-length` and an event stream, in two pieces. A script can have a
+/// [`Step::Wait`] between them.
 fn stream_with_length() -> [Vec<u8>; 2] {
     let (begun, rest) = ([ROLE, WORD].map(data).concat(), [FINISH, "[DONE]"].map(data).concat());
     let head = "content-type: text/event-stream\r\n";
@@ -282,7 +282,7 @@ fn stream_with_length() -> [Vec<u8>; 2] {
 }
 
 #[tokio::test]
-async fn comments_do_not_break_a_stream_with_a_content_length() {
+async fn keep_alive_comments_of_the_gateway_do_not_break_a_stream_with_a_content_length() {
     let [begun, rest] = stream_with_length();
     let steps = [Step::Send(begun), Step::Wait, Step::Send(rest)];
     let (fake, gateway) = gateway_following_with(with_keep_alive(), steps).await;
@@ -315,7 +315,7 @@ async fn the_error_event_of_a_stream_with_a_content_length_reaches_the_client() 
 }
 
 #[tokio::test]
-async fn an_unchanged_stream_keeps_its_content_length() {
+async fn a_stream_that_the_gateway_does_not_change_keeps_its_content_length() {
     let [begun, rest] = stream_with_length();
     let (_fake, gateway) = gateway_answering([begun, rest].concat()).await;
     let answer = text(&gateway.post(CHAT, ASK_STREAM).await).to_ascii_lowercase();
@@ -323,7 +323,7 @@ async fn an_unchanged_stream_keeps_its_content_length() {
 }
 
 #[tokio::test]
-async fn comments_before_the_first_output_do_not_end_failover() {
+async fn sse_comments_before_the_first_output_do_not_prevent_failover() {
     let good = body_text(&stream_of(&GOOD));
     for failure in [Vec::new(), [chunk(ROLE), chunk(ERROR)].concat()] {
         let steps = [commented(), Step::Wait, Step::Send(failure), Step::Close];
@@ -336,7 +336,7 @@ async fn comments_before_the_first_output_do_not_end_failover() {
         let record = gateway.record().await;
         assert_eq!((record.outcome, record.attempts.len()), (Outcome::Ok, 2));
     }
-    // The gateway holds the role event of the backend back, while its own comments reach the client.
+    // The gateway holds the first event of the backend back, while its own comments reach the client.
     let steps = [begin(&[ROLE]), Step::Wait, Step::Send(chunk(ERROR))];
     let fakes = first_of_two(steps, stream_of(&GOOD)).await;
     let gateway = start_before(&fakes, with_keep_alive()).await;
@@ -350,8 +350,8 @@ async fn comments_before_the_first_output_do_not_end_failover() {
     assert_eq!(gateway.record().await.attempts.len(), 2);
 }
 
-/// A response that begins with `kept`, such as white space, which keeps the connection open and is no output.
-/// After the wait, the backend closes the connection.
+/// Returns the steps of a response that begins with `kept`, such as white space, which keeps the connection
+/// open and is no output. Then the steps wait and close the connection.
 fn kept_open(media_type: &str, kept: &str) -> [Step; 3] {
     let begun = format!(
         "HTTP/1.1 200 OK\r\ncontent-type: {media_type}\r\ntransfer-encoding: chunked\r\n\r\n\
@@ -362,7 +362,7 @@ fn kept_open(media_type: &str, kept: &str) -> [Step; 3] {
 }
 
 #[tokio::test]
-async fn bytes_that_keep_a_response_open_reach_the_client_and_end_no_failover() {
+async fn keep_alive_bytes_of_a_backend_reach_the_client_and_do_not_prevent_failover() {
     let (document, stream) = (r#"{"choices":[]}"#, "\n\r\n \n\nevent: ping\ndata: {}\n\ndata:\n\n");
     let cases = [
         ("application/json", "\n \t", ASK, json("200 OK", document), document),
@@ -385,7 +385,7 @@ async fn bytes_that_keep_a_response_open_reach_the_client_and_end_no_failover() 
 }
 
 #[tokio::test]
-async fn json_that_has_begun_with_white_space_is_cut_if_no_backend_answers() {
+async fn a_json_response_that_began_with_white_space_is_cut_off_if_no_backend_answers() {
     let (fake, gateway) = gateway_following(kept_open("application/json", "\n")).await;
     let begun = "1\r\n\n\r\n";
     let answer = gateway.post_and_release(CHAT, ASK, begun, || fake.go()).await;
@@ -395,7 +395,7 @@ async fn json_that_has_begun_with_white_space_is_cut_if_no_backend_answers() {
 /// When the backend fails, the client already has the status 200. So the gateway must report the failure in
 /// the stream.
 #[tokio::test]
-async fn a_failure_after_the_response_has_begun_is_an_error_event_of_the_api() {
+async fn a_failure_after_the_response_head_reaches_the_client_as_an_error_event_of_its_api() {
     let cases = [
         (CHAT, "data: {\"error\":{"),
         ("/v1/completions", "data: {\"error\":{"),
@@ -412,7 +412,7 @@ async fn a_failure_after_the_response_has_begun_is_an_error_event_of_the_api() {
         assert_eq!((status(&answer), gateway.record().await.status), (200, Some(502)));
     }
     let (fake, gateway) = gateway_following([commented(), Step::Wait, Step::Close]).await;
-    // The same over HTTP/2.
+    // The same test over HTTP/2.
     let mut sender = http2_client::handshake(gateway.connect().await).await;
     let answer = http2_client::post(&mut sender, CHAT, ASK_STREAM).await;
     assert_eq!(answer.headers()["x-accel-buffering"], "no");
@@ -423,7 +423,7 @@ async fn a_failure_after_the_response_has_begun_is_an_error_event_of_the_api() {
 }
 
 #[tokio::test]
-async fn a_configured_model_can_have_its_own_stream_policy() {
+async fn a_model_can_have_its_own_first_output_timeout_in_the_configuration() {
     let first_output = Some(Duration::from_millis(30));
     let strict = ModelConfig {
         name: "strict".into(),
@@ -449,7 +449,7 @@ async fn a_configured_model_can_have_its_own_stream_policy() {
 }
 
 #[tokio::test]
-async fn the_time_of_a_failed_attempt_is_not_overhead_of_the_gateway() {
+async fn the_time_of_a_failed_attempt_does_not_count_as_overhead_of_the_gateway() {
     let fakes = first_of_two([Step::Wait, Step::Close], stream_of(&GOOD)).await;
     let gateway = gateway_for(&fakes).await;
     let hold_first_attempt = async {

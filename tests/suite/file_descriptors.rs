@@ -1,5 +1,5 @@
 //! A gateway that has few file descriptors. It rejects connections and requests for which it has none, and
-//! does not mark a backend as down because of that.
+//! does not mark a backend as down for this reason.
 
 use crate::restart::{Port, listed, model, start_backends};
 use crate::support::process::{GatewayProcess, folder};
@@ -52,8 +52,8 @@ async fn ask(addr: SocketAddr) -> String {
     String::from_utf8(read_to_end(&mut stream).await).unwrap()
 }
 
-/// Sends `count` requests at the same time and returns how many were served. The gateway must have rejected
-/// each other request for lack of its own capacity, or closed the connection without a response.
+/// Sends `count` requests at the same time. Returns the number of served requests. The gateway must have
+/// rejected each other request because of its own limits, or closed the connection without a response.
 async fn burst(addr: SocketAddr, count: usize) -> usize {
     let mut asking = JoinSet::new();
     for _ in 0..count {
@@ -82,7 +82,7 @@ async fn assert_no_backend_is_down(gateway: &GatewayProcess, when: &str) {
     }
 }
 
-/// Floods both ports of a gateway that may open this many files.
+/// Opens many connections to both ports of a gateway that may open this number of files.
 async fn flood(files: usize) {
     eprintln!("a limit of {files} files");
     // This process contains clients and backends, which need file descriptors, too.
@@ -121,19 +121,19 @@ async fn flood(files: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_any_file_limit_floods_take_no_descriptor_from_backends() {
+async fn with_any_limit_of_open_files_client_floods_leave_descriptors_for_backends() {
     for files in [64, 128, 400] {
         flood(files).await;
     }
 }
 
 #[tokio::test]
-async fn a_gateway_without_descriptors_reports_its_own_fault_and_no_backend_goes_down() {
+async fn a_gateway_without_free_file_descriptors_answers_503_and_marks_no_backend_as_down() {
     let descriptors = FileDescriptorPool::new(Some(4));
     let setup = Setup { descriptors: descriptors.clone(), ..Setup::default() };
     let (_fake, gateway) = gateway_answering_with(setup, json("200 OK", "{}")).await;
     let mut taken = Vec::new();
-    // Without a descriptor, scrapes fail, too. Their error metric names this reason.
+    // Without a free descriptor, scrapes fail, too. The error metric of scrapes names this reason.
     let errors = "tokenweir_scrape_errors_total";
     let watching = async {
         loop {
@@ -161,7 +161,7 @@ async fn a_gateway_without_descriptors_reports_its_own_fault_and_no_backend_goes
 }
 
 #[tokio::test]
-async fn an_idle_connection_is_closed_for_a_connection_to_another_backend() {
+async fn with_few_descriptors_an_idle_backend_connection_is_closed_for_another_backend() {
     let backend = || ScriptedBackend::answering(json("200 OK", "{}"));
     let fakes = [backend().await, backend().await];
     fakes[1].set_models(&["other"]);
@@ -177,7 +177,7 @@ async fn an_idle_connection_is_closed_for_a_connection_to_another_backend() {
 }
 
 #[tokio::test]
-async fn the_admin_listener_has_few_connections_and_closes_the_oldest_idle_one() {
+async fn the_admin_listener_at_its_connection_limit_closes_the_oldest_idle_connection() {
     let limits = ServerLimits { max_admin_connections: 2, ..ServerLimits::default() };
     let setup = Setup { limits, ..Setup::default() };
     let (_fake, gateway) = gateway_answering_with(setup, json("200 OK", "{}")).await;

@@ -26,7 +26,7 @@ async fn start(name: &str, backends: &[SocketAddr], settings: &str) -> GatewayPr
     GatewayProcess::start(&file).await
 }
 
-/// Waits until the diagnosis has a verdict with this name. Returns the diagnosis.
+/// Waits until the diagnosis of the gateway has a verdict with this name. Returns the diagnosis.
 async fn diagnosis_with(program: &GatewayProcess, verdict: &str) -> Diagnosis {
     wait_for!({
         let diagnosis: Diagnosis = program.document("/diagnose").await;
@@ -35,7 +35,8 @@ async fn diagnosis_with(program: &GatewayProcess, verdict: &str) -> Diagnosis {
     })
 }
 
-/// Runs `tokenweir` with these arguments and `--admin`. Returns its output and its exit code.
+/// Runs `tokenweir` with these arguments and the address of the gateway in `--admin`. Returns its output and
+/// its exit code.
 async fn command(program: &GatewayProcess, arguments: &[&str]) -> (String, i32) {
     let admin = format!("http://{}", program.admin);
     let arguments = [arguments, &["--admin", &admin]].concat();
@@ -44,7 +45,7 @@ async fn command(program: &GatewayProcess, arguments: &[&str]) -> (String, i32) 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn two_of_three_backends_drained_under_overload_are_named_with_the_refused_requests() {
+async fn under_overload_the_diagnosis_names_refused_requests_and_two_drained_backends() {
     let backends = start_backends(3).await;
     let admission = "admission: { max_in_flight: 1, queue_capacity: 1 }\n";
     let program = start("drained", &backends, admission).await;
@@ -116,7 +117,7 @@ async fn two_of_three_backends_drained_under_overload_are_named_with_the_refused
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hung_backend_is_named_with_its_reason() {
+async fn diagnosis_log_and_live_view_say_why_a_backend_that_does_not_respond_is_down() {
     let backends = start_backends(1).await;
     // The kernel accepts connections for this listener, but no program answers them.
     let hung = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -137,7 +138,7 @@ async fn a_hung_backend_is_named_with_its_reason() {
 }
 
 #[tokio::test]
-async fn a_drain_names_the_token_and_is_replaced_by_a_second_drain() {
+async fn a_drain_records_that_the_admin_token_was_used_and_a_second_drain_replaces_it() {
     let setup = Setup { guard: operator_token(), ..Setup::default() };
     let (fake, gateway) = gateway_answering_with(setup, json("200 OK", "{}")).await;
     for reason in ["one", "two"] {

@@ -1,5 +1,5 @@
-//! GPUs of backends. The gateway reads the pages of DCGM exporters and assigns their GPUs to backends. If an
-//! exporter fails, its last values remain, and no request is harmed.
+//! GPUs of backends. The gateway reads the metrics pages of DCGM exporters and assigns their GPUs to
+//! backends. If an exporter fails, its last values remain, and no request fails.
 
 use crate::metrics::{assert_value, samples, value};
 use crate::support::scripted_backend::{Page, ScriptedBackend, WHOLE_STREAM, response, stream_of};
@@ -37,7 +37,7 @@ fn rule(backend: &ScriptedBackend, gpu: &str) -> GpuRule {
     }
 }
 
-/// Waits until the state of the only exporter fulfils a condition. Returns this state.
+/// Waits until the state of the only GPU exporter fulfils a condition. Returns this state.
 async fn exporter_when(gateway: &Running, is_it: impl Fn(&Value) -> bool) -> Value {
     wait_for!({
         let status = gateway.document("/status").await;
@@ -50,7 +50,7 @@ fn is_read(exporter: &Value) -> bool {
 }
 
 #[test]
-fn every_page_gives_the_expected_values() {
+fn every_recorded_page_of_a_gpu_exporter_gives_the_expected_values() {
     let pages: Vec<PathBuf> = fs::read_dir(pages())
         .unwrap()
         .map(|entry| entry.unwrap().path())
@@ -99,7 +99,7 @@ fn assert_same(value: &Value, expected: &Value, name: &str) {
 }
 
 #[tokio::test]
-async fn the_gpus_of_a_host_are_those_of_its_only_backend() {
+async fn gpus_of_a_host_with_one_backend_are_assigned_to_that_backend() {
     let dcgm = ScriptedBackend::start(|_| Vec::new()).await;
     dcgm.set_metrics(Some(Page::of(&gpu_page("dcgm_default.txt"))));
     let setup = Setup { gpu_exporters: vec![exporter(&dcgm, Vec::new())], ..Setup::default() };
@@ -132,7 +132,7 @@ async fn the_gpus_of_a_host_are_those_of_its_only_backend() {
 }
 
 #[tokio::test]
-async fn rules_assign_the_gpus_of_a_host_with_several_backends() {
+async fn configured_rules_assign_the_gpus_of_a_host_with_several_backends() {
     let (one, two) = (serving().await, serving().await);
     let dcgm = ScriptedBackend::start(|_| Vec::new()).await;
     dcgm.set_metrics(Some(Page::of(&gpu_page("dcgm_kubernetes.txt"))));
@@ -164,7 +164,7 @@ async fn rules_assign_the_gpus_of_a_host_with_several_backends() {
 }
 
 #[tokio::test]
-async fn a_failed_exporter_keeps_its_last_values_ages_and_recovers() {
+async fn after_a_failed_scrape_of_a_gpu_exporter_its_last_values_stay_and_their_age_grows() {
     let dcgm = ScriptedBackend::start(|_| Vec::new()).await;
     let setup = Setup { gpu_exporters: vec![exporter(&dcgm, Vec::new())], ..Setup::default() };
     let (_backend, gateway) = gateway_answering_with(setup, stream_of(&WHOLE_STREAM)).await;

@@ -1,5 +1,5 @@
-//! Metrics pages of one backend that contain arbitrary numbers. No request fails because of them, and the
-//! gateway can still render its status and its own metrics page.
+//! Metrics pages of one backend that contain arbitrary numbers. They make no request fail, and the gateway
+//! can still render its status and its own metrics page.
 
 use std::sync::Arc;
 use tokenweir::admin;
@@ -14,7 +14,7 @@ use tokenweir_gateway::telemetry::status::StatusSnapshot;
 use tokenweir_protocol::clock;
 use tokenweir_routing::{Policy, PolicyKind, PromptFingerprint};
 
-/// Number of pages for each policy. The environment variable `HOSTILE_PAGES` overrides it.
+/// Number of metrics pages for each routing policy. The environment variable `HOSTILE_PAGES` overrides it.
 const PAGES: usize = 400;
 const NAMES: [&str; 26] = [
     "vllm:num_requests_running",
@@ -114,7 +114,7 @@ fn read_pages(pool: &BackendPool, prometheus: &Prometheus) {
 }
 
 #[test]
-fn no_numbers_of_a_metrics_page_end_a_request_or_the_pages_of_the_gateway() {
+fn no_number_on_a_backend_metrics_page_breaks_a_request_or_the_pages_of_the_gateway() {
     let pages = std::env::var("HOSTILE_PAGES").map_or(PAGES, |count| count.parse().unwrap());
     for kind in PolicyKind::ALL {
         let mut random = fastrand::Rng::with_seed(kind as u64);
@@ -142,7 +142,7 @@ fn no_numbers_of_a_metrics_page_end_a_request_or_the_pages_of_the_gateway() {
             }
         }
         read_pages(&pool, &prometheus);
-        // After one valid page, the backend must get requests again.
+        // After one valid metrics page, the backend must get requests again.
         let sound = "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n\
                      vllm:kv_cache_usage_perc 0.1\n";
         let load = EngineLoad::read(sound.as_bytes());

@@ -1,4 +1,4 @@
-//! Requests that HTTP/2 can express and HTTP/1.1 cannot: the gateway rejects each of them or makes it one
+//! HTTP/2 requests that are impossible in HTTP/1.1: the gateway rejects each of them or forwards it as one
 //! well-formed HTTP/1.1 request. Floods of frames that cost their sender little: the gateway ends each flood
 //! and serves other clients.
 //!
@@ -22,7 +22,7 @@ type Headers = Vec<(Vec<u8>, Vec<u8>)>;
 /// The expected result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
-    /// The request reaches no backend.
+    /// The gateway rejects the request, which reaches no backend.
     Rejected,
     /// The request reaches the backend.
     Served,
@@ -30,19 +30,20 @@ enum Verdict {
 
 use Verdict::{Rejected, Served};
 
-/// The headers of a valid chat request.
+/// Returns the headers of a valid chat request.
 fn valid_headers() -> Headers {
     let pairs = [(":method", "POST"), (":scheme", "http"), (":path", CHAT), (":authority", "g")];
     pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect()
 }
 
-/// The headers of [`valid_headers`] and these additional ones.
+/// Returns the headers of [`valid_headers`] and these additional ones.
 fn with(additional: &[(&str, &str)]) -> Headers {
     let additional = additional.iter().map(|(name, value)| ((*name).into(), (*value).into()));
     valid_headers().into_iter().chain(additional).collect()
 }
 
-/// The headers of [`valid_headers`] with another value of the header `name`. `None` removes the header.
+/// Returns the headers of [`valid_headers`] with another value of the header `name`. `None` removes the
+/// header.
 fn changed(name: &str, value: Option<&str>) -> Headers {
     let mut headers = valid_headers();
     let place = headers.iter().position(|(known, _)| known == name.as_bytes()).unwrap();
@@ -56,7 +57,8 @@ fn changed(name: &str, value: Option<&str>) -> Headers {
 /// The name of a request, its headers, and the expected result.
 type Case = (&'static str, Headers, Verdict);
 
-/// Requests with headers that HTTP/2 forbids: those that frame an HTTP/1.1 message, and hop-by-hop headers.
+/// Builds requests with headers that HTTP/2 forbids: those that frame an HTTP/1.1 message, and hop-by-hop
+/// headers.
 fn framings() -> Vec<Case> {
     let length = BODY.len().to_string();
     let twice = [("content-length", &*length), ("content-length", &*length)];
@@ -80,7 +82,7 @@ fn framings() -> Vec<Case> {
     ]
 }
 
-/// Requests with bytes that would end a line or a header name in HTTP/1.1.
+/// Builds requests with bytes that would end a line or a header name in HTTP/1.1.
 fn characters() -> Vec<Case> {
     let value = |value: &str| with(&[("x", value)]);
     let name = |name: &str| with(&[(name, "a")]);
@@ -104,7 +106,7 @@ fn characters() -> Vec<Case> {
     ]
 }
 
-/// Requests whose pseudo-headers are missing, duplicate or unknown.
+/// Builds requests whose pseudo-headers are missing, duplicate or unknown.
 fn pseudo_headers() -> Vec<Case> {
     let mut late = with(&[("x", "a")]);
     late.swap(0, 4);

@@ -1,5 +1,5 @@
-//! The user, the session and the conversation of a request. The record has them, and spans and log lines read
-//! them from there. The metrics page never has them.
+//! The user, the session and the conversation of a request: the record has them, and spans and log lines take
+//! them from the record. The metrics page never has them.
 
 use crate::support::scripted_backend::{WHOLE_STREAM, stream_of};
 use crate::support::test_gateway::{CHAT, Setup, gateway_answering_with, post, with_lines};
@@ -10,7 +10,7 @@ const BODY: &str = r#"{"model":"tiny","stream":true,"user":"alice@example.com","
     "temperature":0.5,"messages":[{"role":"user","content":"a"},{"role":"user","content":"b"}]}"#;
 
 #[tokio::test]
-async fn the_identity_of_a_request_is_recorded_and_never_in_the_metrics() {
+async fn user_session_and_conversation_of_a_request_are_recorded_and_never_in_the_metrics() {
     let plain = IdentitiesConfig { mode: IdentityMode::Plain, ..IdentitiesConfig::default() };
     for config in [plain, IdentitiesConfig::default()] {
         let setup = Setup { identities: config.reader(None), ..Setup::default() };

@@ -1,5 +1,5 @@
-//! Discovery from Kubernetes: which backends it reports for each behaviour of the API server, and that
-//! clients notice nothing when pods change.
+//! Kubernetes discovery: which backends it reports when the API server behaves unusually, and that clients
+//! notice nothing when pods change.
 
 use crate::restart::{Port, fleet, model, start_backends};
 use crate::support::kubernetes_api_server::{KubernetesApiServer, list_of, listed, slice, status};
@@ -47,7 +47,7 @@ impl AddressUpdates {
         Self { received, listening }
     }
 
-    /// Waits for the next address list. Returns the ports of its backends.
+    /// Waits for the next address list. Returns the ports of the backends in it.
     async fn ports(&mut self) -> Vec<u16> {
         let next = tokio::time::timeout(Duration::from_secs(20), self.received.recv()).await;
         let addresses = next.expect("an update within the timeout").unwrap();
@@ -68,7 +68,8 @@ impl Drop for AddressUpdates {
     }
 }
 
-/// An API server, and the updates from discovery that watches a service there.
+/// Starts an API server, and a discovery that watches a service there. Returns the server and the updates of
+/// the discovery.
 async fn watched_server() -> (KubernetesApiServer, AddressUpdates) {
     let server = KubernetesApiServer::start();
     let updates = AddressUpdates::watch(&server).await;
@@ -76,7 +77,7 @@ async fn watched_server() -> (KubernetesApiServer, AddressUpdates) {
 }
 
 #[tokio::test]
-async fn the_slices_of_a_service_are_listed_and_then_watched() {
+async fn kubernetes_discovery_lists_and_then_watches_the_endpoint_slices_of_a_service() {
     let (mut server, mut updates) = watched_server().await;
     let request = server.asked().await;
     let path = "/apis/discovery.k8s.io/v1/namespaces/ai/endpointslices?";
@@ -113,7 +114,7 @@ async fn the_slices_of_a_service_are_listed_and_then_watched() {
 /// The version of the API of an `InferencePool`.
 const POOL_API: &str = "inference.networking.k8s.io/v1";
 
-/// A pod of an `InferencePool`, as the API server describes it.
+/// Builds a pod of an `InferencePool`, as the API server describes it.
 fn pod(version: u64, address: &str, is_ready: bool) -> Value {
     let status = if is_ready { "True" } else { "False" };
     json!({
@@ -132,7 +133,7 @@ fn pool(version: u64, app: &str, port: u16) -> Value {
 }
 
 #[tokio::test]
-async fn the_pods_that_an_inference_pool_selects_are_watched_and_its_changes_followed() {
+async fn kubernetes_discovery_watches_the_pods_of_an_inference_pool_and_follows_its_changes() {
     let mut server = KubernetesApiServer::start();
     let mut updates = AddressUpdates::watch_by(&server, true, None).await;
     let request = server.asked().await;
@@ -173,16 +174,16 @@ async fn the_pods_that_an_inference_pool_selects_are_watched_and_its_changes_fol
 }
 
 #[tokio::test]
-async fn a_broken_watch_resumes_at_the_last_resource_version() {
+async fn a_broken_kubernetes_watch_resumes_at_the_last_resource_version() {
     let (mut server, mut updates) = watched_server().await;
     server.list(10, &[slice("a", 3, 1, Some(true))]).await;
     assert_eq!(updates.ports().await, [1]);
-    // The API server ends each watch after a while. Before, it sends a bookmark, which has the resource
-    // version to go on from.
+    // The API server ends each watch after a while. Shortly before, it sends a bookmark with the resource
+    // version at which the next watch must start.
     let mut watch = server.watch(10).await;
     watch.send_bookmark(20).await;
     watch.end().await;
-    // The connection of this watch ends in the middle of an event.
+    // The connection of this watch breaks in the middle of an event.
     let mut watch = server.watch(20).await;
     watch.send("ADDED", &slice("b", 21, 2, Some(true))).await;
     assert_eq!(updates.ports().await, [1, 2]);
@@ -198,7 +199,7 @@ async fn a_broken_watch_resumes_at_the_last_resource_version() {
 }
 
 #[tokio::test]
-async fn an_expired_watch_restarts_with_a_list() {
+async fn an_expired_kubernetes_watch_restarts_with_a_list() {
     let (mut server, mut updates) = watched_server().await;
     let slices = [slice("a", 3, 1, Some(true)), slice("b", 4, 2, Some(true))];
     server.list(10, &slices).await;
@@ -227,7 +228,7 @@ async fn an_expired_watch_restarts_with_a_list() {
 }
 
 #[tokio::test]
-async fn an_api_server_that_fails_is_retried_and_the_known_backends_stay() {
+async fn a_failing_kubernetes_api_server_is_retried_and_the_known_backends_stay() {
     let mut server = KubernetesApiServer::start();
     server.stop().await;
     let mut updates = AddressUpdates::watch(&server).await;
@@ -247,9 +248,9 @@ async fn an_api_server_that_fails_is_retried_and_the_known_backends_stay() {
     assert_eq!(updates.ports().await, [1, 2]);
 }
 
-/// For example, a proxy in front of the API server may end every watch at once.
+/// Such watches occur, for example, if a proxy in front of the API server ends every watch at once.
 #[tokio::test]
-async fn watches_that_end_at_once_are_retried_at_most_five_times_per_second() {
+async fn kubernetes_watches_that_end_at_once_are_retried_at_most_five_times_per_second() {
     let (mut server, mut updates) = watched_server().await;
     server.list(10, &[]).await;
     assert_eq!(updates.ports().await, [0; 0], "a service without pods has no backends");
@@ -262,7 +263,7 @@ async fn watches_that_end_at_once_are_retried_at_most_five_times_per_second() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pod_changes_lose_no_request() {
+async fn no_request_fails_while_kubernetes_discovery_replaces_pods() {
     let (port, backends) = (Port::reserve(), start_backends(3).await);
     let file = folder("kubernetes").join("gateway.yaml");
     let mut server = KubernetesApiServer::start();

@@ -1,6 +1,6 @@
-//! KV events from simulated engines. From them the gateway knows what the caches contain and which groups of
-//! prompts evict each other. After an engine restarts or resets its cache, the gateway must report the new
-//! contents.
+//! KV events of simulated engines. From them the gateway learns what the prefix caches contain and which
+//! groups of prompts evict each other. After an engine restarts or resets its cache, the gateway must report
+//! the new contents.
 
 use crate::support::scripted_backend::{Page, ScriptedBackend, json as json_response};
 use crate::support::simulated_fleet::Fleet;
@@ -15,10 +15,11 @@ use tokenweir_request::record::{Outcome, RequestRecord};
 use tokenweir_routing::CachedSource;
 use tokenweir_sim::{PositiveNumber, Simulator, SimulatorSettings};
 
-/// Tokens in a block of the engine.
+/// Number of tokens in a KV block of the simulated engine.
 const BLOCK_TOKENS: u32 = 16;
 
-/// The settings of an engine that runs fast, publishes KV events, and has a cache for this many tokens.
+/// Builds the settings of a simulated engine that runs fast, publishes KV events, and has a KV cache for this
+/// number of tokens.
 fn engine(cache_tokens: u32) -> SimulatorSettings {
     SimulatorSettings {
         backends: 1,
@@ -30,7 +31,7 @@ fn engine(cache_tokens: u32) -> SimulatorSettings {
     }
 }
 
-/// As by default, the gateway uses KV events of each engine that offers them.
+/// Builds gateway settings that use the KV events of each engine that publishes them, as by default.
 fn using_offered_events() -> Setup {
     Setup { kv_events: KvEventsSettings::default(), ..Setup::default() }
 }
@@ -46,6 +47,7 @@ fn cache(fleet: &Fleet) -> CacheMapDocument {
 }
 
 /// Sends a question after a system prompt of `tokens` tokens. The letter `system` selects the system prompt.
+/// Returns the record of the request.
 async fn ask(fleet: &Fleet, system: char, tokens: usize, question: &str) -> RequestRecord {
     let system = system.to_string().repeat(tokens * 4);
     let body = json!({
@@ -62,7 +64,7 @@ async fn ask(fleet: &Fleet, system: char, tokens: usize, question: &str) -> Requ
     record
 }
 
-/// The groups in the cache map that have prompts of this gateway.
+/// Returns the groups in the cache map that have prompts of this gateway.
 fn groups(fleet: &Fleet) -> Vec<PrefixGroup> {
     cache(fleet).groups.into_iter().filter(|group| group.requests > 0).collect()
 }
@@ -92,8 +94,8 @@ impl Watch {
 }
 
 #[tokio::test]
-async fn two_workloads_that_evict_each_other_are_named_until_one_of_them_ends() {
-    // The cache holds one of the two system prompts, but not both.
+async fn the_diagnosis_names_two_workloads_that_evict_each_other_until_one_of_them_ends() {
+    // The KV cache holds one of the two system prompts, but not both.
     let (cache_tokens, system_tokens) = (4_096, 3_000);
     let fleet = start(cache_tokens).await;
     for system in ['a', 'b'] {
@@ -124,7 +126,7 @@ async fn two_workloads_that_evict_each_other_are_named_until_one_of_them_ends() 
         assert!(verdict.cause.as_ref().unwrap().contains(&loser.id), "{verdict:#?}");
     }
 
-    // Now only one group sends requests. It evicts no other group, so the verdict must end.
+    // Now only one group of prompts gets requests. It evicts no other group, so the verdict must end.
     loop {
         ask(&fleet, 'a', system_tokens, &format!("question {round}")).await;
         round += 1;
@@ -136,7 +138,7 @@ async fn two_workloads_that_evict_each_other_are_named_until_one_of_them_ends() 
 }
 
 #[tokio::test]
-async fn workloads_that_fit_into_the_cache_are_not_named() {
+async fn the_diagnosis_does_not_name_workloads_whose_system_prompts_fit_into_the_cache() {
     // The cache holds both system prompts, which are used again and again. Only questions and answers are
     // evicted, and no later request contains them.
     let (cache_tokens, system_tokens) = (4_096, 1_200);
@@ -157,16 +159,16 @@ async fn workloads_that_fit_into_the_cache_are_not_named() {
     assert!(lost.len() == 2 && lost.iter().all(|tokens| *tokens < 4_096), "{lost:?}");
 }
 
-/// How many prompt tokens the gateway expected in the cache, and how many the engine found there. The first
-/// is `None` if the expectation does not come from KV events.
+/// Returns two numbers of prompt tokens: those that the gateway expected in the cache, and those that the
+/// engine found there. The first is `None` if the gateway did not base its expectation on KV events.
 fn expected_and_found(record: &RequestRecord) -> (Option<u64>, u64) {
     let candidate = record.selected_candidate().unwrap().candidate;
     let is_exact = candidate.cached_source == CachedSource::Exact;
     (is_exact.then_some(candidate.cached as u64), record.observed.usage.cached.unwrap())
 }
 
-/// Asks until KV events give an expectation above 0, and returns that number of tokens. Each expectation from
-/// KV events must be right.
+/// Sends requests until the gateway expects more than 0 cached tokens because of KV events. Returns that
+/// number of tokens. Each expectation from KV events must be right.
 async fn ask_until_exact(fleet: &Fleet, system: char) -> u64 {
     wait_for!({
         let record = ask(fleet, system, 1_000, "question").await;
@@ -177,7 +179,7 @@ async fn ask_until_exact(fleet: &Fleet, system: char) -> u64 {
 }
 
 #[tokio::test]
-async fn after_a_reset_of_the_cache_no_later_step_is_expected_to_find_the_old_blocks() {
+async fn after_a_prefix_cache_reset_the_gateway_expects_no_old_blocks_in_the_cache() {
     let fleet = start(8_192).await;
     ask_until_exact(&fleet, 'a').await;
     ask_until_exact(&fleet, 'b').await;
@@ -192,7 +194,7 @@ async fn after_a_reset_of_the_cache_no_later_step_is_expected_to_find_the_old_bl
     assert!(ask_until_exact(&fleet, 'a').await > 900);
 }
 
-/// Replaces the process of the engine by one with these settings at the same address.
+/// Replaces the process of the engine by a new process with these settings at the same address.
 async fn restart(fleet: &mut Fleet, settings: SimulatorSettings) {
     fleet.serving.abort();
     let settings = SimulatorSettings { listen: fleet.backend_addrs[0], ..settings };
@@ -201,7 +203,7 @@ async fn restart(fleet: &mut Fleet, settings: SimulatorSettings) {
 }
 
 #[tokio::test]
-async fn after_a_restart_of_the_engine_no_expectation_rests_on_the_blocks_of_the_old_process() {
+async fn after_an_engine_restart_the_gateway_expects_no_blocks_of_the_old_process_in_the_cache() {
     let mut fleet = start(8_192).await;
     ask_until_exact(&fleet, 'a').await;
     let [kv_events_port, kv_events_replay_port] = fleet.backends[0].kv_event_ports().unwrap();
@@ -228,7 +230,7 @@ async fn after_a_restart_of_the_engine_no_expectation_rests_on_the_blocks_of_the
 }
 
 #[tokio::test]
-async fn an_engine_that_restarts_without_events_counts_as_one_that_never_had_them() {
+async fn an_engine_that_restarts_without_kv_events_counts_as_one_that_never_had_them() {
     let mut fleet = start(8_192).await;
     let settings = SimulatorSettings { kv_events_port: None, ..engine(8_192) };
     restart(&mut fleet, settings).await;
@@ -236,9 +238,9 @@ async fn an_engine_that_restarts_without_events_counts_as_one_that_never_had_the
 }
 
 #[tokio::test]
-async fn publishers_that_cannot_be_reached_change_nothing() {
-    // Three unusable endpoints: a closed port, a port without ZeroMQ, and a host other than that of the
-    // backend.
+async fn kv_event_publishers_that_the_gateway_cannot_reach_do_not_affect_requests() {
+    // Three KV event endpoints that cannot be used: a closed port, a port without ZeroMQ, and a host other
+    // than that of the backend.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let other = std::net::TcpListener::bind("127.0.0.2:0").unwrap();
     other.set_nonblocking(true).unwrap();
@@ -270,7 +272,7 @@ const PREFIX_CACHE_PAGE: &str = "vllm:num_requests_running{engine=\"0\"} 0.0\n\
     vllm:kv_cache_usage_perc{engine=\"0\"} 0.25\n\
     vllm:prefix_cache_queries_total{engine=\"0\"} 1.0\n";
 
-/// vLLM's response that lists its KV event publishers. Here it lists one, with this endpoint.
+/// Builds vLLM's response that lists its KV event publishers: one publisher with this endpoint.
 fn source(endpoint: &str) -> String {
     json!({ "0": { "enable_kv_cache_events": true, "endpoint": endpoint } }).to_string()
 }

@@ -36,7 +36,7 @@ fn find_backend<'a>(document: &'a GatewaySnapshot, name: &str) -> &'a BackendSum
 }
 
 #[tokio::test]
-async fn the_document_says_when_the_metrics_page_was_read() {
+async fn the_live_view_says_when_the_metrics_page_of_the_gateway_was_last_read() {
     let (_fake, gateway) = gateway_answering(answer()).await;
     assert_eq!(live(&gateway).await.metrics_read_seconds_ago, None);
     gateway.admin("/metrics").await;
@@ -44,7 +44,7 @@ async fn the_document_says_when_the_metrics_page_was_read() {
 }
 
 #[tokio::test]
-async fn an_open_stream_is_shown_and_its_request_after_the_end() {
+async fn the_live_view_shows_an_open_stream_and_after_its_end_the_request() {
     let steps = paused(&[ROLE, WORD, WORD, WORD], &[FINISH, "[DONE]"]);
     let (fake, gateway) = gateway_following(steps).await;
     let request = with_lines(&post(CHAT, CHAT_BODY), "x-request-id: live-1");
@@ -78,7 +78,7 @@ async fn an_open_stream_is_shown_and_its_request_after_the_end() {
 }
 
 #[tokio::test]
-async fn a_drained_backend_finishes_its_requests_and_gets_no_new_ones_until_undrained() {
+async fn a_drained_backend_finishes_its_requests_and_gets_no_new_ones_until_the_undrain() {
     let fakes =
         [ScriptedBackend::answering(answer()).await, ScriptedBackend::answering(answer()).await];
     let gateway = start(&[fakes[0].addr, fakes[1].addr]).await;
@@ -102,7 +102,7 @@ async fn a_drained_backend_finishes_its_requests_and_gets_no_new_ones_until_undr
 }
 
 #[tokio::test]
-async fn no_page_of_another_origin_and_no_request_with_a_mistake_can_drain_a_backend() {
+async fn no_web_page_of_another_origin_and_no_invalid_request_can_drain_a_backend() {
     let (fake, gateway) = gateway_answering(answer()).await;
     let path = format!("/-/drain?backend={}", fake.addr);
     let with = |parameters: &str| format!("{path}{parameters}");
@@ -137,7 +137,7 @@ async fn no_page_of_another_origin_and_no_request_with_a_mistake_can_drain_a_bac
 }
 
 #[tokio::test]
-async fn a_browser_gets_a_self_contained_page_and_other_clients_a_list_of_paths() {
+async fn the_admin_listener_sends_browsers_a_self_contained_page_and_others_a_list_of_paths() {
     let (_fake, gateway) = gateway_answering(answer()).await;
     let list = gateway.admin("/").await;
     assert!(list.starts_with("HTTP/1.1 200") && list.contains("/metrics"), "{list}");
@@ -158,8 +158,8 @@ async fn a_browser_gets_a_self_contained_page_and_other_clients_a_list_of_paths(
     assert!(gateway.admin("/nothing").await.starts_with("HTTP/1.1 404"));
 }
 
-/// The names that follow `value` and a dot in a script, such as `name` in `backend.name`: the fields that the
-/// script reads.
+/// Returns the names that follow `value` and a dot in a script, such as `name` in `backend.name`: the fields
+/// that the script reads.
 fn read_of<'a>(script: &'a str, value: &str) -> Vec<&'a str> {
     let is_word = |letter: char| letter.is_alphanumeric() || letter == '_';
     let value = format!("{value}.");
@@ -173,7 +173,7 @@ fn read_of<'a>(script: &'a str, value: &str) -> Vec<&'a str> {
 }
 
 #[tokio::test]
-async fn every_field_that_the_page_reads_is_in_the_document() {
+async fn every_field_that_the_admin_page_reads_is_in_the_document_of_the_live_view() {
     let (_fake, gateway) = gateway_answering(answer()).await;
     let verdict = Verdict { evidence: vec![Evidence::default()], ..Verdict::default() };
     let document = GatewaySnapshot {

@@ -19,8 +19,8 @@ fn exists_by_default(row: &MetricDescriptor) -> bool {
     MetricsLevel::Full.detail(row, Semconv::default()) != MetricDetail::Omitted
 }
 
-/// The samples of a response with a metrics page, as (time series, value). Fails if the format does not
-/// permit a line.
+/// Parses the metrics page in a response. Returns each sample as (time series, value). Fails if a line is not
+/// valid in the format.
 pub(crate) fn samples(page: &str) -> Vec<(String, f64)> {
     let body = page.split("\r\n\r\n").nth(1).unwrap();
     let mut typed = BTreeSet::new();
@@ -67,7 +67,7 @@ impl Running {
     }
 }
 
-/// The sum of the samples of a metric whose labels contain each of these texts.
+/// Returns the sum of the samples of a metric whose labels contain each of these texts.
 pub(crate) fn sum(page: &str, metric: &str, labels: &[&str]) -> f64 {
     let is_it = |series: &str| {
         let has_labels = labels.iter().all(|label| series.contains(label));
@@ -77,7 +77,7 @@ pub(crate) fn sum(page: &str, metric: &str, labels: &[&str]) -> f64 {
 }
 
 #[test]
-fn names_units_and_help_texts_follow_the_conventions() {
+fn metric_names_units_and_help_texts_follow_the_prometheus_conventions() {
     let mut names = BTreeSet::new();
     for row in catalog::rows() {
         assert!(names.insert(row.name), "{} stands twice", row.name);
@@ -97,7 +97,7 @@ fn names_units_and_help_texts_follow_the_conventions() {
 }
 
 #[test]
-fn the_metrics_reference_has_an_entry_for_each_metric_of_the_catalogue_and_no_other() {
+fn the_metrics_reference_documents_exactly_the_metrics_of_the_catalogue() {
     let path = "docs/reference/metrics.md";
     let page = read(path);
     let (list, _) = page.split_once("\n## Levels\n").unwrap();
@@ -111,8 +111,8 @@ fn the_metrics_reference_has_an_entry_for_each_metric_of_the_catalogue_and_no_ot
     assert_eq!(lines.next(), None, "{path} lists a metric that does not exist");
 }
 
-/// The documented limit for the number of time series, by the labels whose values depend on the fleet. `·M·B`
-/// has the number for each model and backend.
+/// Returns the documented limits for the number of time series, by the labels whose values depend on the
+/// fleet. For example, `·M·B` has the number of time series for each model and backend.
 pub(crate) fn max_series() -> BTreeMap<String, usize> {
     let open = [
         ("gen_ai_request_model", "M"),
@@ -124,7 +124,8 @@ pub(crate) fn max_series() -> BTreeMap<String, usize> {
         ("slo", "S"),
         ("tenant", "N"),
     ];
-    // The combinations of these three labels are the GPUs of all backends, so their number is not a product.
+    // Together, these three labels identify a GPU, so their number of combinations is the number of GPUs of
+    // all backends and not a product.
     let gpu = ["backend", "exporter", "gpu"];
     let mut most = BTreeMap::new();
     for row in catalog::rows().filter(|row| exists_by_default(row)) {
@@ -154,7 +155,7 @@ pub(crate) fn max_series() -> BTreeMap<String, usize> {
 }
 
 #[test]
-fn the_formula_of_series_in_the_docs_is_that_of_the_catalogue() {
+fn the_documented_formula_for_the_number_of_time_series_follows_from_the_catalogue() {
     let most = max_series();
     let known = [
         "·M",
@@ -182,7 +183,7 @@ fn the_formula_of_series_in_the_docs_is_that_of_the_catalogue() {
 }
 
 #[tokio::test]
-async fn counters_and_gauges_have_series_from_the_start_without_any_backend_up() {
+async fn counters_and_gauges_have_time_series_from_the_start_even_with_no_backend_up() {
     let nobody = SocketAddr::from(([127, 0, 0, 1], 9));
     let definition = "ttft < 1s for 99 %".parse().unwrap();
     let slos = vec![Objective { name: "all".into(), model: None, tier: None, definition }];
@@ -204,10 +205,11 @@ async fn counters_and_gauges_have_series_from_the_start_without_any_backend_up()
                 .iter()
                 .any(|start| row.name.starts_with(start))
             || is_cost.contains(&row.name)
-            // The first metric needs a backend with ranks. The second needs an engine that the gateway wakes.
+            // The first metric needs a backend with data-parallel ranks. The second metric needs an engine
+            // that the gateway wakes.
             || row.name == "tokenweir_backend_ranks"
             || row.name == "tokenweir_backend_sleep_changes_total"
-            // The gateway shows this counter only if the page of the engine has it.
+            // The gateway shows this counter only if the metrics page of the engine has it.
             || row.name == "tokenweir_backend_preemptions_total"
             || has("exporter")
             || row.name == "tokenweir_diagnosis_active"
@@ -225,7 +227,7 @@ async fn counters_and_gauges_have_series_from_the_start_without_any_backend_up()
 }
 
 #[tokio::test]
-async fn a_request_is_counted_once_in_every_row_that_applies() {
+async fn a_request_is_counted_exactly_once_in_each_metric_that_applies_to_it() {
     let (fake, gateway) =
         gateway_answering(stream_of(&[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"])).await;
     gateway.post(CHAT, r#"{"model":"tiny","stream":true}"#).await;
@@ -265,7 +267,7 @@ async fn a_request_is_counted_once_in_every_row_that_applies() {
 }
 
 #[tokio::test]
-async fn requests_without_generation_have_separate_durations() {
+async fn requests_that_generate_no_text_have_a_separate_operation_in_request_durations() {
     let (_fake, gateway) = gateway_answering(json("200 OK", r#"{"count":1,"tokens":[1]}"#)).await;
     for path in [CHAT, "/tokenize", "/tokenize", "/v1/embeddings"] {
         gateway.post(path, r#"{"model":"tiny"}"#).await;

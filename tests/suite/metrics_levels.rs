@@ -15,8 +15,8 @@ const MAX_STANDARD_SERIES_PER_BACKEND: usize = 120;
 /// Maximum size in bytes of a compressed page of 50 backends at the level `standard`.
 const MAX_COMPRESSED_BYTES: usize = 60_000;
 
-/// A gateway with this level and this many backends, after requests of all kinds. Also returns the backends,
-/// which end when they are dropped.
+/// Starts a gateway with this metrics level and this number of backends, and sends requests of all kinds.
+/// Also returns the backends, which end when they are dropped.
 async fn used_gateway(level: MetricsLevel, backends: usize) -> (Running, Vec<ScriptedBackend>) {
     let page = crate::engine_metrics::recorded_page();
     let mut fakes = Vec::new();
@@ -46,7 +46,8 @@ async fn used_gateway(level: MetricsLevel, backends: usize) -> (Running, Vec<Scr
     (gateway, fakes)
 }
 
-/// Two numbers of time series on the page of [`used_gateway`]: all, and those with the label `backend`.
+/// Returns two numbers of time series on the metrics page of [`used_gateway`]: all, and those with the label
+/// `backend`.
 async fn series(level: MetricsLevel, backends: usize) -> [usize; 2] {
     let (gateway, _backends) = used_gateway(level, backends).await;
     let samples = samples(&gateway.admin("/metrics").await);
@@ -54,8 +55,8 @@ async fn series(level: MetricsLevel, backends: usize) -> [usize; 2] {
     [samples.len(), with_backend]
 }
 
-/// The numbers of a level in the table of `docs/operate/size.md`: time series without backends, and time
-/// series per backend.
+/// Returns the numbers of a metrics level in the table of `docs/operate/size.md`: time series without
+/// backends, and time series per backend.
 fn documented(page: &str, level: MetricsLevel) -> [usize; 2] {
     let row =
         page.lines().find_map(|line| line.strip_prefix(&format!("| `{}` | ", level.as_str())));
@@ -64,10 +65,10 @@ fn documented(page: &str, level: MetricsLevel) -> [usize; 2] {
     [cells.next().unwrap(), cells.next().unwrap()]
 }
 
-/// Some time series may be missing or additional: `process_*`, the phases of streams and the results of
-/// attempts vary.
+/// Some time series may be missing or additional, because `process_*`, the phases of streams and the results
+/// of attempts vary.
 #[tokio::test]
-async fn each_level_has_the_documented_number_of_series() {
+async fn each_metrics_level_has_the_documented_number_of_time_series() {
     let page = read("docs/operate/size.md");
     for level in MetricsLevel::ALL {
         let [all, with_backend] = series(level, 2).await;
@@ -87,7 +88,7 @@ async fn each_level_has_the_documented_number_of_series() {
 }
 
 #[tokio::test]
-async fn a_compressed_page_of_50_backends_is_small_and_has_the_same_series() {
+async fn the_compressed_metrics_page_of_50_backends_is_small_and_complete() {
     let (gateway, _backends) = used_gateway(MetricsLevel::Standard, 50).await;
     let response = gateway.get_admin_bytes("/metrics", "accept-encoding: gzip").await;
     let head_bytes = memchr::memmem::find(&response, b"\r\n\r\n").unwrap() + 4;

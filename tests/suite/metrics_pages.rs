@@ -1,5 +1,5 @@
-//! Metrics pages of every dialect. The values that the gateway reads equal values that were written by hand,
-//! or those that a simple, independent parser reads.
+//! Metrics pages of every engine dialect. The values that the gateway reads equal values that were written by
+//! hand, or those that a simple, independent parser reads.
 
 use crate::support::recording::folder;
 use serde_json::{Map, Value};
@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use tokenweir_engine::dialect::{EngineKind, EngineLoad, adapter_hash};
 use tokenweir_engine::engine_metrics::EngineMetricSet;
 
-/// The values that the gateway reads from a page, by the name of the field. Absent values are left out.
+/// Returns the values that the gateway reads from a metrics page, by the name of the field, without absent
+/// values.
 fn numbers(load: &EngineLoad) -> BTreeMap<&'static str, f64> {
     let fields = [
         ("kv_usage", load.kv_usage),
@@ -73,7 +74,7 @@ fn assert_is(name: &str, expected: &Map<String, Value>, load: &EngineLoad) {
 }
 
 #[test]
-fn every_dialect_gives_the_expected_values() {
+fn metrics_pages_of_every_engine_dialect_give_the_expected_values() {
     let pages = files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pages"), "txt");
     assert!(pages.len() >= 7, "{pages:?}");
     for path in pages {
@@ -103,15 +104,15 @@ fn parse(line: &str) -> Option<Sample> {
         let (name, value) = line.split_once(' ')?;
         (name, "", value)
     };
-    // Splitting at these characters suffices: no recorded label value contains a comma or a quote. Lists do,
-    // but this test does not need them.
+    // Splitting at these characters suffices: no recorded label value contains a comma or a quote, except in
+    // lists, which this test does not need.
     let pairs = labels.split("\",").filter_map(|pair| pair.split_once("=\""));
     let labels = pairs.map(|(name, value)| (name.into(), value.trim_end_matches('"').into()));
     Some(Sample { name: name.into(), labels: labels.collect(), value: value.trim().parse().ok()? })
 }
 
-/// The load that a page of vLLM 0.32 reports, computed by the independent parser from all samples of the
-/// page.
+/// Returns the load that a metrics page of vLLM 0.32 reports, computed by the independent parser from all
+/// samples of the page.
 fn simple_load(page: &str) -> BTreeMap<&'static str, f64> {
     let samples: Vec<Sample> = page.lines().filter_map(parse).collect();
     let values_of = |name: &str, label: &str, wanted: &str| -> Vec<f64> {
@@ -171,7 +172,7 @@ fn simple_load(page: &str) -> BTreeMap<&'static str, f64> {
 }
 
 #[test]
-fn every_recorded_page_is_parsed_like_the_simple_parser() {
+fn every_recorded_vllm_metrics_page_gives_the_values_of_an_independent_parser() {
     let pages = files(&folder().join("metrics"), "http");
     assert!(pages.len() >= 20, "{pages:?}");
     let mut most_fields = 0;

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokenweir_gateway::backend::routes::ModelConfig;
 use tokenweir_request::record::Outcome;
 
-/// A backend that serves these models and answers every request with `{}`.
+/// Starts a backend that serves these models and answers every request with `{}`.
 async fn serving(models: &[&str]) -> ScriptedBackend {
     let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     fake.set_models(models);
@@ -51,7 +51,7 @@ fn has_length(seen: &Seen) -> bool {
 // === model name replacement ===
 
 #[tokio::test]
-async fn every_server_type_gets_the_served_name_and_only_some_get_the_usage_request() {
+async fn every_server_type_gets_the_served_model_name_and_only_some_are_asked_for_usage() {
     let script = |_: &_| vec![Step::Send(stream_of(&[ROLE, WORD, FINISH, "[DONE]"]))];
     for (kind, options) in [(VLLM, r#""stream_options":{"include_usage":true},"#), (LLAMA_CPP, "")]
     {
@@ -85,7 +85,7 @@ fn form(model: &str, around: &str) -> (String, Vec<u8>) {
 }
 
 #[tokio::test]
-async fn the_model_name_in_a_form_is_replaced_and_no_other_byte() {
+async fn an_alias_in_a_multipart_form_is_replaced_by_the_served_model_name_and_no_other_byte() {
     let fake = serving(&["openai/whisper"]).await;
     let gateway = named(&[fake.addr], vec![alias("whisper", "openai/whisper")]).await;
     for around in ["", "whisper", "\r\n\r\nwhisper\r\n", "name=\"model\"\r\n\r\nwhisper\r\n--b-"] {
@@ -102,7 +102,7 @@ async fn the_model_name_in_a_form_is_replaced_and_no_other_byte() {
 }
 
 #[tokio::test]
-async fn a_body_with_a_digest_passes_with_the_served_name_and_is_rejected_with_an_alias() {
+async fn a_request_with_a_body_digest_passes_with_the_served_model_name_but_not_with_an_alias() {
     let fake = serving(&["a"]).await;
     let gateway = named(&[fake.addr], vec![alias("gpt", "a")]).await;
     let signed = |model: &str| {
@@ -147,7 +147,7 @@ async fn an_error_for_an_unknown_model_lists_the_models_and_creates_no_label() {
 }
 
 #[tokio::test]
-async fn a_backend_without_a_model_list_gets_the_configured_served_name() {
+async fn a_backend_without_a_model_list_gets_the_configured_served_model_name() {
     let silent = ScriptedBackend::answering(json("200 OK", "{}")).await;
     silent.refuse_models("404 Not Found");
     let gateway = named(&[silent.addr], vec![alias("gpt", "a")]).await;
@@ -162,7 +162,7 @@ async fn a_backend_without_a_model_list_gets_the_configured_served_name() {
 }
 
 #[tokio::test]
-async fn a_removed_model_keeps_its_streams_and_new_requests_go_to_other_backends() {
+async fn a_backend_finishes_the_streams_of_a_model_that_it_no_longer_lists() {
     let steps = paused(&[ROLE, WORD], &[FINISH, "[DONE]"]);
     let one = ScriptedBackend::following(steps.clone()).await;
     let two = ScriptedBackend::following(steps).await;
@@ -192,7 +192,7 @@ async fn a_removed_model_keeps_its_streams_and_new_requests_go_to_other_backends
 }
 
 #[tokio::test]
-async fn the_models_of_a_backend_that_rejects_its_adapter_are_refreshed_soon() {
+async fn a_404_for_a_listed_adapter_makes_the_gateway_read_the_model_list_again() {
     let not_found = r#"{"error":{"message":"The model `sql` does not exist.","code":404}}"#;
     let one = ScriptedBackend::answering(json("404 Not Found", not_found)).await;
     one.set_models(&["base", "base:sql"]);
@@ -217,7 +217,7 @@ async fn the_models_of_a_backend_that_rejects_its_adapter_are_refreshed_soon() {
 }
 
 #[tokio::test]
-async fn a_refused_model_list_is_a_problem_with_a_remedy_until_it_is_readable() {
+async fn the_status_shows_a_remedy_while_a_backend_refuses_to_list_its_models() {
     let fake = serving(&["tiny"]).await;
     fake.refuse_models("401 Unauthorized");
     let gateway = start(&[fake.addr]).await;

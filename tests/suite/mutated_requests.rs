@@ -19,19 +19,19 @@ use tokio::net::TcpStream;
 const COUNT: usize = 2_000;
 /// Number of concurrent connections.
 const CONCURRENT_CONNECTIONS: usize = 32;
-/// After each this many mutated requests, another client sends a valid request.
+/// After this number of mutated requests, another client sends a valid request.
 const VALID_CLIENT_INTERVAL: usize = 20;
 const SEED: u64 = 6;
-/// If no byte of the response comes for this long, the client closes its sending side.
+/// If the client receives no byte of the response for this time, it closes its sending side.
 const IDLE_TIMEOUT: Duration = Duration::from_millis(250);
-/// After that, the gateway must close the connection within this time.
+/// After the client has closed its sending side, the gateway must close the connection within this time.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum growth of this process's memory in KiB after the first tenth of the requests. The process contains
 /// the gateway, the backend and the clients.
 const MAX_GROWTH_KIB: usize = 16 << 10;
 
 #[tokio::test]
-async fn mutated_requests_do_no_harm() {
+async fn mutated_http_requests_cause_no_panic_and_no_client_gets_the_response_of_another() {
     let count = std::env::var("MUTATIONS").map_or(COUNT, |count| count.parse().unwrap());
     let (fake, gateway) = echo_gateway().await;
     let bases = requests::all().into_iter().filter(|case| case.verdict.requests() > 0);
@@ -61,7 +61,7 @@ async fn mutated_requests_do_no_harm() {
     assert!(gateway.pool.is_ready(), "no backend was marked down");
 }
 
-/// How many requests had each result.
+/// The number of requests with each result.
 #[derive(Debug, Default)]
 struct Tally {
     /// Number of valid requests that followed a mutated one on its connection and were served.
@@ -98,8 +98,8 @@ async fn attempt(gateway: &Running, mutator: &Mutator, number: usize) -> bool {
         let digits = rest.bytes().take_while(|byte| byte.is_ascii_digit() || *byte == b'.');
         format!("victim-{}", &rest[..digits.count()])
     };
-    // If the mutated request takes a part of the valid one as its body, the response may contain only the
-    // beginning of the name.
+    // If the gateway takes a part of the valid request as the body of the mutated one, the response may
+    // contain only the beginning of the name.
     let is_own = text.split("victim-").skip(1).all(|rest| own.starts_with(&name(rest)));
     assert!(is_own, "number {number} got the response of another request: {text}");
     if number.is_multiple_of(VALID_CLIENT_INTERVAL) {
@@ -132,7 +132,7 @@ async fn exchange_bytes(gateway: &Running, bytes: &[u8]) -> Vec<u8> {
     answer
 }
 
-/// The resident memory of this process in KiB.
+/// Returns the resident memory of this process in KiB.
 pub(crate) fn resident_kib() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();

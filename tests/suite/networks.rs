@@ -21,8 +21,8 @@ fn chat(number: usize) -> String {
     json!({ "model": "tiny", "messages": [{ "role": "user", "content": content }] }).to_string()
 }
 
-/// A server that stands for a host name whose address changes. It connects each new connection to the
-/// current `target`. Open connections keep their target.
+/// Starts a proxy that stands for a host name whose address changes. It connects each new connection to the
+/// current address in `target`. Open connections keep their target.
 async fn name_of(target: Arc<Mutex<SocketAddr>>) -> TcpServer {
     TcpServer::start(move |mut client| {
         let target = *target.lock().unwrap();
@@ -35,7 +35,7 @@ async fn name_of(target: Arc<Mutex<SocketAddr>>) -> TcpServer {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_name_that_moves_under_load_is_followed_within_the_age_of_connections() {
+async fn a_host_name_that_changes_its_address_is_followed_within_the_connection_age() {
     let answer = || ScriptedBackend::answering(scripted_backend::json("200 OK", WHOLE));
     let (blue, green) = (answer().await, answer().await);
     let target = Arc::new(Mutex::new(blue.addr));
@@ -76,7 +76,7 @@ async fn a_name_that_moves_under_load_is_followed_within_the_age_of_connections(
 }
 
 #[tokio::test]
-async fn a_gateway_serves_through_a_gateway_and_reads_its_load() {
+async fn a_gateway_can_be_the_backend_of_another_gateway_which_reads_its_load() {
     let engine = ScriptedBackend::answering(scripted_backend::json("200 OK", WHOLE)).await;
     let inner = start(&[engine.addr]).await;
     let metrics_url = MetricsUrl::parse(&format!("http://{}/metrics", inner.admin)).ok();
@@ -92,8 +92,8 @@ async fn a_gateway_serves_through_a_gateway_and_reads_its_load() {
     assert!(is_one, "the gateway before the gateway, and not the one before the engine: {via}");
 }
 
-/// A gateway and its backend. The backend looks like another gateway, and answers with the header `via` of
-/// the request.
+/// Starts a gateway and its backend. The backend identifies itself as another gateway, and answers with the
+/// header `via` of the request.
 async fn start_loop() -> (ScriptedBackend, Running) {
     let fake = ScriptedBackend::start(|seen| {
         let via = seen.head.lines().find_map(|line| line.strip_prefix("via: "));

@@ -32,13 +32,13 @@ fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_default()
 }
 
-/// The configuration of the gateway in docker/compose.yml with this profile.
+/// Reads the gateway configuration in docker/compose.yml for this compose profile.
 fn composed(profile: &str) -> LoadedConfig {
     let file = root().join(format!("docker/tokenweir.{profile}.yaml"));
     Config::load(Some(&file), Overrides::default()).unwrap()
 }
 
-/// Every generated query, with the name of the alert, recording rule or panel that contains it.
+/// Returns every generated query, with the name of the alert, recording rule or panel that contains it.
 fn queries() -> Vec<(String, String)> {
     let mut queries = Vec::new();
     for alert in alerts::all() {
@@ -58,7 +58,7 @@ fn queries() -> Vec<(String, String)> {
     queries
 }
 
-/// The queries in the panels of a dashboard, each with the title of its panel.
+/// Returns the queries in the panels of a dashboard, each with the title of its panel.
 fn panel_queries(board: &Value) -> impl Iterator<Item = (String, String)> {
     all_panels(board).flat_map(|panel| {
         let title = panel["title"].as_str().unwrap();
@@ -74,8 +74,8 @@ fn dashboards() -> [Value; 2] {
     })
 }
 
-/// Every metric that a query may use, with the labels that its matchers may use at the default level of
-/// metrics. `None`: any label. The list has no metrics of engines and exporters, because the queries must
+/// Returns every metric that a query may use, with the labels that its matchers may use at the default level
+/// of metrics. `None`: any label. Metrics of engines and exporters are excluded, because the queries must
 /// work with a Prometheus that scrapes only gateways.
 fn known_metrics() -> BTreeMap<String, Option<Vec<MetricLabel>>> {
     let mut known = BTreeMap::new();
@@ -100,12 +100,13 @@ fn known_metrics() -> BTreeMap<String, Option<Vec<MetricLabel>>> {
     known
 }
 
-/// Whether a label can have a value that a matcher allows. The pattern of the matcher is `a|b`, `a.*` or a
-/// variable.
+/// Whether a label can have a value that a label matcher of a query allows. The pattern of the matcher is
+/// `a|b`, `a.*` or a variable.
 fn can_be(label: MetricLabel, pattern: &str) -> bool {
     let is_open = ["gen_ai_request_model", "backend", "tier"].contains(&label.name);
     let values = match label.name {
-        // The seeds of this label have only one value, because the others have no time series at the start.
+        // For this label, `seeds` has only one value, because the time series of the others do not exist at
+        // the start.
         "gen_ai_operation_name" => Api::ALL.map(|api| api.operation().to_owned()).to_vec(),
         _ => label.seeds(&KnownLabelValues::default()),
     };
@@ -133,7 +134,7 @@ fn faults(named: &Named, known: &BTreeMap<String, Option<Vec<MetricLabel>>>) -> 
 }
 
 #[test]
-fn every_query_names_metrics_labels_and_values_that_exist() {
+fn every_query_of_dashboards_and_alerts_names_existing_metrics_labels_and_values() {
     let known = known_metrics();
     let rows = catalog::rows().flat_map(|row| row.labels).map(|label| label.name);
     let labels: BTreeSet<&str> = rows.chain(EXTERNAL_LABELS).collect();
@@ -152,7 +153,7 @@ fn every_query_names_metrics_labels_and_values_that_exist() {
 }
 
 #[test]
-fn variables_of_dashboards_name_labels_that_exist() {
+fn variables_of_dashboards_read_labels_of_existing_metrics() {
     for board in dashboards() {
         let variables = board["templating"]["list"].as_array().unwrap().iter();
         let queried = variables.filter(|variable| variable["type"] == "query");
@@ -170,7 +171,7 @@ fn variables_of_dashboards_name_labels_that_exist() {
 }
 
 #[test]
-fn a_query_of_an_unknown_metric_is_detected() {
+fn the_check_of_generated_queries_detects_an_unknown_metric() {
     let known = known_metrics();
     let fault =
         |query: &str| promql::names(query).metrics.iter().flat_map(|it| faults(it, &known)).count();
@@ -182,7 +183,7 @@ fn a_query_of_an_unknown_metric_is_detected() {
     assert_eq!(fault("vllm:num_requests_running"), 1, "a metric of an engine");
 }
 
-/// The addresses of the services in docker/compose.yml. docs/check.sh has the same addresses.
+/// Returns the addresses of the services in docker/compose.yml. docs/check.sh uses the same addresses.
 fn compose_endpoints() -> DeploymentEndpoints {
     DeploymentEndpoints {
         span_metrics: Some("collector:8889".to_owned()),
@@ -193,7 +194,7 @@ fn compose_endpoints() -> DeploymentEndpoints {
 }
 
 #[test]
-fn the_committed_files_equal_the_generated_ones() {
+fn the_committed_files_for_operations_equal_the_generated_ones() {
     let around = compose_endpoints();
     let mut stale = Vec::new();
     // The schema is left out, because the repository has no copy of it: editors get it from the program.
@@ -212,7 +213,7 @@ fn the_committed_files_equal_the_generated_ones() {
 }
 
 #[test]
-fn every_alert_has_a_test_in_which_it_fires_and_one_in_which_it_does_not() {
+fn every_alert_has_a_rule_test_in_which_it_fires_and_one_in_which_it_does_not() {
     let files = fs::read_dir(root().join("tests/operations")).unwrap();
     let cases: String =
         files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap_or_default()).collect();
@@ -237,7 +238,7 @@ fn alerts_have_unique_names_and_inhibit_existing_alerts() {
         assert!(verdict.is_none_or(is_verdict), "{verdict:?}");
     }
     for alert in &alerts {
-        // The runbook of an alert can be that of a verdict, which has its own text.
+        // The runbook of an alert can be that of a verdict, whose text is in another place.
         let texts = match alert.runbook {
             Runbook::Own { meaning, confirm, action } => vec![meaning, confirm, action],
             Runbook::EachVerdict(meaning) => vec![meaning],
@@ -256,7 +257,8 @@ fn alerts_have_unique_names_and_inhibit_existing_alerts() {
     }
 }
 
-/// The rows and panels of a dashboard. Each row is followed by its panels, and a collapsed row contains them.
+/// Returns the rows and panels of a dashboard. Each row is followed by its panels, and a collapsed row
+/// contains them.
 fn all_panels(board: &Value) -> impl Iterator<Item = &Value> {
     let panels = board["panels"].as_array().unwrap().iter();
     panels.flat_map(|panel| {
@@ -265,13 +267,14 @@ fn all_panels(board: &Value) -> impl Iterator<Item = &Value> {
     })
 }
 
-/// Whether a panel is a collapsed row. The positions of its panels hold only while the row is open.
+/// Whether a panel is a collapsed row. The positions of the panels in it are valid only while the row is
+/// open.
 fn is_collapsed(panel: &Value) -> bool {
     panel["type"] == "row" && panel["collapsed"] == true
 }
 
 #[test]
-fn the_first_rows_of_a_dashboard_are_open_and_the_others_collapsed() {
+fn the_first_rows_of_a_dashboard_are_expanded_and_the_others_collapsed() {
     let [board, _] = dashboards();
     let rows = all_panels(&board).filter(|panel| panel["type"] == "row");
     let collapsed: Vec<bool> = rows.map(is_collapsed).collect();
@@ -279,7 +282,7 @@ fn the_first_rows_of_a_dashboard_are_open_and_the_others_collapsed() {
 }
 
 #[test]
-fn panels_do_not_overlap_and_each_has_a_description() {
+fn dashboard_panels_do_not_overlap_and_each_has_a_description() {
     for board in dashboards() {
         let mut taken = BTreeSet::new();
         let mut ids = BTreeSet::new();
@@ -304,7 +307,7 @@ fn panels_do_not_overlap_and_each_has_a_description() {
 }
 
 #[test]
-fn both_dashboards_show_the_diagnosis_over_time() {
+fn both_dashboards_show_the_verdicts_of_the_diagnosis_over_time() {
     for board in dashboards() {
         let panel = all_panels(&board).find(|panel| panel["type"] == "state-timeline").unwrap();
         let target = &panel["targets"][0];
@@ -337,7 +340,7 @@ fn every_quality_metric_is_on_the_main_dashboard_and_in_an_alert() {
     assert_eq!(seen, 4);
 }
 
-/// The paths of the host that docker/compose.yml mounts with this profile.
+/// Returns the host paths that docker/compose.yml mounts with this compose profile.
 fn mounts(composition: &str, profile: &str) -> Vec<PathBuf> {
     let composition = composition.replace("${COMPOSE_PROFILES}", profile);
     let words = composition.split([' ', '"', '[', ']', '\n']);
@@ -346,7 +349,7 @@ fn mounts(composition: &str, profile: &str) -> Vec<PathBuf> {
 }
 
 #[test]
-fn the_mounts_of_the_compose_file_exist() {
+fn the_host_paths_that_the_docker_compose_file_mounts_exist() {
     let composition = read("docker/compose.yml");
     for profile in ["simulator", "gpu"] {
         let mounts = mounts(&composition, profile);
@@ -363,7 +366,7 @@ fn the_mounts_of_the_compose_file_exist() {
 }
 
 #[test]
-fn the_compose_file_uses_existing_flags() {
+fn the_docker_compose_file_uses_only_existing_command_line_flags() {
     let composition = read("docker/compose.yml");
     let commands = composition.lines().filter_map(|line| line.trim().strip_prefix("command: ["));
     let own = ["serve", "sim"];

@@ -1,5 +1,5 @@
-//! The gateway measures its own cost: the transit time of chunks, the scheduling delay of its tasks, and the
-//! CPU time of telemetry.
+//! The gateway measures its own cost: the time that a stream chunk spends in the gateway (its transit time),
+//! the scheduling delay of its tasks, and the CPU time of telemetry.
 
 use crate::metrics::value;
 use crate::support::http2_client;
@@ -10,8 +10,8 @@ use crate::support::test_gateway::{
     ASK_STREAM, CHAT, gateway_answering, read_rest, read_until, start,
 };
 
-/// A backend that pauses twice in a stream, before its second and before its last write. Each pause lasts
-/// until the test releases the backend.
+/// Starts a backend that pauses twice in a stream, before its second and before its last write. Each pause
+/// lasts until the test releases the backend.
 async fn pausing_backend() -> ScriptedBackend {
     ScriptedBackend::following([
         begin(&[ROLE, WORD]),
@@ -24,7 +24,7 @@ async fn pausing_backend() -> ScriptedBackend {
 }
 
 #[tokio::test]
-async fn the_transit_of_each_write_of_a_stream_but_the_last_is_counted() {
+async fn the_transit_time_of_each_stream_chunk_except_the_last_is_measured() {
     let fake = pausing_backend().await;
     let gateway = start(&[fake.addr]).await;
     let mut client = gateway.begin(CHAT, ASK_STREAM).await;
@@ -40,7 +40,7 @@ async fn the_transit_of_each_write_of_a_stream_but_the_last_is_counted() {
 }
 
 #[tokio::test]
-async fn neither_a_whole_response_nor_a_stream_over_http2_has_a_transit() {
+async fn a_whole_response_and_an_http2_stream_have_no_chunk_transit_times() {
     let (_fake, gateway) = gateway_answering(json("200 OK", r#"{"id":"a","choices":[]}"#)).await;
     gateway.post(CHAT, r#"{"model":"tiny"}"#).await;
     assert_eq!(gateway.record().await.observed.chunk_transit.count(), 0);
@@ -54,7 +54,7 @@ async fn neither_a_whole_response_nor_a_stream_over_http2_has_a_transit() {
 }
 
 #[tokio::test]
-async fn the_page_has_the_delay_of_tasks_and_the_cpu_time_of_the_page_itself() {
+async fn the_metrics_page_has_the_scheduling_delay_and_its_own_cpu_time() {
     let (_fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
     gateway.admin("/metrics").await;
     let page = gateway.admin("/metrics").await;

@@ -1,6 +1,6 @@
-//! The packages. All have the same version. The schema of the Helm chart has the values that its templates
-//! read. The files from which the image is built exist. `packaging/check.sh` renders the chart and builds the
-//! packages.
+//! The packages of the project. All have the same version. The schema of the Helm chart has the values that
+//! its templates read. The files from which the container image is built exist. `packaging/check.sh` renders
+//! the chart and builds the packages.
 
 use crate::documentation::read;
 use serde_json::Value;
@@ -14,7 +14,7 @@ fn at(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// The paths of the values that the templates of the Helm chart read, such as `a.b`.
+/// Returns the paths of the values that the templates of the Helm chart read, such as `a.b`.
 fn read_by_templates() -> BTreeSet<String> {
     let mut paths = BTreeSet::new();
     for file in fs::read_dir(at(CHART).join("templates")).unwrap() {
@@ -28,8 +28,8 @@ fn read_by_templates() -> BTreeSet<String> {
     paths
 }
 
-/// The value at a path of keys such as `a.b`. If `between` is given, such as `properties` in a schema, this
-/// key comes before each key of the path.
+/// Returns the value at a path of keys such as `a.b`. If `between` is given, such as `properties` in a
+/// schema, this key comes before each key of the path.
 fn follow<'a>(root: &'a Value, path: &str, between: Option<&str>) -> Option<&'a Value> {
     path.split('.').try_fold(root, |value, key| {
         let value = between.map_or(Some(value), |between| value.get(between))?;
@@ -37,14 +37,14 @@ fn follow<'a>(root: &'a Value, path: &str, between: Option<&str>) -> Option<&'a 
     })
 }
 
-/// The first word after the text `key`. Fails if the text does not contain `key`.
+/// Returns the first word after the text `key`. Fails if the text does not contain `key`.
 fn word_after<'a>(text: &'a str, key: &str) -> &'a str {
     let after = text.split_once(key).map(|(_, after)| after).expect(key);
     after.split_whitespace().next().unwrap()
 }
 
 #[test]
-fn the_chart_the_image_and_the_packages_have_the_version_of_the_program() {
+fn the_helm_chart_the_image_and_the_packages_have_the_version_of_the_program() {
     let version = env!("CARGO_PKG_VERSION");
     let chart = read(&format!("{CHART}/Chart.yaml"));
     assert_eq!(word_after(&chart, "\nversion: "), version);
@@ -54,8 +54,8 @@ fn the_chart_the_image_and_the_packages_have_the_version_of_the_program() {
     assert_eq!(word_after(&manifest, "\nversion = "), format!("\"{version}\""));
 }
 
-/// Two sets of configuration sections: those that a reload applies, and those that it does not. They are read
-/// from the source text of the reload.
+/// Returns two sets of configuration sections: those that a reload applies, and those that it does not. They
+/// are read from the source code of the reload.
 fn sections_by_reload() -> (BTreeSet<String>, BTreeSet<String>) {
     let source = read("src/config/reload.rs");
     let fields = source.lines().filter_map(|line| line.strip_prefix("        "));
@@ -70,7 +70,7 @@ fn sections_by_reload() -> (BTreeSet<String>, BTreeSet<String>) {
 }
 
 #[test]
-fn the_chart_and_the_documents_list_the_keys_that_a_reload_applies() {
+fn the_helm_chart_and_the_docs_list_the_configuration_keys_that_a_reload_applies() {
     let (mut applied, mut fixed) = sections_by_reload();
     assert!(applied.len() > 15 && fixed.len() > 10, "{applied:?} {fixed:?}");
     let page = read("docs/guides/configuration.md");
@@ -96,7 +96,7 @@ fn the_chart_and_the_documents_list_the_keys_that_a_reload_applies() {
 }
 
 #[test]
-fn every_value_that_a_template_reads_is_in_the_values_file_and_the_schema() {
+fn every_value_that_a_helm_template_reads_is_in_the_values_file_and_its_schema() {
     let values: Value = serde_saphyr::from_str(&read(&format!("{CHART}/values.yaml"))).unwrap();
     let schema: Value =
         serde_json::from_str(&read(&format!("{CHART}/values.schema.json"))).unwrap();
@@ -111,7 +111,7 @@ fn every_value_that_a_template_reads_is_in_the_values_file_and_the_schema() {
 }
 
 #[test]
-fn the_image_is_built_from_existing_files_that_are_not_ignored() {
+fn the_container_image_is_built_from_existing_files_that_dockerignore_does_not_exclude() {
     let file = read("docker/Dockerfile");
     let ignored = read(".dockerignore");
     let copies = file.lines().filter_map(|line| line.strip_prefix("COPY "));
@@ -129,7 +129,7 @@ fn the_image_is_built_from_existing_files_that_are_not_ignored() {
 }
 
 #[test]
-fn the_image_contains_ca_certificates() {
+fn the_container_image_contains_ca_certificates() {
     let file = read("docker/Dockerfile");
     let (_, last) = file.split_once("FROM scratch\n").unwrap();
     assert!(last.contains("/etc/ssl/certs/ca-certificates.crt"), "{last}");

@@ -26,7 +26,7 @@ fn text(answer: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn a_model_is_retrieved_by_its_id_as_the_list_has_it() {
+async fn a_model_can_be_retrieved_by_the_id_that_the_model_list_has() {
     let fake = ScriptedBackend::answering(answer()).await;
     fake.set_models(&["tiny", "org/Big-Model", "a%20b"]);
     let gateway = start(&[fake.addr]).await;
@@ -55,7 +55,7 @@ async fn a_model_is_retrieved_by_its_id_as_the_list_has_it() {
 }
 
 #[tokio::test]
-async fn a_model_that_the_tenant_may_not_use_does_not_exist_for_it() {
+async fn a_tenant_gets_404_for_a_model_that_it_may_not_use() {
     let fake = ScriptedBackend::answering(answer()).await;
     fake.set_models(&["tiny", "secret"]);
     let restricted = TenantEntry { models: Some(vec!["tiny".into()]), ..tenant() };
@@ -72,7 +72,7 @@ async fn a_model_that_the_tenant_may_not_use_does_not_exist_for_it() {
 }
 
 #[tokio::test]
-async fn an_upgrade_that_a_path_does_not_offer_gets_426_and_a_wrong_method_405() {
+async fn an_upgrade_that_an_api_path_does_not_offer_gets_426_and_a_wrong_method_405() {
     let (fake, gateway) = gateway_answering(answer()).await;
     let socket = "upgrade: websocket\r\nconnection: upgrade\r\nsec-websocket-version: 13\r\n\
                   sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
@@ -85,7 +85,7 @@ async fn an_upgrade_that_a_path_does_not_offer_gets_426_and_a_wrong_method_405()
         ("/v1/nothing", socket, 404),
         ("/v1/models", socket, 200),
     ] {
-        // The request has no other `connection` header, so `headers` decides.
+        // The request has no `connection` header besides those in `headers`.
         let request = format!("GET {path} HTTP/1.1\r\nhost: g\r\n{headers}\r\n");
         let mut client = gateway.send(request).await;
         let answer = text(&read_until(&mut client, "\r\n\r\n").await);
@@ -98,7 +98,7 @@ async fn an_upgrade_that_a_path_does_not_offer_gets_426_and_a_wrong_method_405()
 }
 
 #[tokio::test]
-async fn the_error_about_an_unknown_path_names_the_path_that_was_meant() {
+async fn the_error_for_an_unknown_api_path_suggests_the_path_that_was_probably_meant() {
     let (fake, gateway) = gateway_answering(answer()).await;
     for (path, hint) in [
         ("/chat/completions", "did you mean `/v1/chat/completions`?"),
@@ -112,7 +112,7 @@ async fn the_error_about_an_unknown_path_names_the_path_that_was_meant() {
 }
 
 #[tokio::test]
-async fn the_root_answers_the_probes_of_load_balancers() {
+async fn the_root_path_of_the_client_listener_answers_the_probes_of_load_balancers() {
     let setup = Setup { access: access(tenant()), ..Setup::default() };
     let (fake, gateway) = gateway_answering_with(setup, answer()).await;
     for method in ["GET", "HEAD"] {
@@ -124,7 +124,7 @@ async fn the_root_answers_the_probes_of_load_balancers() {
 }
 
 #[tokio::test]
-async fn a_request_of_http2_reaches_the_backend_as_one_of_http1() {
+async fn an_http2_request_reaches_the_backend_as_an_http1_request() {
     let (fake, gateway) = gateway_answering(answer()).await;
     let mut sender = http2_client::handshake(gateway.connect().await).await;
     let ask = |fields: &[(&str, &str)]| {
@@ -152,7 +152,7 @@ async fn a_request_of_http2_reaches_the_backend_as_one_of_http1() {
 }
 
 #[tokio::test]
-async fn a_body_without_coding_passes_however_it_is_named_and_an_encoded_one_states_the_remedy() {
+async fn a_request_body_with_identity_coding_passes_and_a_compressed_one_gets_415_with_a_remedy() {
     let (_fake, gateway) = gateway_answering(answer()).await;
     let encoded =
         |coding: &str| with_lines(&post(CHAT, ASK), &format!("content-encoding: {coding}"));

@@ -1,5 +1,6 @@
-//! What gateways with the same key learn about each other's requests, over a real Redis server and from the
-//! KV events of the backends. Without `redis-server`, the tests of the exchange are skipped with a message.
+//! What gateways with the same key learn about each other's requests: from the messages that they exchange
+//! over a real Redis server, and from the KV events of the backends. Without `redis-server`, the tests of the
+//! message exchange are skipped with a note.
 
 use crate::metrics::sum;
 use crate::restart::{Port, listed, model, start_backends, start_simulator};
@@ -18,20 +19,20 @@ const PASSWORD: &str = "bus-password";
 /// The key that both gateways share. It has the minimum length.
 const KEY: &str = "0123456789abcdef0123456789abcdef";
 
-/// A Redis server on a loopback port.
+/// A Redis server on a loopback port, over which gateways exchange messages.
 struct Bus {
     port: u16,
     process: Child,
 }
 
-/// Two gateways in front of the same backends.
+/// Two gateway processes in front of the same backends.
 struct Gateways {
     /// For each gateway, its client port and its process.
     processes: [(Port, GatewayProcess); 2],
     backends: Vec<SocketAddr>,
 }
 
-/// Two gateways and the Redis server through which they exchange messages.
+/// Two gateways, and the Redis server over which they exchange messages.
 struct Pair {
     bus: Bus,
     gateways: Gateways,
@@ -77,8 +78,8 @@ impl Bus {
 }
 
 impl Pair {
-    /// Starts both gateways and waits until each has received a message of the other. `None`: `redis-server`
-    /// is not installed.
+    /// Starts both gateways and waits until each has received a message from the other. `None`:
+    /// `redis-server` is not installed.
     async fn start(name: &str) -> Option<Self> {
         let bus = Bus::start().await?;
         let exchange = format!(
@@ -143,7 +144,7 @@ impl Gateways {
     }
 }
 
-/// Number of requests that a gateway sent to a backend, from its metrics page.
+/// Returns the number of requests that a gateway sent to a backend, from the gateway's metrics page.
 fn sent_requests(page: &str, backend: SocketAddr) -> f64 {
     sum(page, "tokenweir_attempts_total", &[&format!("backend=\"{backend}\"")])
 }
@@ -158,13 +159,13 @@ async fn post(addr: SocketAddr, prompt: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_sends_a_prompt_to_the_backend_to_which_another_gateway_sent_it() {
+async fn a_gateway_sends_a_prompt_to_the_backend_to_which_its_peer_gateway_sent_it() {
     let Some(Pair { gateways, bus: _bus }) = Pair::start("same").await else { return };
     gateways.assert_shared("tokenweir_peer_decisions_total{result=\"received\"}").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_a_shared_key_the_kv_events_of_a_prompt_of_another_gateway_tell_where_it_is_cached() {
+async fn gateways_with_a_shared_key_learn_from_kv_events_where_prompts_of_peers_are_cached() {
     let settings =
         SimulatorSettings { backends: 4, kv_events_port: Some(0), ..SimulatorSettings::default() };
     let settings_of_gateways =
@@ -183,7 +184,7 @@ async fn with_a_shared_key_the_kv_events_of_a_prompt_of_another_gateway_tell_whe
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_are_served_without_the_bus_and_the_gateways_connect_again() {
+async fn requests_are_served_while_redis_is_down_and_the_gateways_connect_to_it_again() {
     let Some(mut pair) = Pair::start("away").await else { return };
     pair.bus.process.kill().await.unwrap();
     for (port, gateway) in &pair.gateways.processes {
@@ -202,7 +203,7 @@ async fn requests_are_served_without_the_bus_and_the_gateways_connect_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn foreign_messages_on_the_bus_are_counted_and_change_nothing() {
+async fn foreign_messages_on_the_redis_channel_are_counted_and_change_nothing() {
     let Some(pair) = Pair::start("hostile").await else { return };
     let (_, gateway) = &pair.gateways.processes[0];
     let head = [&b"twpx\x01"[..], &[7; 24]].concat();

@@ -1,5 +1,6 @@
-//! Prefill and decode of a request on different backends. Tests the protocol of the two requests (legs). A
-//! fault of the prefill leg must neither fail the request nor let an engine read the same blocks twice.
+//! Prefill and decode of a request on different backends: the protocol of the two requests that the gateway
+//! sends (the prefill leg and the decode leg). A failure of the prefill leg must neither fail the client's
+//! request nor make an engine read the same KV blocks twice.
 
 use crate::support::recording::header;
 use crate::support::scripted_backend::{
@@ -28,12 +29,12 @@ struct Blocks {
     kept: Mutex<BTreeSet<u64>>,
 }
 
-/// The steps of an engine that fails. `None`: the engine does not fail.
+/// The steps of an engine with a fault. `None`: the engine has no fault for this request.
 type Fault = Option<Vec<Step>>;
 
 impl Blocks {
-    /// An engine that can send KV blocks to other engines. `fault` decides from the kind of a request, such
-    /// as `prefill` or `decode`, whether the engine fails.
+    /// Starts an engine that can send KV blocks to other engines. `fault` decides from the kind of a request,
+    /// such as `prefill` or `decode`, whether the engine fails.
     async fn engine(
         self: &Arc<Self>,
         fault: impl Fn(&str) -> Fault + Send + Sync + 'static,
@@ -106,7 +107,8 @@ async fn start_with_setup(backends: &[&ScriptedBackend], setup: Setup) -> Runnin
     start_before(backends, Setup { propagation, ..setup }).await
 }
 
-/// Makes the gateway learn that the backend takes `seconds` for a prompt of the length that [`chat`] sends.
+/// Records measurements in the load estimate of the backend, so that the gateway predicts `seconds` for a
+/// prompt of the length that [`chat`] sends.
 fn teach(backend: &Backend, seconds: f64) {
     let (load, now) = (&backend.load.estimator, clock::now());
     for seed in 0..30_u32 {
@@ -129,7 +131,7 @@ fn chat(name: usize) -> String {
     json!({"model": "tiny", "messages": messages, "stream": true, "max_tokens": 9}).to_string()
 }
 
-/// Sends a request and asserts that it succeeds. Returns its record.
+/// Sends a request and asserts that it succeeds. Returns the record of the request.
 async fn answered(gateway: &Running, name: usize) -> RequestRecord {
     let answer = gateway.post(CHAT, &chat(name)).await;
     let (text, is_whole) = body(&answer);
@@ -150,7 +152,7 @@ fn is_unloaded(gateway: &Running) -> bool {
 }
 
 #[tokio::test]
-async fn the_decode_backend_reads_the_blocks_that_the_prefill_backend_computed() {
+async fn the_decode_backend_reads_the_kv_blocks_that_the_prefill_backend_computed() {
     let blocks = Arc::<Blocks>::default();
     let (prefill, decode) = (blocks.engine(healthy).await, blocks.engine(healthy).await);
     let gateway = start(&[&prefill, &decode], &[Role::Prefill, Role::Decode]).await;
@@ -180,7 +182,7 @@ async fn the_decode_backend_reads_the_blocks_that_the_prefill_backend_computed()
 }
 
 #[tokio::test]
-async fn a_leg_that_would_not_be_faster_is_not_sent() {
+async fn a_prefill_leg_that_would_not_be_faster_is_not_sent() {
     let blocks = Arc::<Blocks>::default();
     let (prefill, decode) = (blocks.engine(healthy).await, blocks.engine(healthy).await);
     let gateway = start(&[&prefill, &decode], &[Role::Prefill, Role::Decode]).await;
@@ -197,14 +199,15 @@ async fn a_leg_that_would_not_be_faster_is_not_sent() {
 }
 
 #[tokio::test]
-async fn a_failed_leg_goes_to_another_prefill_backend_or_the_decode_backend_computes_the_prompt() {
+async fn a_failed_prefill_leg_is_repeated_elsewhere_or_the_decode_backend_computes_the_prompt() {
     let blocks = Arc::<Blocks>::default();
     let broken = blocks.engine(|_| Some(error("500 Internal Server Error"))).await;
     let (prefill, decode) = (blocks.engine(healthy).await, blocks.engine(healthy).await);
     let roles = &[Role::Prefill, Role::Prefill, Role::Decode];
     let gateway = start(&[&broken, &prefill, &decode], roles).await;
     teach(&gateway.pool.backends()[2], 20.0);
-    // Of the two prefill backends, the gateway prefers the broken one, because the other one is slower.
+    // Of the two prefill backends, the gateway prefers the one with the fault, because the other one is
+    // slower.
     teach(&gateway.pool.backends()[0], 0.1);
     teach(&gateway.pool.backends()[1], 5.0);
     let record = answered(&gateway, 1).await;
@@ -222,7 +225,7 @@ async fn a_failed_leg_goes_to_another_prefill_backend_or_the_decode_backend_comp
 }
 
 #[tokio::test]
-async fn a_backend_that_keeps_no_blocks_gets_no_further_legs() {
+async fn a_prefill_backend_that_keeps_no_kv_blocks_gets_no_further_prefill_legs() {
     let blocks = Arc::<Blocks>::default();
     let plain = ScriptedBackend::answering(scripted_backend::json(
         "200 OK",
@@ -238,7 +241,7 @@ async fn a_backend_that_keeps_no_blocks_gets_no_further_legs() {
 }
 
 #[tokio::test]
-async fn a_decode_backend_that_does_not_get_the_blocks_computes_the_prompt() {
+async fn a_decode_backend_that_does_not_get_the_kv_blocks_computes_the_prompt_itself() {
     let blocks = Arc::<Blocks>::default();
     let prefill = blocks.engine(healthy).await;
     let fault = |kind: &str| (kind == "decode").then(|| error("500 Internal Server Error"));
@@ -254,14 +257,14 @@ async fn a_decode_backend_that_does_not_get_the_blocks_computes_the_prompt() {
 }
 
 #[tokio::test]
-async fn blocks_that_no_engine_read_are_for_the_next_backend_and_others_are_computed_again() {
+async fn after_a_failed_decode_leg_only_unread_kv_blocks_are_used_by_the_next_backend() {
     let blocks = Arc::<Blocks>::default();
     let prefill = blocks.engine(healthy).await;
     let reset = |kind: &str| (kind == "decode").then(|| vec![Step::Reset]);
     let (resetting, decode) = (blocks.engine(reset).await, blocks.engine(healthy).await);
     let roles = &[Role::Prefill, Role::Decode, Role::Decode];
-    // The next health check is an hour away. If it found the backend down, it would end a running leg, and
-    // the blocks of this leg would remain.
+    // The next health check is an hour away. If a health check marked the backend as down, it would end the
+    // running prefill leg, and the KV blocks of this leg would remain.
     let setup = Setup { roles, scrape_interval: Duration::from_hours(1), ..Setup::default() };
     let gateway = start_with_setup(&[&prefill, &resetting, &decode], setup).await;
     teach(&gateway.pool.backends()[1], 20.0);
@@ -270,7 +273,7 @@ async fn blocks_that_no_engine_read_are_for_the_next_backend_and_others_are_comp
     assert_eq!(kinds(&prefill), ["prefill", "prefill"], "each decode leg reads its own blocks");
     assert_eq!((kinds(&resetting), kinds(&decode)), (vec!["decode"], vec!["decode"]));
 
-    // The health check after the reset has ended, so the gateway does not notice that the backend now ends.
+    // The health check after the reset has ended, so the gateway does not notice that this backend ends now.
     wait_until!(resetting.looks()[0] > 1);
     drop(resetting);
     let record = answered(&gateway, 2).await;
@@ -288,7 +291,7 @@ async fn blocks_that_no_engine_read_are_for_the_next_backend_and_others_are_comp
 }
 
 #[tokio::test]
-async fn a_client_that_leaves_during_the_leg_ends_it() {
+async fn a_client_disconnect_during_the_prefill_leg_ends_the_leg() {
     let blocks = Arc::<Blocks>::default();
     let prefill = blocks.engine(|_| Some(vec![Step::AwaitClose])).await;
     let decode = blocks.engine(healthy).await;

@@ -27,7 +27,7 @@ fn envelope(answer: &[u8]) -> Value {
 }
 
 #[tokio::test]
-async fn a_stream_passes_unchanged_and_is_recorded_once() {
+async fn a_stream_reaches_the_client_unchanged_and_has_one_record() {
     let events = [ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"];
     let (_fake, gateway) = gateway_answering(stream_of(&events)).await;
     let answer = gateway.post(CHAT, ASK_STREAM).await;
@@ -43,14 +43,15 @@ async fn a_stream_passes_unchanged_and_is_recorded_once() {
 }
 
 #[tokio::test]
-async fn every_recorded_response_passes_unchanged() {
+async fn every_recorded_response_of_vllm_reaches_the_client_unchanged() {
     let mut refused = Vec::new();
     for recording in recording::all() {
-        // The header `connection: close` is removed from the recorded response. All other headers remain.
+        // The gateway removes the header `connection: close` of the recorded response. All other headers
+        // remain.
         let head = recording.head.replace("connection: close\r\n", "");
         let raw = [head.as_bytes(), &recording.framed].concat();
         let fake = ScriptedBackend::following([Step::Send(raw), Step::Close]).await;
-        // Three of the recorded requests have a `priority`. Clients need a permission for it.
+        // Three of the recorded requests have the field `priority`, for which clients need a permission.
         let access = access_for_all(&[Permission::Priority]);
         let gateway = start_with(&[fake.addr], Setup { access, ..Setup::default() }).await;
         let ask = recording.request.as_deref().unwrap_or("{}");
@@ -79,7 +80,7 @@ async fn every_recorded_response_passes_unchanged() {
 }
 
 #[tokio::test]
-async fn the_request_reaches_the_backend_unchanged_except_hop_by_hop_headers() {
+async fn a_request_reaches_the_backend_unchanged_except_for_hop_by_hop_headers() {
     let (fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
     let body = "{ \"model\" : \"tiny\",\t\"x\": 1.0e5, \"é\": \"\\u00e9\" }";
     let request = format!(
@@ -110,7 +111,7 @@ async fn the_request_reaches_the_backend_unchanged_except_hop_by_hop_headers() {
 }
 
 #[tokio::test]
-async fn a_stale_idle_connection_is_retried_and_no_backend_is_marked_down() {
+async fn a_request_on_a_stale_backend_connection_is_retried_and_no_backend_is_marked_down() {
     // The backend answers the first request of a connection. When another request arrives on that connection,
     // the backend closes it.
     let (fake, gateway) = gateway_scripted(|seen| match seen.earlier {
@@ -128,7 +129,7 @@ async fn a_stale_idle_connection_is_retried_and_no_backend_is_marked_down() {
 }
 
 #[tokio::test]
-async fn a_close_a_reset_or_invalid_http_before_the_headers_is_a_502() {
+async fn a_backend_that_closes_resets_or_sends_invalid_http_before_the_headers_causes_a_502() {
     let cases = [
         (vec![Step::Close], "connection_reset"),
         (vec![Step::Reset], "connection_reset"),
@@ -147,7 +148,7 @@ async fn a_close_a_reset_or_invalid_http_before_the_headers_is_a_502() {
 }
 
 #[tokio::test]
-async fn bad_requests_get_a_clear_error_and_reach_no_backend() {
+async fn invalid_requests_get_a_clear_error_and_reach_no_backend() {
     let setup = Setup { max_body: 1_000, ..Setup::default() };
     let (fake, gateway) = gateway_answering_with(setup, json("200 OK", "{}")).await;
     let long = format!(r#"{{"model":"tiny","prompt":"{}"}}"#, "x".repeat(1_000));
@@ -186,7 +187,7 @@ async fn bad_requests_get_a_clear_error_and_reach_no_backend() {
 }
 
 #[tokio::test]
-async fn the_gateway_answers_health_version_and_models_itself() {
+async fn the_gateway_answers_requests_for_health_version_and_models_itself() {
     let fakes = [
         ScriptedBackend::answering(json("200 OK", "{}")).await,
         ScriptedBackend::answering(json("200 OK", "{}")).await,
@@ -202,7 +203,7 @@ async fn the_gateway_answers_health_version_and_models_itself() {
 }
 
 #[tokio::test]
-async fn draining_finishes_streams_and_refuses_new_connections() {
+async fn a_gateway_that_shuts_down_finishes_streams_and_refuses_new_connections() {
     let steps = paused(&[ROLE, WORD], &[FINISH, "[DONE]"]);
     let (fake, mut gateway) = gateway_following(steps).await;
     let mut client = gateway.begin(CHAT, ASK_STREAM).await;
@@ -217,7 +218,7 @@ async fn draining_finishes_streams_and_refuses_new_connections() {
 }
 
 #[tokio::test]
-async fn the_client_trace_continues_at_the_backend_under_the_span_of_the_attempt() {
+async fn the_backend_gets_the_clients_trace_context_with_the_span_of_the_attempt_as_parent() {
     let propagation =
         Some(tokenweir_gateway::telemetry::otel::TracingSettings::default().propagation);
     let (fake, gateway) =
@@ -236,7 +237,7 @@ async fn the_client_trace_continues_at_the_backend_under_the_span_of_the_attempt
 }
 
 #[tokio::test]
-async fn without_tracing_the_client_trace_context_passes_unchanged() {
+async fn without_tracing_the_trace_context_of_the_client_reaches_the_backend_unchanged() {
     let (fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
     let theirs = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     gateway.raw(with_lines(&post(CHAT, r#"{"model":"tiny"}"#), theirs)).await;
@@ -244,7 +245,7 @@ async fn without_tracing_the_client_trace_context_passes_unchanged() {
 }
 
 #[tokio::test]
-async fn sequential_and_pipelined_requests_share_a_connection() {
+async fn sequential_and_pipelined_requests_of_a_client_share_a_connection() {
     let (fake, gateway) = gateway_scripted(|seen| {
         let body = String::from_utf8_lossy(&seen.body).into_owned();
         vec![Step::Send(json("200 OK", &body))]
@@ -268,7 +269,7 @@ async fn sequential_and_pipelined_requests_share_a_connection() {
 }
 
 #[tokio::test]
-async fn an_http_1_0_client_gets_the_stream_until_the_connection_closes() {
+async fn an_http_1_0_client_gets_a_stream_that_ends_with_the_connection() {
     let (_fake, gateway) = gateway_answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
     let request = post(CHAT, ASK_STREAM).replace("HTTP/1.1", "HTTP/1.0");
     let answer = gateway.raw(request).await;
@@ -278,7 +279,7 @@ async fn an_http_1_0_client_gets_the_stream_until_the_connection_closes() {
 }
 
 #[tokio::test]
-async fn a_client_that_expects_100_continue_gets_it() {
+async fn a_client_that_sends_expect_100_continue_gets_100_continue() {
     let (fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
     let request = with_lines(&post(CHAT, ASK_STREAM), "expect: 100-continue");
     let (head, rest) = request.split_at(request.find("\r\n\r\n").unwrap() + 4);
@@ -289,7 +290,7 @@ async fn a_client_that_expects_100_continue_gets_it() {
     assert!(!fake.seen()[0].head.to_ascii_lowercase().contains("expect"));
 }
 
-/// A backend whose response is much larger than all buffers between it and a client, and a gateway.
+/// Starts a backend whose response is much larger than all buffers between it and a client, and a gateway.
 pub(crate) async fn flooding() -> (ScriptedBackend, Running) {
     const FLOOD: usize = 64 << 20;
     gateway_scripted(|_| {
@@ -298,8 +299,8 @@ pub(crate) async fn flooding() -> (ScriptedBackend, Running) {
     .await
 }
 
-/// Asserts that a client of [`flooding`] that does not read stops the backend and not the gateway. Then
-/// disconnects the client.
+/// Asserts that a client of [`flooding`] that does not read its response makes the gateway stop reading from
+/// the backend, but not stop serving others. Then disconnects the client.
 pub(crate) async fn assert_only_the_backend_stops<C>(
     fake: &ScriptedBackend,
     gateway: &Running,
@@ -317,7 +318,7 @@ pub(crate) async fn assert_only_the_backend_stops<C>(
 }
 
 #[tokio::test]
-async fn a_slow_client_stops_the_backend_and_not_the_gateway() {
+async fn a_slow_client_makes_the_gateway_stop_reading_from_the_backend_but_not_serving_others() {
     let (fake, gateway) = flooding().await;
     let mut client = gateway.begin(CHAT, ASK_STREAM).await;
     read_until(&mut client, "xxxx").await;
@@ -325,7 +326,7 @@ async fn a_slow_client_stops_the_backend_and_not_the_gateway() {
 }
 
 #[tokio::test]
-async fn a_body_of_many_megabytes_reaches_the_backend_complete() {
+async fn a_request_body_of_many_megabytes_reaches_the_backend_complete() {
     let setup = Setup { max_body: 64 << 20, ..Setup::default() };
     let (fake, gateway) = gateway_answering_with(setup, json("200 OK", "{}")).await;
     let body = format!(r#"{{"messages":"{}","model":"tiny"}}"#, "image ".repeat(4 << 20));
@@ -335,7 +336,7 @@ async fn a_body_of_many_megabytes_reaches_the_backend_complete() {
 }
 
 #[tokio::test]
-async fn an_unrequested_compressed_response_passes_uninspected_and_is_counted() {
+async fn a_compressed_response_that_nobody_requested_passes_and_counts_as_uninspected() {
     let headers = "content-type: text/event-stream\r\ncontent-encoding: gzip\r\n";
     let answer = response("200 OK", headers, b"\x1f\x8b\x08\x00");
     let (_fake, gateway) = gateway_answering(answer).await;
@@ -350,7 +351,7 @@ async fn an_unrequested_compressed_response_passes_uninspected_and_is_counted() 
 }
 
 #[tokio::test]
-async fn an_endless_response_head_is_a_502() {
+async fn an_endless_response_head_of_a_backend_causes_a_502() {
     let (fake, gateway) = gateway_scripted(|_| {
         let head = format!("HTTP/1.1 200 OK\r\nx: {}\r\n", "a".repeat(1 << 20));
         vec![Step::Send(head.into_bytes()), Step::AwaitClose]

@@ -61,7 +61,7 @@ async fn assert_reported(gateway: &Running, states: &[&str], up: &[bool], why: O
 }
 
 #[tokio::test]
-async fn a_gateway_with_only_asleep_drained_or_down_backends_is_not_ready() {
+async fn a_gateway_whose_backends_are_all_asleep_drained_or_down_is_not_ready() {
     let fakes = [
         ScriptedBackend::answering(json("200 OK", "{}")).await,
         ScriptedBackend::answering(json("200 OK", "{}")).await,

@@ -35,7 +35,7 @@ fn observe(recording: &Recording, pieces: &[&[u8]]) -> (ObservedResponse, Timing
     (*observer.into_observed(), timings, begin)
 }
 
-/// The observed values that do not depend on time, as JSON.
+/// Returns the observed values that do not depend on time, as JSON.
 fn observed_values(observed: &ObservedResponse) -> Value {
     let finish: Vec<Option<&str>> =
         observed.finish_reasons.iter().map(|reason| reason.map(FinishReason::as_str)).collect();
@@ -81,7 +81,7 @@ fn expected_values(expected: &Value) -> Value {
 }
 
 #[test]
-fn a_recorded_response_gives_the_values_of_an_independent_parser() {
+fn a_recorded_response_gives_the_record_values_of_an_independent_parser() {
     let mut wrong = Vec::new();
     for recording in recording::all() {
         let pieces: Vec<&[u8]> = recording.pieces.iter().map(Vec::as_slice).collect();
@@ -95,7 +95,7 @@ fn a_recorded_response_gives_the_values_of_an_independent_parser() {
 }
 
 #[test]
-fn the_timestamps_of_a_recorded_stream_are_those_of_the_events_with_output() {
+fn the_observed_times_of_a_recorded_stream_are_those_of_its_events_with_output() {
     let mut tool_calls = 0;
     for recording in recording::all() {
         if recording.expected["stream"] != json!(true) {
@@ -145,7 +145,7 @@ fn is_text(value: &Value) -> bool {
     value.as_str().is_some_and(|text| !text.is_empty())
 }
 
-/// The delta of each choice in a chat event.
+/// Returns the delta of each choice in a chat event.
 fn chat_deltas(event: &[u8]) -> Vec<Value> {
     let text = String::from_utf8_lossy(event);
     let data = text.lines().find_map(|line| line.strip_prefix("data: ")).unwrap_or_default();
@@ -154,11 +154,11 @@ fn chat_deltas(event: &[u8]) -> Vec<Value> {
     choices.iter().map(|choice| choice["delta"].clone()).collect()
 }
 
-/// Bytes that have a meaning for the parsers.
+/// Bytes with a meaning in JSON or in server-sent events.
 const STRUCTURAL_BYTES: &[u8] = b"\"\\{}[]:,\n\r d";
 
 #[test]
-fn no_corruption_of_a_recorded_response_stops_the_observer() {
+fn no_corrupted_byte_in_a_recorded_response_makes_the_response_observer_fail() {
     let recordings: Vec<Recording> =
         recording::all().into_iter().filter(|recording| recording.body().len() < 20_000).collect();
     let mut random = fastrand::Rng::with_seed(11);

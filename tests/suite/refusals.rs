@@ -1,5 +1,5 @@
-//! Requests that a backend refuses with an error status. The answers of other backends show whether the
-//! client or the backend is the cause.
+//! Requests that a backend answers with an error status. The answers of other backends show whether the
+//! request or the backend is the cause.
 
 use crate::capabilities::round_robin;
 use crate::support::scripted_backend::{ScriptedBackend, Step, json};
@@ -18,12 +18,12 @@ async fn healthy() -> ScriptedBackend {
     ScriptedBackend::answering(json("200 OK", WHOLE)).await
 }
 
-/// A backend that answers each request with this status and body.
+/// Starts a backend that answers each request with this status and body.
 async fn refusing(status_line: &'static str, content: &'static str) -> ScriptedBackend {
     ScriptedBackend::answering(json(status_line, content)).await
 }
 
-/// A gateway that sends requests to the backends in turn, whatever it has learned about them.
+/// Starts a gateway that sends requests to the backends in turn, whatever it has learned about them.
 async fn gateway_for(fakes: &[&ScriptedBackend]) -> Running {
     start_before(fakes, round_robin()).await
 }
@@ -43,7 +43,7 @@ fn breaker_states(gateway: &Running) -> Vec<BreakerState> {
 }
 
 #[tokio::test]
-async fn a_refusal_of_one_backend_is_its_failure_if_a_peer_answers() {
+async fn an_error_status_of_one_backend_is_its_failure_if_another_backend_answers() {
     for (line, content, failure) in [
         ("302 Found", "{}", "unexpected_status"),
         ("400 Bad Request", "{}", "unexpected_status"),
@@ -83,7 +83,7 @@ async fn a_refusal_of_one_backend_is_its_failure_if_a_peer_answers() {
 }
 
 #[tokio::test]
-async fn a_request_that_all_backends_refuse_gets_the_first_refusal_and_strikes_nobody() {
+async fn a_request_that_all_backends_refuse_gets_the_first_error_and_ejects_no_backend() {
     for line in ["400 Bad Request", "401 Unauthorized", "404 Not Found", "422 No", "429 Too Many"] {
         let fakes = [refusing(line, "first").await, refusing(line, "second").await];
         let gateway = gateway_for(&[&fakes[0], &fakes[1]]).await;
@@ -100,7 +100,7 @@ async fn a_request_that_all_backends_refuse_gets_the_first_refusal_and_strikes_n
 }
 
 #[tokio::test]
-async fn a_client_whose_requests_are_bad_costs_few_further_requests() {
+async fn invalid_requests_that_all_backends_refuse_are_rarely_sent_to_a_second_backend() {
     let fakes = [refusing("400 Bad Request", "{}").await, refusing("400 Bad Request", "{}").await];
     let gateway = gateway_for(&[&fakes[0], &fakes[1]]).await;
     for _ in 0..400 {
@@ -112,7 +112,7 @@ async fn a_client_whose_requests_are_bad_costs_few_further_requests() {
 }
 
 #[tokio::test]
-async fn the_answer_about_the_content_is_the_one_that_the_client_gets() {
+async fn a_client_gets_the_400_of_one_backend_even_if_another_backend_fails_or_answers_401() {
     let dying = || ScriptedBackend::start(|_| vec![Step::Close]);
     for (other, is_dying) in [(dying().await, true), (refusing("401 No", "").await, false)] {
         let bad = refusing("400 Bad Request", "{}").await;
@@ -134,8 +134,8 @@ async fn a_backend_that_refuses_every_request_is_ejected() {
     }
 }
 
-/// If a backend refuses only one request, such as a prompt that is too long for it, and serves others, it is
-/// not faulty.
+/// A backend that refuses a single request, such as a prompt that is too long for it, and serves others has
+/// no fault.
 #[tokio::test]
 async fn a_backend_that_serves_other_requests_is_not_ejected_for_refusals() {
     let picky = ScriptedBackend::start(|seen| {
@@ -155,7 +155,7 @@ async fn a_backend_that_serves_other_requests_is_not_ejected_for_refusals() {
 }
 
 #[tokio::test]
-async fn a_backend_that_states_a_time_gets_no_request_until_it_has_passed() {
+async fn a_backend_that_sends_retry_after_gets_no_request_until_that_time_has_passed() {
     let limited = "HTTP/1.1 429 Too Many\r\nretry-after: 20\r\ncontent-length: 0\r\n\r\n";
     let (ill, well) =
         (ScriptedBackend::answering(limited).await, [healthy().await, healthy().await]);
@@ -171,7 +171,7 @@ async fn a_backend_that_states_a_time_gets_no_request_until_it_has_passed() {
 }
 
 #[tokio::test]
-async fn requests_avoid_a_backend_that_lacks_their_path() {
+async fn requests_avoid_a_backend_that_does_not_serve_their_path() {
     for (line, content) in [
         ("501 Not Implemented", r#"{"error":{"message":"not implemented"}}"#),
         ("404 Not Found", r#"{"detail":"Not Found"}"#),
@@ -198,7 +198,7 @@ async fn requests_avoid_a_backend_that_lacks_their_path() {
 }
 
 #[tokio::test]
-async fn a_404_about_an_item_does_not_take_the_path_away() {
+async fn a_404_about_an_item_such_as_a_file_does_not_mark_the_path_as_missing_at_the_backend() {
     let missing = r#"{"error":{"message":"file `f` not found","code":404}}"#;
     let partial = refusing("404 Not Found", missing).await;
     let well = healthy().await;
@@ -209,7 +209,7 @@ async fn a_404_about_an_item_does_not_take_the_path_away() {
 }
 
 #[tokio::test]
-async fn a_request_with_side_effects_is_sent_again_only_if_it_cannot_have_been_executed() {
+async fn a_request_with_side_effects_is_retried_only_if_no_backend_can_have_executed_it() {
     const STORE: &str = r#"{"model":"tiny","store":true,"messages":[]}"#;
     for (line, is_retried) in [
         ("401 Unauthorized", true),
@@ -228,7 +228,7 @@ async fn a_request_with_side_effects_is_sent_again_only_if_it_cannot_have_been_e
 }
 
 #[tokio::test]
-async fn a_refused_credential_of_the_configuration_is_the_backends_failure() {
+async fn a_401_for_the_configured_backend_api_key_is_a_failure_of_the_backend() {
     let fakes = [refusing("401 No", "{}").await, refusing("401 No", "{}").await];
     let setup = Setup { backend_key: Some("of the gateway"), ..Setup::default() };
     let gateway = start_before(&fakes, setup).await;
@@ -239,7 +239,7 @@ async fn a_refused_credential_of_the_configuration_is_the_backends_failure() {
 }
 
 #[tokio::test]
-async fn no_peer_is_asked_without_retries() {
+async fn without_retries_a_refused_request_is_sent_to_no_other_backend() {
     let fakes = [refusing("401 No", "{}").await, refusing("401 No", "{}").await];
     let setup = Setup {
         retry: retry::RetrySettings { attempts: 0, ..retry::RetrySettings::default() },

@@ -1,5 +1,6 @@
-//! Metrics of requests: successes without requests whose client disconnected, HTTP status, tokens per
-//! request, tokens that were computed for nobody, slow readers, and the age of the oldest request.
+//! Metrics of requests: durations of successful requests without those whose client disconnected, HTTP
+//! status, tokens per request, tokens that no client received, slow readers, and the age of the oldest
+//! request.
 
 use crate::metrics::{sum, value};
 use crate::support::scripted_backend::{
@@ -24,7 +25,7 @@ async fn leave_after_first_output(gateway: &Running) {
 }
 
 #[tokio::test]
-async fn a_client_that_left_is_not_in_the_durations_of_successes() {
+async fn a_request_whose_client_disconnected_is_not_in_the_durations_of_successful_requests() {
     let fake = ScriptedBackend::start(|seen| match seen.number {
         0 => vec![begin(&[ROLE, WORD]), Step::AwaitClose],
         _ => vec![Step::Send(stream_of(&WHOLE_STREAM))],
@@ -48,7 +49,7 @@ async fn a_client_that_left_is_not_in_the_durations_of_successes() {
 }
 
 #[tokio::test]
-async fn responses_are_counted_by_http_status() {
+async fn responses_are_counted_by_http_status_in_the_metrics() {
     let answers = ["200 OK", "404 Not Found", "599 Odd", "200 OK"];
     let script = move |seen: &Seen| vec![Step::Send(json(answers[seen.number], "{}"))];
     let (_fake, gateway) = gateway_scripted(script).await;
@@ -65,7 +66,7 @@ async fn responses_are_counted_by_http_status() {
 }
 
 #[tokio::test]
-async fn tokens_of_a_request_are_a_histogram_by_direction() {
+async fn the_tokens_of_a_request_are_in_histograms_for_input_and_output() {
     let (_fake, gateway) = gateway_answering(stream_of(&WHOLE_STREAM)).await;
     gateway.post(CHAT, ASK_STREAM).await;
     gateway.record().await;
@@ -80,7 +81,7 @@ async fn tokens_of_a_request_are_a_histogram_by_direction() {
 }
 
 #[tokio::test]
-async fn the_prompt_of_a_failover_and_the_output_of_a_client_that_left_are_wasted() {
+async fn the_wasted_tokens_include_prompts_of_failovers_and_output_for_disconnected_clients() {
     let (cut, good) = ([begin(&[ROLE]), Step::Close], [Step::Send(stream_of(&WHOLE_STREAM))]);
     let fakes = ScriptedBackend::first_of_two(cut, good).await;
     let gateway = start(&fakes.each_ref().map(|fake| fake.addr)).await;
@@ -96,7 +97,7 @@ async fn the_prompt_of_a_failover_and_the_output_of_a_client_that_left_are_waste
 }
 
 #[tokio::test]
-async fn the_oldest_open_request_has_an_age_and_a_slow_reader_a_model() {
+async fn metrics_have_the_age_of_the_oldest_open_request_and_the_model_of_slow_readers() {
     let (fake, gateway) = gateway_following(paused(&[ROLE], &WHOLE_STREAM)).await;
     let age = "tokenweir_oldest_request_age_seconds";
     gateway.assert_value(age, 0.0).await;

@@ -25,8 +25,8 @@ type ParsedRequest = (Method, Uri, HeaderMap, Vec<u8>);
 
 const HEAD_LIMITS: http1::HeadLimits = http1::HeadLimits { max_bytes: 64 << 10, max_headers: 100 };
 
-/// The request that the gateway parses, in pieces of `piece` bytes. `None`: the gateway rejects the request,
-/// or the request is incomplete.
+/// Returns the request that the gateway parses from `wire`, in pieces of `piece` bytes. `None`: the gateway
+/// rejects the request, or the request is incomplete.
 fn parse_with_gateway(wire: &[u8], piece: usize) -> Option<ParsedRequest> {
     let mut bytes = BytesMut::new();
     let mut parsed: Option<(Request<()>, http1::BodyDecoder, Vec<u8>)> = None;
@@ -54,7 +54,7 @@ fn parse_with_gateway(wire: &[u8], piece: usize) -> Option<ParsedRequest> {
     body.is_complete().then_some((head.method, head.uri, head.headers, data))
 }
 
-/// The first request that hyper's server parses. `None`: hyper rejects the request, or the request is
+/// Returns the first request that hyper's server parses. `None`: hyper rejects the request, or the request is
 /// incomplete.
 async fn parse_with_hyper(wire: Vec<u8>) -> Option<ParsedRequest> {
     let (server_side, mut client_side) = tokio::io::duplex(1 << 20);
@@ -117,7 +117,7 @@ fn wire() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn a_valid_request_is_parsed_as_hyper_parses_it(wire in wire(), piece in 1_usize..80) {
+    fn the_gateway_parses_a_valid_http_request_like_hyper(wire in wire(), piece in 1_usize..80) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let parsed = parse_with_gateway(&wire, piece);
         prop_assert!(parsed.is_some());
@@ -125,7 +125,7 @@ proptest! {
     }
 
     #[test]
-    fn a_corrupted_request_is_accepted_only_if_hyper_accepts_it(
+    fn the_gateway_accepts_a_corrupted_http_request_only_if_hyper_accepts_it(
         wire in corrupted(wire()),
         piece in 1_usize..80,
     ) {
@@ -137,7 +137,7 @@ proptest! {
 }
 
 #[tokio::test]
-async fn a_rejection_before_the_body_is_read_reaches_a_client_that_still_sends() {
+async fn a_client_that_still_sends_its_body_receives_the_rejection_of_its_request() {
     let (_fake, gateway) = gateway_answering_with(
         Setup { max_body: 1 << 10, ..Setup::default() },
         json("200 OK", "{}"),
@@ -154,7 +154,7 @@ async fn a_rejection_before_the_body_is_read_reaches_a_client_that_still_sends()
 }
 
 #[tokio::test]
-async fn an_unread_received_body_does_not_close_the_connection() {
+async fn a_rejected_request_whose_body_was_received_does_not_close_the_connection() {
     let (_fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
     let nowhere = post("/nowhere", "{\"a\": 1}").replace("connection: close\r\n", "");
     let answers = gateway.raw([nowhere, post(CHAT, r#"{"model":"tiny"}"#)].concat()).await;
@@ -164,7 +164,7 @@ async fn an_unread_received_body_does_not_close_the_connection() {
 }
 
 #[tokio::test]
-async fn an_http_1_0_client_can_reuse_its_connection_if_responses_have_a_length() {
+async fn an_http_1_0_client_can_reuse_its_connection_if_responses_have_a_content_length() {
     let (_fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
     let old = |connection: &str| {
         let request = post(CHAT, r#"{"model":"tiny"}"#).replace("HTTP/1.1", "HTTP/1.0");

@@ -24,8 +24,8 @@ fn sorted(headers: &http::HeaderMap) -> Vec<(String, Vec<u8>)> {
     pairs
 }
 
-/// The response that the gateway parses, in pieces of `piece` bytes, if the server closes the connection
-/// after it. `None`: the gateway rejects the response.
+/// Returns the response that the gateway parses from `wire`, in pieces of `piece` bytes, if the server closes
+/// the connection after it. `None`: the gateway rejects the response.
 fn parse_with_gateway(wire: &[u8], piece: usize) -> Option<Answer> {
     let (mut bytes, mut data) = (BytesMut::new(), BytesMut::new());
     let mut answer: Option<http1::ResponseHead> = None;
@@ -51,7 +51,7 @@ fn parse_with_gateway(wire: &[u8], piece: usize) -> Option<Answer> {
     is_whole.then(|| (status, headers, data.to_vec()))
 }
 
-/// The response that hyper's client parses. `None`: hyper rejects the response.
+/// Returns the response that hyper's client parses. `None`: hyper rejects the response.
 async fn parse_with_hyper(wire: Vec<u8>) -> Option<Answer> {
     let (here, mut there) = tokio::io::duplex(1 << 20);
     tokio::spawn(async move {
@@ -103,7 +103,7 @@ fn wire() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn a_valid_response_is_parsed_as_hyper_parses_it(wire in wire(), piece in 1_usize..80) {
+    fn the_gateway_parses_a_valid_http_response_like_hyper(wire in wire(), piece in 1_usize..80) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let theirs = runtime.block_on(parse_with_hyper(wire.clone()));
         // hyper accepts a chunked body from an HTTP/1.0 server. The gateway does not, because HTTP/1.0 has no
@@ -113,7 +113,7 @@ proptest! {
     }
 
     #[test]
-    fn a_corrupted_response_is_accepted_only_if_hyper_accepts_it(
+    fn the_gateway_accepts_a_corrupted_http_response_only_if_hyper_accepts_it(
         wire in corrupted(wire()),
         piece in 1_usize..80,
     ) {
@@ -149,7 +149,7 @@ async fn answer_early(stream: TcpStream) -> Option<()> {
 }
 
 #[tokio::test]
-async fn a_backend_that_answers_early_still_gets_the_whole_request() {
+async fn a_backend_that_answers_before_it_has_the_request_body_still_gets_the_whole_body() {
     let serve = |stream| async move { answer_early(stream).await.unwrap_or_default() };
     let backend = TcpServer::start(serve).await;
     let setup = Setup { max_body: 64 << 20, ..Setup::default() };

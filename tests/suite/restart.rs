@@ -16,8 +16,8 @@ use tokenweir_sim::{Simulator, SimulatorSettings};
 use tokio::net::UnixDatagram;
 use tokio::process::Command;
 
-/// A port that several gateway processes can share. As long as this value exists, no other program can get
-/// the port.
+/// A port that several gateway processes can share. While this value exists, no other program can get the
+/// port.
 pub(crate) struct Port {
     pub(crate) addr: SocketAddr,
     _reserved: Socket,
@@ -56,7 +56,7 @@ pub(crate) fn model() -> String {
     SimulatorSettings::default().models[0].clone()
 }
 
-/// The list of these backends in a configuration file.
+/// Builds the list of these backends for a configuration file.
 pub(crate) fn listed(backends: &[SocketAddr]) -> String {
     let mut list = String::from("backends:\n");
     for addr in backends {
@@ -66,7 +66,7 @@ pub(crate) fn listed(backends: &[SocketAddr]) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn gateways_on_one_port_replace_each_other_without_losing_a_request() {
+async fn gateway_processes_on_one_port_replace_each_other_without_losing_a_request() {
     let (port, backends) = (Port::reserve(), start_backends(2).await);
     let file = folder("rolling").join("gateway.yaml");
     port.configure(&file, &format!("drain: {{ delay: 500ms }}\n{}", listed(&backends)));
@@ -84,7 +84,7 @@ async fn gateways_on_one_port_replace_each_other_without_losing_a_request() {
     load.end().await;
 }
 
-/// The settings that the reload with the number `step` reads.
+/// Returns the settings that the gateway reads in the reload with the number `step`.
 fn changes(backends: &[SocketAddr], step: usize) -> String {
     let (first, policy) = (step % 2, ["kv_aware", "least_requests", "round_robin"][step % 3]);
     let mut text = format!("routing: {{ policy: {policy} }}\n");
@@ -97,7 +97,7 @@ fn changes(backends: &[SocketAddr], step: usize) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reload_without_a_configuration_file_is_refused_and_counts_as_no_failed_reload() {
+async fn a_reload_without_a_configuration_file_is_refused_and_does_not_count_as_failed() {
     let backend = format!("http://{}", start_backends(1).await[0]);
     let variables = [("TOKENWEIR_BACKEND", backend.as_str()), ("TOKENWEIR_LISTEN", "127.0.0.1:0")];
     let gateway = GatewayProcess::start_without_file(&variables).await;
@@ -107,7 +107,7 @@ async fn a_reload_without_a_configuration_file_is_refused_and_counts_as_no_faile
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hundred_reloads_under_load_lose_no_request() {
+async fn a_hundred_configuration_reloads_under_load_lose_no_request() {
     let (port, backends) = (Port::reserve(), start_backends(3).await);
     let file = folder("reloads").join("gateway.yaml");
     port.configure(&file, &changes(&backends, 0));
@@ -144,7 +144,7 @@ async fn a_hundred_reloads_under_load_lose_no_request() {
     assert_eq!(up, 2, "only the backends of the last configuration remain:\n{page}");
 }
 
-/// The names of the backends on the gateway's metrics page.
+/// Returns the names of the backends on the gateway's metrics page.
 pub(crate) async fn fleet(gateway: &GatewayProcess) -> BTreeSet<String> {
     let page = gateway.get("/metrics").await;
     let names =
@@ -153,7 +153,7 @@ pub(crate) async fn fleet(gateway: &GatewayProcess) -> BTreeSet<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn changes_of_a_discovery_file_lose_no_request() {
+async fn changes_of_the_backends_file_of_discovery_lose_no_request() {
     let (port, backends, folder) = (Port::reserve(), start_backends(3).await, folder("found"));
     let (file, list) = (folder.join("gateway.yaml"), folder.join("backends.yaml"));
     let write = |backends: &[SocketAddr]| {
@@ -188,7 +188,7 @@ async fn changes_of_a_discovery_file_lose_no_request() {
 /// source never answers.
 #[cfg(feature = "dns")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reload_keeps_discovered_backends_until_the_new_sources_have_answered() {
+async fn a_reload_keeps_discovered_backends_until_the_new_discovery_sources_have_answered() {
     let (port, backends, folder) = (Port::reserve(), start_backends(2).await, folder("kept"));
     let (file, list) = (folder.join("gateway.yaml"), folder.join("backends.yaml"));
     let text = listed(&backends);
@@ -219,7 +219,7 @@ async fn a_reload_keeps_discovered_backends_until_the_new_sources_have_answered(
 /// After the first signal, the gateway waits for open requests and logs the signal. After the second one, it
 /// ends without waiting.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_signal_ends_the_process_at_once() {
+async fn a_second_termination_signal_ends_the_gateway_process_at_once() {
     let (port, backends) = (Port::reserve(), start_backends(1).await);
     let file = folder("twice").join("gateway.yaml");
     port.configure(&file, &format!("drain: {{ delay: 1m }}\n{}", listed(&backends)));
@@ -260,7 +260,7 @@ async fn key_of_a_request(gateway: SocketAddr, backend: &ScriptedBackend) -> Str
 
 /// The test changes only the file with the key, not the configuration file.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_key_of_a_backend_is_read_again_when_its_file_changes() {
+async fn the_api_key_of_a_backend_is_read_again_when_its_file_changes() {
     let backend = ScriptedBackend::answering(json("200 OK", "{}")).await;
     let port = Port::reserve();
     let folder = folder("backend-key");
@@ -300,7 +300,7 @@ async fn the_key_of_a_backend_is_read_again_when_its_file_changes() {
 
 /// The test takes the place of systemd: its socket records the notifications of the gateway.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_service_manager_is_notified_of_start_reloads_stop_and_liveness() {
+async fn systemd_is_notified_of_the_start_reloads_the_stop_and_liveness_of_the_gateway() {
     let (port, backends, folder) = (Port::reserve(), start_backends(1).await, folder("manager"));
     let (file, socket) = (folder.join("gateway.yaml"), folder.join("notify"));
     port.configure(&file, &listed(&backends));
@@ -320,7 +320,7 @@ async fn the_service_manager_is_notified_of_start_reloads_stop_and_liveness() {
                 _ => notifications.push(line),
             }
         }
-        // Sends the next signal when the gateway has reported ready since the last signal, and has sent
+        // Sends the next signal when the gateway has reported ready since the last signal, and has also sent
         // watchdog notifications.
         let ready = notifications.iter().filter(|line| *line == "READY=1").count();
         if beats > 1 && ready + signals.len() == 3 {
@@ -333,7 +333,7 @@ async fn the_service_manager_is_notified_of_start_reloads_stop_and_liveness() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_start_is_logged_as_fields_with_the_name_of_each_backend() {
+async fn the_json_log_has_fields_for_the_gateway_start_and_for_each_backend() {
     let file = folder("fields").join("gateway.yaml");
     let text = "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\n\
                 access: { admin_token: { env: OPERATOR } }\n\

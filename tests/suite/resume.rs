@@ -34,26 +34,27 @@ fn setup(access: Arc<AccessControl>) -> Setup {
     Setup { access, resume: Some(RESUME), ..Setup::default() }
 }
 
-/// A backend that follows these steps for each request, and a gateway whose tenant may resume.
+/// Starts a backend that follows these steps for each request, and a gateway whose tenant may resume
+/// responses.
 async fn resumable(steps: impl Into<Vec<Step>>) -> (ScriptedBackend, Running) {
     gateway_following_with(setup(access(allowed())), steps).await
 }
 
-/// A request with this body, the key of the tenant and these additional header lines.
+/// Builds a request with this body, the API key of the tenant and these additional header lines.
 fn ask(body: &str, lines: &str) -> String {
     let key = format!("authorization: Bearer {KEY}");
     let lines = if lines.is_empty() { key } else { format!("{key}\r\n{lines}") };
     with_lines(&post(CHAT, body), &lines)
 }
 
-/// A backend that sends the first two events of its stream at once, and the others when the test releases it,
-/// and a gateway.
+/// Starts a gateway, and a backend that sends the first two events of its stream at once, and the others when
+/// the test releases it.
 async fn pausing() -> (ScriptedBackend, Running) {
     resumable(paused(&EVENTS[..2], &EVENTS[2..])).await
 }
 
-/// The records of the next two requests that end. First comes the record of the repeated request, which was
-/// attached to the run of the first request, then the record of that run.
+/// Returns the records of the next two requests that end. First comes the record of the repeated request,
+/// which got the response of the first request, then the record of the first request.
 async fn attached_and_run(gateway: &Running) -> [RequestRecord; 2] {
     let mut records = [gateway.record().await, gateway.record().await];
     records.sort_by_key(|record| record.resume_outcome() == Some("resumed"));
@@ -61,7 +62,7 @@ async fn attached_and_run(gateway: &Running) -> [RequestRecord; 2] {
 }
 
 #[tokio::test]
-async fn a_client_that_returns_gets_the_whole_stream_of_one_run() {
+async fn a_client_that_repeats_its_request_with_the_same_key_gets_the_whole_first_stream() {
     let (fake, gateway) = pausing().await;
     let request = ask(STREAM, "idempotency-key: a");
     let mut first = gateway.send(&request).await;
@@ -81,7 +82,7 @@ async fn a_client_that_returns_gets_the_whole_stream_of_one_run() {
     assert_eq!((attached.outcome, attached.resume_outcome()), (Outcome::Ok, Some("attached")));
     assert_eq!((attached.output_tokens(), attached.attempts.len()), (None, 0));
     assert_eq!((run.outcome, run.output_tokens()), (Outcome::Ok, Some(3)));
-    // The gateway keeps the response even after the end of the run.
+    // The gateway keeps the response even after its generation has ended.
     assert_eq!(body(&gateway.raw(&request).await).0, expected);
     assert_eq!(fake.seen().len(), 1, "the engine runs the request once");
     let page = gateway.admin("/metrics").await;
@@ -93,7 +94,7 @@ async fn a_client_that_returns_gets_the_whole_stream_of_one_run() {
 }
 
 #[tokio::test]
-async fn a_run_whose_client_does_not_return_is_aborted_after_the_window() {
+async fn a_resumable_request_whose_client_does_not_return_is_aborted_after_the_window() {
     let window = Duration::from_millis(300);
     let resume = Some(ResumeSettings { window, ..RESUME });
     let setup = Setup { resume, ..setup(access(allowed())) };
@@ -111,7 +112,7 @@ async fn a_run_whose_client_does_not_return_is_aborted_after_the_window() {
 }
 
 #[tokio::test]
-async fn a_key_is_not_shared_with_another_body_or_another_tenant() {
+async fn an_idempotency_key_matches_only_the_same_body_and_the_same_tenant() {
     let access = access_of(vec![allowed(), other_tenant(allowed())]);
     let (fake, gateway) = gateway_answering_with(setup(access), json("200 OK", WHOLE)).await;
     let request = ask(ASK, "idempotency-key: a");
@@ -130,7 +131,7 @@ async fn a_key_is_not_shared_with_another_body_or_another_tenant() {
 }
 
 #[tokio::test]
-async fn a_whole_response_attaches_too_even_at_the_limit_of_concurrent_requests() {
+async fn a_repeated_request_gets_the_first_response_even_at_the_concurrency_limit_of_its_tenant() {
     let limits = UsageLimits { concurrency: Some(1), ..UsageLimits::default() };
     let access = access(TenantEntry { limits, ..allowed() });
     let steps = [Step::Wait, Step::Send(json("200 OK", WHOLE))];
@@ -152,7 +153,7 @@ async fn a_whole_response_attaches_too_even_at_the_limit_of_concurrent_requests(
 }
 
 #[tokio::test]
-async fn a_request_that_failed_runs_again() {
+async fn a_repeated_request_is_sent_to_a_backend_again_if_the_first_one_failed() {
     let cut = begun_stream(&[ROLE, WORD]);
     let in_band = r#"{"error":{"message":"engine died","code":500}}"#;
     let failures = [json("400 Bad Request", "{}"), cut, stream_of(&[ROLE, WORD, in_band])];
@@ -166,8 +167,8 @@ async fn a_request_that_failed_runs_again() {
         gateway.raw(ask(STREAM, "idempotency-key: a\r\nx-first: 1")).await;
         let record = gateway.record().await;
         assert_ne!(record.outcome, Outcome::Ok);
-        // The run of the first request ends shortly after its record is written. Until then, a repeated
-        // request gets the response of that run. So it is repeated until the backend gets a second
+        // The gateway drops the response of the first request shortly after it has written the record. Until
+        // then, a repeated request gets that response. So the test repeats it until the backend gets a second
         // request.
         let mut answer = Vec::new();
         while fake.seen().len() < 2 {
@@ -178,7 +179,7 @@ async fn a_request_that_failed_runs_again() {
 }
 
 #[tokio::test]
-async fn a_client_that_asks_for_event_ids_goes_on_after_its_last_event() {
+async fn a_client_with_event_ids_resumes_its_stream_after_the_last_event_that_it_received() {
     let (fake, gateway) = pausing().await;
     let with_id = |id: &str| ask(STREAM, &format!("idempotency-key: a\r\nlast-event-id: {id}"));
     let mut first = gateway.send(with_id("0")).await;
@@ -202,7 +203,7 @@ async fn a_client_that_asks_for_event_ids_goes_on_after_its_last_event() {
 }
 
 #[tokio::test]
-async fn a_response_above_the_memory_goes_on_for_its_client_and_cannot_be_returned_to() {
+async fn a_response_too_large_for_the_resume_memory_reaches_its_client_but_cannot_be_resumed() {
     let events: Vec<&str> = std::iter::repeat_n(WORD, 2_000).collect();
     let stream = stream_of(&events);
     let expected = body(&stream).0;
@@ -219,7 +220,7 @@ async fn a_response_above_the_memory_goes_on_for_its_client_and_cannot_be_return
 }
 
 #[tokio::test]
-async fn connections_beyond_the_most_readers_are_refused_and_the_others_get_everything() {
+async fn repeated_requests_beyond_the_reader_limit_are_refused_and_the_others_get_all_bytes() {
     let (fake, gateway) = pausing().await;
     let request = ask(STREAM, "idempotency-key: a");
     let mut readers = Vec::new();
@@ -238,7 +239,7 @@ async fn connections_beyond_the_most_readers_are_refused_and_the_others_get_ever
 }
 
 #[tokio::test]
-async fn without_a_permission_a_valid_key_or_an_identity_each_request_runs() {
+async fn a_repeated_request_reaches_a_backend_again_without_permission_identity_or_valid_key() {
     let long = format!("idempotency-key: {}", "k".repeat(256));
     let twice = "idempotency-key: a\r\nidempotency-key: b";
     let everybody = access_for_all(&[Permission::Resume]);
@@ -270,7 +271,7 @@ async fn without_a_permission_a_valid_key_or_an_identity_each_request_runs() {
 }
 
 #[tokio::test]
-async fn a_gateway_without_the_section_answers_as_if_there_were_no_key() {
+async fn without_a_resume_configuration_the_gateway_ignores_the_idempotency_key() {
     let off = Setup { access: access(allowed()), ..Setup::default() };
     let (fake, gateway) = gateway_answering_with(off, stream_of(&EVENTS)).await;
     let lines = ["", "idempotency-key: a", "idempotency-key: a\r\nlast-event-id: 2"];
@@ -288,7 +289,7 @@ async fn a_gateway_without_the_section_answers_as_if_there_were_no_key() {
 }
 
 #[tokio::test]
-async fn a_run_without_a_client_does_not_delay_the_shutdown_and_leaves_its_record() {
+async fn a_resumable_request_without_client_does_not_delay_the_shutdown_and_is_recorded() {
     let (fake, mut gateway) = resumable([begin(&[ROLE, WORD]), Step::AwaitClose]).await;
     let mut client = gateway.send(ask(STREAM, "idempotency-key: a")).await;
     read_until(&mut client, "Hi").await;

@@ -1,5 +1,5 @@
 //! A request that a backend may have executed is never retried silently. If the backend closes a pooled
-//! connection, the gateway counts that as a failure, unless the close and the request crossed on the
+//! connection, the gateway counts that as a failure, unless the close and the request may have crossed on the
 //! connection.
 
 use crate::support::scripted_backend::{ScriptedBackend, Seen, Step, json};
@@ -19,7 +19,8 @@ fn has_body(seen: &Seen, body: &str) -> bool {
     seen.body == body.as_bytes()
 }
 
-/// A backend that follows `steps` for a request whose body is `fatal`, and answers every other request.
+/// Starts a backend that follows `steps` for a request whose body is `fatal`, and answers every other
+/// request.
 async fn closing_on(fatal: &'static str, steps: fn() -> Vec<Step>) -> ScriptedBackend {
     let answer = json("200 OK", r#"{"object":"chat.completion"}"#);
     ScriptedBackend::start(move |seen| {
@@ -28,7 +29,7 @@ async fn closing_on(fatal: &'static str, steps: fn() -> Vec<Step>) -> ScriptedBa
     .await
 }
 
-/// A gateway that already has a pooled connection to each of the backends.
+/// Starts a gateway that already has a pooled connection to each of the backends.
 async fn gateway_with_pooled_connections(fakes: &[ScriptedBackend]) -> Running {
     let gateway = start_before(fakes, Setup::default()).await;
     while fakes.iter().any(|fake| fake.connections() == 0) {
@@ -38,7 +39,7 @@ async fn gateway_with_pooled_connections(fakes: &[ScriptedBackend]) -> Running {
     gateway
 }
 
-/// How often each backend has received the request with this body.
+/// Returns how often each backend has received the request with this body.
 fn request_counts(fakes: &[ScriptedBackend], body: &str) -> Vec<usize> {
     fakes
         .iter()
@@ -46,8 +47,8 @@ fn request_counts(fakes: &[ScriptedBackend], body: &str) -> Vec<usize> {
         .collect()
 }
 
-/// Sends a request. Its backends read it, and close the connection so late that the close cannot have crossed
-/// the request. Returns the response.
+/// Sends a request. Its backends read the request and then close the connection so late that the close cannot
+/// have crossed the request. Returns the response.
 async fn closed_later(gateway: &Running, fakes: &[ScriptedBackend], ask: &'static str) -> Vec<u8> {
     let asking = gateway.post(CHAT, ask);
     tokio::pin!(asking);
@@ -70,8 +71,8 @@ async fn closed_later(gateway: &Running, fakes: &[ScriptedBackend], ask: &'stati
     }
 }
 
-/// The steps of a backend that closes the connection. If `is_late`, it closes it when the test releases it,
-/// else at once.
+/// Returns the steps of a backend that closes the connection. If `is_late` is true, it does so when the test
+/// releases it, else at once.
 fn closing(is_late: bool) -> fn() -> Vec<Step> {
     if is_late { || vec![Step::Wait, Step::Close] } else { || vec![Step::Close] }
 }
@@ -91,7 +92,7 @@ async fn closed(
 }
 
 #[tokio::test]
-async fn a_written_request_with_side_effects_is_sent_once_for_any_kind_of_close() {
+async fn a_request_with_side_effects_is_sent_once_however_the_backend_closes_the_connection() {
     for is_late in [false, true] {
         let close = closing(is_late);
         let fakes = [closing_on(STORE, close).await, closing_on(STORE, close).await];
@@ -106,7 +107,7 @@ async fn a_written_request_with_side_effects_is_sent_once_for_any_kind_of_close(
 }
 
 #[tokio::test]
-async fn a_request_that_closes_pooled_connections_is_not_sent_to_a_third_backend() {
+async fn a_request_after_which_two_backends_closed_the_connection_is_not_sent_to_a_third() {
     for is_late in [false, true] {
         let mut fakes = Vec::new();
         for _ in 0..5 {
@@ -123,7 +124,7 @@ async fn a_request_that_closes_pooled_connections_is_not_sent_to_a_third_backend
 }
 
 #[tokio::test]
-async fn a_late_close_of_a_pooled_connection_counts_as_attempt_in_the_budget_and_in_the_breaker() {
+async fn a_late_close_of_a_pooled_connection_counts_in_retry_budget_and_circuit_breaker() {
     let fake = closing_on(POISON, || vec![Step::Wait, Step::Close]).await;
     let gateway = gateway_with_pooled_connections(std::slice::from_ref(&fake)).await;
     for _ in 0..5 {
@@ -162,12 +163,12 @@ async fn requests_that_all_backends_refuse_use_a_bounded_part_of_the_retry_budge
         assert_eq!(gateway.record().await.not_retried, None);
     }
     let sent = fakes.iter().map(|fake| fake.seen().len()).sum::<usize>();
-    // Retries of a single client may use half of the retry budget of ten seconds.
+    // Retries for a single client may use half of the retry budget of ten seconds.
     assert!((21..=25).contains(&sent), "{sent}");
 }
 
 #[tokio::test]
-async fn a_request_without_output_fails_over_from_a_backend_that_goes_down() {
+async fn a_request_without_output_fails_over_when_its_backend_goes_down() {
     let answer = json("200 OK", r#"{"object":"chat.completion"}"#);
     let frozen = ScriptedBackend::start(|_| vec![Step::AwaitClose]).await;
     let other = ScriptedBackend::answering(answer).await;
@@ -192,7 +193,7 @@ async fn a_request_without_output_fails_over_from_a_backend_that_goes_down() {
 }
 
 #[tokio::test]
-async fn a_request_with_side_effects_stays_at_a_backend_that_goes_down() {
+async fn a_request_with_side_effects_stays_at_its_backend_when_the_backend_goes_down() {
     let answer = json("200 OK", r#"{"object":"chat.completion"}"#);
     let slow = ScriptedBackend::start(move |_| vec![Step::Wait, Step::Send(answer.clone())]).await;
     let other = ScriptedBackend::answering(json("200 OK", "{}")).await;

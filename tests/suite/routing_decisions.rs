@@ -1,5 +1,5 @@
-//! The decision log on the admin listener. A decision shows the metrics of the backends and the outcome of
-//! the request.
+//! The log of routing decisions on the admin listener. A decision has the metrics of the backends and the
+//! outcome of the request.
 
 use crate::metrics::{assert_value, value};
 use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, WORD, paused, stream_of};
@@ -28,7 +28,7 @@ async fn send(gateway: &Running, request_id: &str, body: &str) {
     gateway.raw(with_lines(&post(CHAT, body), &id)).await;
 }
 
-/// The status code and the JSON document at this path of the admin listener.
+/// Fetches the page at this path of the admin listener. Returns its status code and its JSON document.
 async fn page(gateway: &Running, path: &str) -> (String, Value) {
     let page = gateway.admin(path).await;
     let (head, body) = page.split_once("\r\n\r\n").unwrap();
@@ -36,7 +36,7 @@ async fn page(gateway: &Running, path: &str) -> (String, Value) {
 }
 
 #[tokio::test]
-async fn a_decision_has_every_candidate_and_the_actual_outcome() {
+async fn a_logged_routing_decision_has_every_candidate_and_the_outcome_of_the_request() {
     let fakes =
         [ScriptedBackend::answering(answer()).await, ScriptedBackend::answering(answer()).await];
     let gateway = start(&[fakes[0].addr, fakes[1].addr]).await;
@@ -54,8 +54,8 @@ async fn a_decision_has_every_candidate_and_the_actual_outcome() {
     assert_eq!(names, fakes.iter().map(|fake| fake.addr.to_string()).collect());
     for candidate in candidates {
         assert_eq!(candidate["chosen"], candidate["backend"] == served);
-        // These values come from the metrics page. A running request of another client counts less the older
-        // the scrape is.
+        // These values come from the metrics page of the backend. A running request of another client counts
+        // less the older the scrape is.
         assert_eq!(candidate["kv_usage"], 0.25);
         assert!((0.9..=1.0).contains(&candidate["running"].as_f64().unwrap()), "{candidate}");
         let certainty = candidate["certainty"].as_f64().unwrap();
@@ -74,7 +74,7 @@ async fn a_decision_has_every_candidate_and_the_actual_outcome() {
 }
 
 #[tokio::test]
-async fn an_unknown_request_id_is_not_found_for_any_characters() {
+async fn the_routing_decision_of_an_unknown_request_id_gets_404_for_any_characters() {
     let (_fake, gateway) = gateway_answering(answer()).await;
     ask(&gateway, "a/b?c%20d").await;
     gateway.record().await;
@@ -91,7 +91,7 @@ async fn an_unknown_request_id_is_not_found_for_any_characters() {
 }
 
 #[tokio::test]
-async fn a_prediction_and_the_actual_ttft_are_in_the_metrics_and_in_the_log() {
+async fn the_predicted_and_the_actual_ttft_are_in_the_metrics_and_in_the_decision_log() {
     let (fake, gateway) = gateway_answering(answer()).await;
     ask(&gateway, "why-1").await;
     let record = gateway.record().await;
@@ -127,7 +127,7 @@ async fn a_prediction_and_the_actual_ttft_are_in_the_metrics_and_in_the_log() {
 }
 
 #[tokio::test]
-async fn the_admin_listener_reports_the_learned_estimates_of_a_backend() {
+async fn the_admin_listener_reports_the_load_estimates_that_the_gateway_learned_for_a_backend() {
     let (_fake, gateway) = gateway_answering(answer()).await;
     let learned = async || page(&gateway, "/status").await.1["backends"][0]["learned"].clone();
     assert_eq!(learned().await["ttft_seconds"], Value::Null);
@@ -142,7 +142,7 @@ async fn the_admin_listener_reports_the_learned_estimates_of_a_backend() {
 /// The first request is still at the first backend when the third request arrives. Round robin then picks the
 /// first backend; `least_requests` would pick the other one.
 #[tokio::test]
-async fn a_shadow_policy_is_evaluated_and_never_applied() {
+async fn a_shadow_routing_policy_is_evaluated_and_never_applied() {
     let script = |_: &_| paused(&[], &[ROLE, WORD, FINISH, "[DONE]"]);
     let (slow, quick) =
         (ScriptedBackend::start(script).await, ScriptedBackend::answering(answer()).await);

@@ -1,13 +1,13 @@
-//! Response headers that name the backend and the reason of a routing decision. Only clients get them that
-//! ask for them and have the permission.
+//! Response headers that name the backend and the reason of a routing decision. Only clients that request
+//! these headers and have the permission get them.
 
 use crate::access::{access_for_all, head};
 use crate::support::scripted_backend::{FINISH, ROLE, ScriptedBackend, WORD, stream_of};
 use crate::support::test_gateway::{ASK_STREAM, CHAT, Setup, post, start_with, with_lines};
 use tokenweir_protocol::openai::engine_control::Permission;
 
-/// The head of the response in lower case. `asks` says whether the client sends the header that asks for the
-/// explanation.
+/// Sends a request. Returns the head of the response in lower case. `asks`: whether the client sends the
+/// header that requests the explanation.
 async fn response_head(fake: &ScriptedBackend, permissions: &[Permission], asks: bool) -> String {
     let setup = Setup { access: access_for_all(permissions), ..Setup::default() };
     let gateway = start_with(&[fake.addr], setup).await;
@@ -17,7 +17,7 @@ async fn response_head(fake: &ScriptedBackend, permissions: &[Permission], asks:
 }
 
 #[tokio::test]
-async fn the_backend_is_named_only_to_clients_that_ask_and_are_allowed() {
+async fn response_headers_name_the_backend_only_to_clients_that_ask_and_have_the_permission() {
     let response = stream_of(&[ROLE, WORD, FINISH, "[DONE]"]);
     let response = String::from_utf8(response).unwrap();
     // The backend sends such headers itself, as another gateway would.

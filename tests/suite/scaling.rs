@@ -13,7 +13,7 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
-/// The message `ScaledObjectRef` of KEDA.
+/// The KEDA message `ScaledObjectRef`.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Object {
     #[prost(string, tag = "1")]
@@ -30,7 +30,7 @@ struct MetricsRequest {
     metric: String,
 }
 
-/// The message `IsActiveResponse` of KEDA.
+/// The KEDA message `IsActiveResponse`.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Active {
     #[prost(bool, tag = "1")]
@@ -86,7 +86,7 @@ where
 }
 
 #[tokio::test]
-async fn a_scaler_learns_at_once_that_a_request_waits_for_a_backend() {
+async fn a_keda_scaler_is_told_at_once_that_a_request_waits_for_a_backend() {
     let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     fake.set_healthy(false);
     fake.set_metrics(Some(Page::of("vllm:num_requests_running 0.0\n")));
@@ -121,7 +121,7 @@ async fn a_scaler_learns_at_once_that_a_request_waits_for_a_backend() {
 }
 
 #[tokio::test]
-async fn streams_of_scalers_leave_connections_to_probes() {
+async fn streams_of_keda_scalers_leave_admin_connections_for_health_probes() {
     let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     let gateway = one_at_each(&[&fake], AdmissionConfig::default(), NO_SECOND_SCRAPE).await;
     let open = || watch(&gateway, object(&[("model", "tiny")]));
@@ -136,7 +136,7 @@ async fn streams_of_scalers_leave_connections_to_probes() {
 }
 
 #[tokio::test]
-async fn a_scaler_that_asks_for_too_little_or_too_much_gets_the_code_that_says_so() {
+async fn invalid_calls_of_a_keda_scaler_get_the_matching_grpc_status_code() {
     let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     let gateway = one_at_each(&[&fake], AdmissionConfig::default(), NO_SECOND_SCRAPE).await;
     let mut scaler = client(&gateway).await;

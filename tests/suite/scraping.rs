@@ -9,12 +9,12 @@ use serde_json::Value;
 use std::time::Instant;
 use tokenweir_gateway::backend::{BackendState, Health};
 
-/// The state of the only backend of the gateway.
+/// Returns the state of the only backend of the gateway.
 fn state(gateway: &Running) -> std::sync::Arc<BackendState> {
     gateway.pool.backends()[0].health.state()
 }
 
-/// The time at which the gateway requested the last metrics page that was valid.
+/// Returns the time at which the gateway requested the last valid metrics page.
 fn sampled(gateway: &Running) -> Instant {
     state(gateway).sample.unwrap().scraped_at
 }
@@ -44,8 +44,8 @@ fn values(value: &str) -> Vec<u8> {
     ok("", names.map(|name| format!("vllm:{name}{{engine=\"0\"}} {value}\n")).concat())
 }
 
-/// Unusable metrics pages: a name, the response of the backend, and the kind of error that the gateway must
-/// report.
+/// Returns unusable metrics pages: a name, the response of the backend, and the kind of error that the
+/// gateway must report.
 fn bad_pages() -> Vec<(&'static str, Page, &'static str)> {
     let noise: Vec<u8> =
         (0..9_000_u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
@@ -80,7 +80,7 @@ fn bad_pages() -> Vec<(&'static str, Page, &'static str)> {
 }
 
 #[tokio::test]
-async fn an_unusable_page_is_counted_and_only_the_last_sample_ages() {
+async fn an_unusable_metrics_page_is_counted_and_the_last_valid_sample_of_the_backend_stays() {
     for (name, page, kind) in bad_pages() {
         let (fake, gateway) = gateway_answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
         assert_eq!(errors(&gateway, kind).await, 0, "{name}");
@@ -101,7 +101,7 @@ async fn an_unusable_page_is_counted_and_only_the_last_sample_ages() {
 }
 
 #[tokio::test]
-async fn health_is_checked_every_five_seconds_while_scrapes_succeed() {
+async fn the_health_of_a_backend_is_checked_every_five_seconds_while_scrapes_succeed() {
     let (fake, _gateway) = gateway_answering("").await;
     let begun = Instant::now();
     wait_until!(fake.looks()[1] >= 60);
@@ -125,7 +125,7 @@ async fn a_backend_with_failing_health_checks_is_down_although_scrapes_succeed()
 }
 
 #[tokio::test]
-async fn a_metrics_page_at_another_path_is_found() {
+async fn the_gateway_finds_a_metrics_page_at_another_path_of_the_backend() {
     let fake = ScriptedBackend::start_kind(TENSORRT_LLM, |_| Vec::new()).await;
     let gateway = start(&[fake.addr]).await;
     let backend_json = backend_status(&gateway).await;
@@ -138,7 +138,7 @@ async fn a_metrics_page_at_another_path_is_found() {
 }
 
 #[tokio::test]
-async fn what_a_backend_is_and_lacks_is_in_its_status_and_in_the_metrics() {
+async fn the_status_of_a_backend_has_its_version_models_and_missing_engine_metrics() {
     let (fake, gateway) = gateway_answering("").await;
     let backend_json = backend_status(&gateway).await;
     for (field, value) in [("health", "up"), ("version", "0.32.0"), ("dialect", "vllm")] {

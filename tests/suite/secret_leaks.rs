@@ -1,5 +1,5 @@
 //! Puts a secret into every place where a client, a backend or the configuration can have one. The real
-//! program runs with its most verbose settings. No secret may appear in logs, metrics, traces or admin pages.
+//! gateway runs with its most verbose settings. No secret may appear in logs, metrics, traces or admin pages.
 
 mod program;
 mod secret_responses;
@@ -16,7 +16,7 @@ use tokio::io::AsyncReadExt;
 const BEHAVIOURS: [&str; 7] =
     ["whole", "error_status", "bad_request", "error_event", "cut", "garbage", "hang"];
 
-/// The headers that every request has. Each has a secret after this text.
+/// The headers that every request of the tests has. Each value ends with a secret that follows this text.
 const HEADERS: [(&str, &str); 18] = [
     ("authorization", "Bearer "),
     ("x-api-key", ""),
@@ -38,13 +38,13 @@ const HEADERS: [(&str, &str); 18] = [
     ("x-amz-security-token", ""),
 ];
 
-/// The lines of [`HEADERS`].
+/// Returns the header lines of [`HEADERS`].
 fn headers() -> String {
     let secret = |name: &str| secret(&format!("header-{name}"));
     HEADERS.map(|(name, before)| format!("{name}: {before}{}\r\n", secret(name))).concat()
 }
 
-/// A request body of this API. Each field that may have a secret has one.
+/// Builds a request body for this API. Each field that may have a secret has one.
 fn body(api: &Api, is_stream: bool, model: &str) -> Value {
     let content = |role: &str| {
         json!([
@@ -82,8 +82,8 @@ fn body(api: &Api, is_stream: bool, model: &str) -> Value {
     body
 }
 
-/// Sends a request with the headers of [`headers`] and the behaviour `play`, and returns the response. With
-/// the behaviour `hang`, disconnects after the first bytes.
+/// Sends a request with the headers of [`headers`], and returns the response. `play` names the behaviour of
+/// the backend. With the behaviour `hang`, disconnects after the first bytes.
 async fn send(to: &Program, path: &str, play: &str, body: &str) -> Vec<u8> {
     let extra = format!("x-play: {play}\r\n{}", headers());
     let path = format!("{path}?key={}", secret("query"));
@@ -99,7 +99,7 @@ async fn send(to: &Program, path: &str, play: &str, body: &str) -> Vec<u8> {
     answer
 }
 
-/// The steps of the backend for the behaviour that the header `x-play` names.
+/// Returns the steps of the backend for the behaviour that the header `x-play` names.
 fn play(seen: &Seen) -> Vec<Step> {
     let header = |line: &str| line.strip_prefix("x-play: ").map(str::to_owned);
     let play = seen.head.lines().find_map(header).unwrap_or_default();
@@ -144,7 +144,7 @@ async fn send_all_requests(program: &Program) -> Vec<Vec<u8>> {
     got
 }
 
-/// The names of all secrets that a text contains.
+/// Returns the names of all secrets that a text contains.
 fn leaked(text: &[u8]) -> BTreeSet<String> {
     let text = String::from_utf8_lossy(text);
     let names = text.split(secret_responses::SECRET_PREFIX).skip(1);
@@ -152,17 +152,17 @@ fn leaked(text: &[u8]) -> BTreeSet<String> {
     names.map(|rest| rest.chars().take(end(rest)).collect()).collect()
 }
 
-/// A server that accepts everything that the gateway exports to it.
+/// Starts a server that accepts everything that the gateway exports to it.
 async fn collector() -> ScriptedBackend {
     ScriptedBackend::answering("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await
 }
 
-/// The bytes of a received request.
+/// Returns the bytes of a received request.
 fn bytes(seen: &Seen) -> Vec<u8> {
     [seen.head.as_bytes(), &seen.body].concat()
 }
 
-/// Sends all requests, and asserts that no output but the permitted ones contains secrets. [`Program::start`]
+/// Sends all requests, and asserts that only the permitted outputs contain secrets. [`Program::start`]
 /// describes `more`.
 async fn nothing_leaks(format: &str, more: &str) -> Ended {
     let fake = ScriptedBackend::start(play).await;
@@ -200,7 +200,7 @@ async fn nothing_leaks(format: &str, more: &str) -> Ended {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn text_logs_contain_no_secret() {
+async fn logs_in_text_format_contain_no_secret() {
     let ended = nothing_leaks("human", "").await;
     assert!(ended.content.is_empty(), "there is no payload log");
 }
@@ -235,7 +235,7 @@ async fn with_json_logs_only_the_payload_log_contains_prompts_and_responses() {
 /// Names that a client or a backend chooses, such as the model, contain line breaks and terminal control
 /// sequences.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn client_chosen_names_cannot_break_log_lines_or_control_a_terminal() {
+async fn names_that_clients_choose_cannot_break_log_lines_or_control_a_terminal() {
     const CONTROL_SEQUENCE: &str = "\u{1b}[2J\u{9b}31m\r\n\u{7}\u{202e}\" outcome=\"ok";
     for format in ["json", "human"] {
         let error = json!({ "error": { "message": CONTROL_SEQUENCE, "type": CONTROL_SEQUENCE, "code": CONTROL_SEQUENCE } });

@@ -1,5 +1,5 @@
-//! Engines in vLLM's sleep mode. A request for a sleeping engine makes the gateway wake it, and the gateway
-//! puts idle engines to sleep.
+//! Engines in vLLM's sleep mode. A request for a sleeping engine makes the gateway wake the engine, and the
+//! gateway puts idle engines to sleep.
 
 use crate::support::scripted_backend::{self, Page, ScriptedBackend, Seen, Step};
 use crate::support::test_gateway::{
@@ -22,7 +22,7 @@ struct Engine {
 }
 
 impl Engine {
-    /// Starts the engine. `answer_to_sleep` returns its steps when the gateway tells it to sleep.
+    /// Starts the engine. `answer_to_sleep` returns its steps for a sleep request of the gateway.
     async fn start(is_awake: bool, answer_to_sleep: fn(&AtomicBool) -> Vec<Step>) -> Self {
         let is_awake = Arc::new(AtomicBool::new(is_awake));
         let (on_request, on_scrape) = (is_awake.clone(), is_awake.clone());
@@ -49,7 +49,7 @@ impl Engine {
         Self { fake, is_awake }
     }
 
-    /// Number of requests to the engine that begin with this text.
+    /// Returns the number of requests to the engine whose text begins with `request`.
     fn count(&self, request: &str) -> usize {
         self.fake.seen().iter().filter(|seen| seen.head.starts_with(request)).count()
     }
@@ -69,7 +69,7 @@ async fn gateway(engines: &[&Engine], sleep: SleepSettings, max_wait: Duration) 
 }
 
 #[tokio::test]
-async fn a_request_wakes_one_sleeping_engine_and_waits_for_it() {
+async fn a_request_for_a_sleeping_model_wakes_one_engine_and_waits_for_it() {
     let engines =
         [Engine::start(false, falls_asleep).await, Engine::start(false, falls_asleep).await];
     let wake = SleepSettings { wake: true, idle: None };
@@ -89,7 +89,7 @@ async fn a_request_wakes_one_sleeping_engine_and_waits_for_it() {
 }
 
 #[tokio::test]
-async fn no_engine_is_woken_without_permission() {
+async fn no_sleeping_engine_is_woken_if_the_configuration_does_not_permit_it() {
     let engine = Engine::start(false, falls_asleep).await;
     let gateway = gateway(&[&engine], SleepSettings::default(), Duration::ZERO).await;
     assert_eq!(status(&gateway.post(CHAT, ASK).await), 503);
@@ -127,7 +127,7 @@ async fn idle_engines_are_put_to_sleep_one_at_a_time_and_woken_again() {
 }
 
 #[tokio::test]
-async fn an_engine_that_cannot_sleep_is_told_once_and_serves() {
+async fn an_engine_without_sleep_mode_gets_one_sleep_request_and_keeps_serving() {
     let engine = Engine::start(true, |_| {
         vec![Step::Send(scripted_backend::json("404 Not Found", r#"{"detail":"Not Found"}"#))]
     })

@@ -1,5 +1,5 @@
-//! Limits for clients that are slow, numerous or greedy. The gateway enforces each limit with a clear error
-//! and does not delay other clients.
+//! Limits for clients that are slow, that are numerous or that use much memory. The gateway enforces each
+//! limit with a clear error and does not delay other clients.
 
 use crate::support::http2_client;
 use crate::support::scripted_backend::{
@@ -15,25 +15,26 @@ use tokenweir_gateway::proxy::OverloadLimits;
 use tokenweir_gateway::server::ServerLimits;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// A timeout that is short, because tests wait until it has passed.
+/// A timeout that is short, because the tests wait until it has passed.
 const SHORT_TIMEOUT: Duration = Duration::from_millis(200);
 
 fn setup(limits: ServerLimits) -> Setup {
     Setup { limits, ..Setup::default() }
 }
 
-/// The steps of a stream that is too large for all buffers between backend and client.
+/// Returns the steps of a stream that is too large for all buffers between backend and client.
 fn endless() -> Vec<Step> {
     let flood = chunk(WORD).repeat(1_000);
     [begin(&[ROLE])].into_iter().chain((0..1_000).map(|_| Step::Send(flood.clone()))).collect()
 }
 
-/// The steps of a stream that begins with some events, and goes on when the test releases the backend.
+/// Returns the steps of a stream that begins with some events, and goes on when the test releases the
+/// backend.
 fn waiting() -> Vec<Step> {
     paused(&[ROLE, WORD], &[FINISH, "[DONE]"])
 }
 
-/// A backend that follows the steps of [`waiting`], and a gateway that closes idle connections soon.
+/// Starts a backend that follows the steps of [`waiting`], and a gateway that closes idle connections soon.
 async fn waiting_with_short_idle_timeout() -> (ScriptedBackend, Running) {
     let limits = ServerLimits {
         keep_alive_timeout: SHORT_TIMEOUT,
@@ -43,10 +44,10 @@ async fn waiting_with_short_idle_timeout() -> (ScriptedBackend, Running) {
     gateway_following_with(setup(limits), waiting()).await
 }
 
-// === slow ===
+// === slow clients ===
 
 #[tokio::test]
-async fn incomplete_headers_close_the_connection_after_the_timeout() {
+async fn a_client_connection_with_incomplete_headers_is_closed_after_the_timeout() {
     let limits = ServerLimits { head_timeout: SHORT_TIMEOUT, ..ServerLimits::default() };
     let (_fake, gateway) = gateway_answering_with(setup(limits), json("200 OK", "{}")).await;
     for part in ["", "P", "POST / HTTP/1.1\r\nhost: a\r\nx: ", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] {
@@ -70,7 +71,7 @@ async fn incomplete_headers_close_the_connection_after_the_timeout() {
 }
 
 #[tokio::test]
-async fn an_idle_connection_is_closed_and_one_with_a_long_request_is_not() {
+async fn an_idle_client_connection_is_closed_and_one_with_a_long_request_is_not() {
     let (fake, gateway) = waiting_with_short_idle_timeout().await;
     let request = post(CHAT, ASK_STREAM).replace("connection: close\r\n", "");
     let mut stream = gateway.send(request).await;
@@ -87,7 +88,7 @@ async fn an_idle_connection_is_closed_and_one_with_a_long_request_is_not() {
 }
 
 #[tokio::test]
-async fn an_idle_http2_connection_is_closed_and_one_with_a_long_request_is_not() {
+async fn an_idle_http2_client_connection_is_closed_and_one_with_a_long_request_is_not() {
     let (fake, gateway) = waiting_with_short_idle_timeout().await;
     let mut sender = http2_client::handshake(gateway.connect().await).await;
     let response = http2_client::post(&mut sender, CHAT, ASK_STREAM).await;
@@ -100,7 +101,7 @@ async fn an_idle_http2_connection_is_closed_and_one_with_a_long_request_is_not()
 }
 
 #[tokio::test]
-async fn a_body_that_pauses_gets_a_408_and_its_connection_is_closed() {
+async fn a_client_that_pauses_in_its_request_body_gets_408_and_its_connection_is_closed() {
     let setup = Setup { body_idle: SHORT_TIMEOUT, ..Setup::default() };
     let (fake, gateway) = gateway_answering_with(setup, json("200 OK", "{}")).await;
     let whole = post(CHAT, ASK_STREAM).replace("connection: close\r\n", "");
@@ -133,7 +134,7 @@ async fn a_client_that_does_not_read_is_disconnected_and_its_backend_request_abo
 }
 
 #[tokio::test]
-async fn of_two_streams_on_one_connection_only_the_unread_one_is_reset() {
+async fn of_two_http2_streams_on_one_connection_only_the_one_that_is_not_read_is_reset() {
     let limits = ServerLimits { write_timeout: SHORT_TIMEOUT, ..ServerLimits::default() };
     let (fake, gateway) = gateway_scripted_with(setup(limits), |seen| {
         // The client reads all streams except the one of this request.
@@ -185,10 +186,10 @@ async fn a_failed_attempt_does_not_start_the_write_timeout_of_its_http2_stream()
     assert_eq!((record.ending(), record.attempts.len()), ("ok", 2));
 }
 
-// === many ===
+// === many clients ===
 
 #[tokio::test]
-async fn a_connection_over_the_limit_gets_an_error_and_is_closed() {
+async fn a_client_connection_over_the_connection_limit_gets_an_error_and_is_closed() {
     let all = ServerLimits { max_connections: 1, ..ServerLimits::default() };
     let of_client = ServerLimits { max_connections_per_client: Some(1), ..ServerLimits::default() };
     for (limits, code, error, reason) in
@@ -214,10 +215,10 @@ async fn wait_for(gateway: &Running, line: &str) {
     wait_until!(gateway.admin("/metrics").await.contains(line));
 }
 
-// === greedy ===
+// === clients that use much memory ===
 
 #[tokio::test]
-async fn requests_over_the_limit_are_rejected_early_and_open_requests_finish() {
+async fn requests_over_the_limit_of_open_requests_are_rejected_early_and_open_ones_finish() {
     for (gate, status_wanted, reason) in [
         (OverloadLimits { max_requests: Some(1), ..OverloadLimits::default() }, 503, "overloaded"),
         (
@@ -255,8 +256,8 @@ async fn requests_over_the_limit_are_rejected_early_and_open_requests_finish() {
 }
 
 #[tokio::test]
-async fn over_the_memory_limit_new_requests_are_rejected() {
-    // Any process uses more memory than this limit.
+async fn a_gateway_over_its_memory_limit_rejects_new_requests() {
+    // The process always uses more memory than this limit.
     let limits = ServerLimits { max_memory_bytes: Some(1), ..ServerLimits::default() };
     let (_fake, gateway) = gateway_answering_with(setup(limits), json("200 OK", "{}")).await;
     loop {
@@ -274,7 +275,7 @@ async fn over_the_memory_limit_new_requests_are_rejected() {
 }
 
 #[tokio::test]
-async fn all_request_bodies_share_a_memory_limit_and_return_their_memory() {
+async fn all_request_bodies_share_a_memory_limit_and_free_their_share_at_the_end() {
     const LENGTH: usize = 1 << 20;
     // One client may use three quarters of this memory for the bodies of its requests.
     let setup = Setup { body_memory: 14 * LENGTH / 3, ..Setup::default() };

@@ -10,10 +10,10 @@ use crate::support::test_gateway::{CHAT, Running, gateway_scripted, post, start}
 use requests::{Case, Verdict};
 use std::time::Duration;
 
-/// Time within which the gateway must close the connection of each case.
+/// Time within which the gateway must close the connection of each test case.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A backend that responds with the body of each request.
+/// Starts a backend that responds with the body of each request.
 pub(crate) async fn echo() -> ScriptedBackend {
     ScriptedBackend::start(|received| {
         vec![Step::Send(json("200 OK", &String::from_utf8_lossy(&received.body)))]
@@ -21,28 +21,28 @@ pub(crate) async fn echo() -> ScriptedBackend {
     .await
 }
 
-/// The backend of [`echo`], and a gateway in front of it.
+/// Starts the backend of [`echo`], and a gateway in front of it.
 pub(crate) async fn echo_gateway() -> (ScriptedBackend, Running) {
     let fake = echo().await;
     let gateway = start(&[fake.addr]).await;
     (fake, gateway)
 }
 
-/// A valid request with this name in its body, and the response that it must get.
+/// Builds a valid request with this name in its body, and the response that it must get.
 pub(crate) fn victim(name: &str) -> (String, Answered) {
     let body = format!(r#"{{"model":"tiny","user":"{name}"}}"#);
     (post(CHAT, &body), Answered { status: 200, body })
 }
 
-/// As [`Running::raw`]. Fails if the gateway does not close the connection in time.
+/// Like [`Running::raw`], but fails if the gateway does not close the connection in time.
 async fn converse(gateway: &Running, bytes: &[u8]) -> Vec<u8> {
     let answer = tokio::time::timeout(WAIT_TIMEOUT, gateway.raw(bytes)).await;
     assert!(answer.is_ok(), "it hangs: {:?}", String::from_utf8_lossy(bytes));
     answer.unwrap()
 }
 
-/// Sends the request of a case and then a valid request on one connection, and then a valid request on a new
-/// connection. Checks what the backend and the clients receive.
+/// Sends two requests on one connection, that of the test case and a valid one, and then a valid request on a
+/// new connection. Checks what the backend and the clients receive.
 async fn judge(gateway: &Running, fake: &ScriptedBackend, case: &Case) {
     let name = case.name;
     fake.take_received();
@@ -87,7 +87,7 @@ async fn judge(gateway: &Running, fake: &ScriptedBackend, case: &Case) {
 }
 
 #[tokio::test]
-async fn a_request_is_rejected_or_becomes_exactly_one_and_the_next_gets_its_own_response() {
+async fn an_ambiguous_request_is_rejected_or_forwarded_as_one_and_the_next_gets_its_own_response() {
     let (fake, gateway) = echo_gateway().await;
     let cases = requests::all();
     for case in &cases {
@@ -101,9 +101,9 @@ async fn a_request_is_rejected_or_becomes_exactly_one_and_the_next_gets_its_own_
     println!("{} requests, {refused} of them rejected", cases.len());
 }
 
-/// On its connection, each case follows a valid request.
+/// Each test case follows a valid request on the same connection.
 #[tokio::test]
-async fn a_pipelined_request_is_checked_like_the_first() {
+async fn a_pipelined_request_is_checked_like_the_first_request_of_its_connection() {
     let (fake, gateway) = echo_gateway().await;
     let (first, expected) = victim("first");
     let first = first.replace("connection: close\r\n", "");
@@ -123,7 +123,7 @@ async fn a_pipelined_request_is_checked_like_the_first() {
 }
 
 #[tokio::test]
-async fn an_unsolicited_response_reaches_no_client() {
+async fn a_backend_response_without_a_request_reaches_no_client() {
     let (_fake, gateway) = gateway_scripted(|received| {
         let own = json("200 OK", &String::from_utf8_lossy(&received.body));
         vec![Step::Send([own, json("200 OK", r#"{"user":"poison"}"#)].concat())]

@@ -1,5 +1,5 @@
-//! Stalled streams: the gateway detects a stall while the stream is silent, finds out which party causes it,
-//! reports it, and notices its end.
+//! Stalled streams: the gateway detects a stall while the stream is silent, determines whether the backend or
+//! the client causes it, reports it, and detects its end.
 
 use crate::metrics::value;
 use crate::support::http2_client;
@@ -20,7 +20,7 @@ use tokio::net::{TcpSocket, TcpStream};
 
 const MIN_GAP: Duration = Duration::from_millis(50);
 
-/// The settings of a gateway that treats a silence of [`MIN_GAP`] as a stall.
+/// Builds the settings of a gateway that treats a silence of [`MIN_GAP`] as a stall.
 fn setup(abort_after: Option<Duration>, injects_usage: bool) -> Setup {
     let stalls = StallLimits { min_gap: MIN_GAP, abort_after };
     let observation =
@@ -28,12 +28,12 @@ fn setup(abort_after: Option<Duration>, injects_usage: bool) -> Setup {
     Setup { injects_usage, observation, ..Setup::default() }
 }
 
-/// A streaming request. Its field `user` selects the script of the backend.
+/// Builds a request for a stream. Its field `user` selects the script of the backend.
 fn ask(user: &str) -> String {
     post(CHAT, &format!(r#"{{"model":"tiny","stream":true,"user":"{user}"}}"#))
 }
 
-/// How many streams are stalled now, and how many stalls there were since the start of the gateway.
+/// Returns how many streams are stalled now, and how many stalls there were since the start of the gateway.
 async fn stalls(gateway: &Running) -> [u64; 2] {
     let (page, backend) = (gateway.admin("/metrics").await, &gateway.pool.backends()[0]);
     let series = |name: &str| format!("{name}{{backend=\"{}\"}}", backend.identity.id);
@@ -55,7 +55,7 @@ async fn stall_by_clock(gateway: &Running) {
 }
 
 /// Waits until no stream makes progress. The clock is paused and all tasks share one thread, so the gateway
-/// answers a request for its page only after all tasks that can run have run.
+/// answers a request for its metrics page only after all tasks that can run have run.
 async fn until_blocked(gateway: &Running) {
     let mut counts = Vec::new();
     while counts.len() < 5 || !counts.iter().rev().take(5).all(|count| Some(count) == counts.last())
@@ -74,7 +74,7 @@ fn assert_reported(stall: &Stall) {
 }
 
 #[tokio::test]
-async fn a_stall_is_reported_while_it_lasts_and_ends_with_the_next_output_or_the_end() {
+async fn a_stream_stall_is_reported_from_its_start_to_the_next_output_or_the_end_of_the_stream() {
     let next_output: fn(&Timings) -> Option<Instant> = |timings| timings.last_output;
     let end: fn(&Timings) -> Option<Instant> = |timings| timings.terminal;
     let error = r#"{"error":{"message":"dead"}}"#;
@@ -101,7 +101,7 @@ async fn a_stall_is_reported_while_it_lasts_and_ends_with_the_next_output_or_the
 }
 
 #[tokio::test]
-async fn a_client_disconnect_ends_a_stall() {
+async fn a_client_disconnect_ends_the_stall_of_its_stream() {
     let steps = [begin(&[ROLE, WORD]), Step::AwaitClose];
     let (fake, gateway) = gateway_following_with(setup(None, false), steps).await;
     let client = gateway.begin(CHAT, ASK_STREAM).await;
@@ -119,7 +119,7 @@ async fn a_client_disconnect_ends_a_stall() {
 }
 
 #[tokio::test]
-async fn a_stall_over_the_limit_aborts_the_stream_on_both_sides() {
+async fn a_stall_over_the_limit_aborts_the_stream_at_the_client_and_at_the_backend() {
     let steps = [begin(&[ROLE, WORD]), Step::AwaitClose];
     let (fake, gateway) = gateway_following_with(setup(Some(2 * MIN_GAP), false), steps).await;
     let answer = gateway.post(CHAT, ASK_STREAM).await;
@@ -139,7 +139,7 @@ async fn a_stall_over_the_limit_aborts_the_stream_on_both_sides() {
 }
 
 #[tokio::test]
-async fn an_abort_loses_no_buffered_byte() {
+async fn a_stream_aborted_by_the_gateway_still_delivers_the_bytes_that_the_gateway_buffered() {
     let (begun, part) = (data(WORD), "data: {\"choices\":[],");
     let sent = [event_stream_head(), framed(&[&begun, part])].concat();
     let steps = [Step::Send(sent), Step::AwaitClose];
@@ -151,7 +151,7 @@ async fn an_abort_loses_no_buffered_byte() {
 }
 
 #[tokio::test]
-async fn bytes_that_the_gateway_buffers_do_not_make_the_client_slow() {
+async fn a_stall_with_bytes_buffered_in_the_gateway_is_not_attributed_to_the_client() {
     let usage = data(USAGE);
     let begun = data(WORD);
     let sent = [event_stream_head(), framed(&[&begun, &usage[..20]])].concat();
@@ -161,7 +161,7 @@ async fn bytes_that_the_gateway_buffers_do_not_make_the_client_slow() {
     let (fake, gateway) = gateway_following_with(setup(None, true), steps).await;
     // hyper polls an HTTP/2 body once. It polls the body again only after the body has woken its task.
     let mut sender = http2_client::handshake(gateway.connect().await).await;
-    // On a slow machine, the task of the client may have to wait. A paused clock does not count that time.
+    // On a slow machine, the task of the client may run late. A paused clock does not count that time.
     with_paused_time(async {
         let answer = http2_client::post(&mut sender, CHAT, ASK_STREAM).await;
         // The backend sends the rest only later, so the silence is a stall.
@@ -176,8 +176,8 @@ async fn bytes_that_the_gateway_buffers_do_not_make_the_client_slow() {
     assert_eq!(record.observed.inter_chunk_latency.count(), 1);
 }
 
-/// A backend with one stream that is larger than the socket buffers, and a gateway. The other streams of the
-/// backend stall.
+/// Starts a gateway, and a backend with one stream that is larger than the socket buffers. The other streams
+/// of the backend stall.
 async fn flooding() -> (ScriptedBackend, Running) {
     let long = WORD.replace("Hi", &"x".repeat(64 << 10));
     let flood: Vec<&str> = std::iter::repeat_n(&*long, 512).collect();
@@ -211,7 +211,7 @@ async fn start_slow_client(fake: &ScriptedBackend, gateway: &Running) -> TcpStre
 }
 
 #[tokio::test]
-async fn a_slow_client_is_no_stall_and_does_not_count_against_the_backend() {
+async fn a_slow_client_does_not_count_as_a_stall_of_its_backend() {
     let (fake, gateway) = flooding().await;
     let answer =
         with_paused_time(async { read_rest(start_slow_client(&fake, &gateway).await).await });
@@ -226,7 +226,7 @@ async fn a_slow_client_is_no_stall_and_does_not_count_against_the_backend() {
 }
 
 #[tokio::test]
-async fn a_slow_client_that_disconnects_is_recorded_as_slow_until_the_disconnect() {
+async fn the_record_of_a_slow_client_that_disconnects_counts_its_slowness_until_the_disconnect() {
     let (fake, gateway) = flooding().await;
     drop(with_paused_time(start_slow_client(&fake, &gateway)).await);
     let record = gateway.record().await;
@@ -239,7 +239,7 @@ async fn a_slow_client_that_disconnects_is_recorded_as_slow_until_the_disconnect
 }
 
 #[test]
-fn a_gap_caused_by_a_slow_client_is_no_gap_of_the_backend() {
+fn a_gap_between_chunks_that_a_slow_client_causes_does_not_count_as_backend_latency() {
     let begin = Instant::now();
     let at = |millis| begin + Duration::from_millis(millis);
     let mut timings = Timings::begin(begin);

@@ -15,7 +15,7 @@ use tokenweir_request::record::Outcome;
 
 const RESPONSES: &str = "/v1/responses";
 
-/// A backend that stores one response with this id. It answers 404 to requests about other ids.
+/// Starts a backend that stores one response with this id. It answers 404 to requests about other ids.
 async fn storing(id: &'static str) -> ScriptedBackend {
     let whole = format!(
         r#"{{"id":"{id}","object":"response","status":"completed","output":[],
@@ -40,7 +40,7 @@ fn keyed_post(request_body: &str, key: &str) -> String {
     with_lines(&post(RESPONSES, request_body), &format!("authorization: Bearer {key}"))
 }
 
-/// The request lines that a backend has received since the last call of this function.
+/// Returns the request lines that a backend has received since the last call of this function.
 fn request_lines(fake: &ScriptedBackend) -> Vec<String> {
     let first_line = |head: String| head.lines().next().unwrap().to_owned();
     fake.take_received().into_iter().map(|seen| first_line(seen.head)).collect()
@@ -52,7 +52,7 @@ fn two_tenants(allow: Vec<Permission>) -> Arc<AccessControl> {
 }
 
 #[tokio::test]
-async fn a_stored_response_is_asked_for_at_its_backend_only() {
+async fn a_request_about_a_stored_response_goes_only_to_the_backend_that_stores_it() {
     let fakes = [storing("resp_1").await, storing("resp_2").await];
     let gateway = start(&[fakes[0].addr, fakes[1].addr]).await;
     let ask = r#"{"model":"tiny","input":"a","store":true}"#;
@@ -76,7 +76,8 @@ async fn a_stored_response_is_asked_for_at_its_backend_only() {
             assert_eq!(request_lines(fake), [expected]);
             let record = gateway.record().await;
             assert_eq!((record.outcome, record.attempts.len()), (Outcome::Ok, 1));
-            // The record has no tokens: they belong to the request that created the response.
+            // The record of a request about a stored response has no tokens: they belong to the request that
+            // created the response.
             assert_eq!(record.output_tokens(), None);
             assert_eq!(record.observed.usage.input, None);
         }
@@ -84,7 +85,7 @@ async fn a_stored_response_is_asked_for_at_its_backend_only() {
 }
 
 #[tokio::test]
-async fn a_running_response_belongs_to_its_tenant() {
+async fn a_response_that_is_still_generated_can_be_requested_only_by_its_tenant() {
     let created =
         r#"{"type":"response.created","response":{"id":"resp_1","status":"in_progress"}}"#;
     let delta = r#"{"type":"response.output_text.delta","delta":"Hi"}"#;
@@ -113,7 +114,7 @@ async fn a_running_response_belongs_to_its_tenant() {
 }
 
 #[tokio::test]
-async fn an_unknown_response_is_asked_for_at_each_backend() {
+async fn a_request_about_a_response_id_unknown_to_the_gateway_is_sent_to_each_backend_in_turn() {
     let fakes = [storing("resp_1").await, storing("resp_2").await, storing("resp_3").await];
     let gateway = start(&fakes.each_ref().map(|fake| fake.addr)).await;
     for id in ["resp_1", "resp_2", "resp_3"] {
@@ -131,7 +132,7 @@ async fn an_unknown_response_is_asked_for_at_each_backend() {
 }
 
 #[tokio::test]
-async fn a_tenant_does_not_reach_the_response_of_another_tenant() {
+async fn a_tenant_cannot_request_the_stored_response_of_another_tenant() {
     let fake = storing("resp_1").await;
     let setup = Setup { access: two_tenants(Vec::new()), ..Setup::default() };
     let gateway = start_with(&[fake.addr], setup).await;
@@ -157,7 +158,7 @@ async fn a_tenant_does_not_reach_the_response_of_another_tenant() {
 }
 
 #[tokio::test]
-async fn a_permission_allows_responses_of_unknown_tenants_and_not_those_of_others() {
+async fn a_permission_gives_access_to_stored_responses_of_unknown_tenants_but_not_of_others() {
     let fake = storing("resp_1").await;
     let access = two_tenants(vec![Permission::StoredResponses]);
     let gateway = start_with(&[fake.addr], Setup { access, ..Setup::default() }).await;
@@ -169,7 +170,7 @@ async fn a_permission_allows_responses_of_unknown_tenants_and_not_those_of_other
 }
 
 #[tokio::test]
-async fn a_continued_response_goes_to_the_backend_that_has_it() {
+async fn a_request_that_continues_a_stored_response_goes_to_the_backend_that_stores_it() {
     let fakes = [storing("resp_1").await, storing("resp_2").await];
     let gateway = start_before(&fakes, round_robin()).await;
     gateway.post(RESPONSES, r#"{"model":"tiny","input":"a"}"#).await;
@@ -187,7 +188,7 @@ async fn a_continued_response_goes_to_the_backend_that_has_it() {
 }
 
 #[tokio::test]
-async fn a_response_that_the_client_forbids_to_store_is_not_remembered() {
+async fn the_gateway_does_not_remember_a_response_of_a_request_with_store_false() {
     let fake = storing("resp_1").await;
     let setup = Setup { access: access(tenant()), ..Setup::default() };
     let gateway = start_with(&[fake.addr], setup).await;

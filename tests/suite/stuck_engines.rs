@@ -22,7 +22,8 @@ async fn hang(gateway: &Running, stuck: &ScriptedBackend) -> TcpStream {
     }
 }
 
-/// The number of seconds by which the output of this backend is overdue, as the load estimate has it.
+/// Returns the number of seconds by which the output of this backend is overdue according to its load
+/// estimate.
 fn overdue(gateway: &Running, backend: &str) -> f64 {
     let backends = gateway.pool.backends();
     let backend = backends.iter().find(|known| known.identity.id.as_str() == backend).unwrap();
@@ -30,7 +31,7 @@ fn overdue(gateway: &Running, backend: &str) -> f64 {
 }
 
 #[tokio::test]
-async fn a_stuck_backend_gets_no_further_requests_once_one_is_overdue() {
+async fn a_stuck_backend_gets_no_further_requests_once_the_output_of_one_is_overdue() {
     let stuck =
         ScriptedBackend::following([Step::Wait, Step::Send(stream_of(&WHOLE_STREAM))]).await;
     let well = ScriptedBackend::answering(stream_of(&WHOLE_STREAM)).await;
@@ -51,7 +52,7 @@ async fn a_stuck_backend_gets_no_further_requests_once_one_is_overdue() {
 }
 
 #[tokio::test]
-async fn a_timeout_at_a_stuck_backend_is_not_attributed_to_the_prompt() {
+async fn the_record_of_a_request_at_a_stuck_backend_shows_that_no_other_request_waited() {
     let (stuck, gateway) = gateway_scripted(|_| vec![Step::AwaitClose]).await;
     let client = hang(&gateway, &stuck).await;
     drop(client);

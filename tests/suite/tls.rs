@@ -29,7 +29,7 @@ fn settings(files: &Files, pair: &Pair, client_ca: Option<&Authority>) -> TlsSer
     }
 }
 
-/// The TLS of both listeners of a gateway that has these settings.
+/// Builds the TLS configuration of both listeners of a gateway with these settings.
 fn tls(settings: &TlsServerSettings) -> ServerTls {
     let credentials = Arc::new(Credentials::default());
     let clients = Acceptor::for_client_listener(settings).unwrap();
@@ -56,10 +56,10 @@ async fn ask(
     Ok(answer)
 }
 
-// === client side ===
+// === connections from clients ===
 
 #[tokio::test]
-async fn both_listeners_speak_the_protocol_that_alpn_chose_over_tls_1_2_and_1_3() {
+async fn both_listeners_serve_the_protocol_that_alpn_selects_over_tls_1_2_and_1_3() {
     let (files, authority) = (Files::new("alpn"), Authority::new());
     let pair = authority.signs("gateway.test", 2040);
     let fake = ScriptedBackend::answering(stream_of(EVENTS)).await;
@@ -90,7 +90,7 @@ async fn both_listeners_speak_the_protocol_that_alpn_chose_over_tls_1_2_and_1_3(
 }
 
 #[tokio::test]
-async fn a_client_without_a_trusted_certificate_is_rejected_with_mutual_tls() {
+async fn with_mutual_tls_a_client_without_a_trusted_certificate_is_rejected() {
     let (files, authority, other_authority) =
         (Files::new("mutual"), Authority::new(), Authority::new());
     let pair = authority.signs("gateway.test", 2040);
@@ -124,7 +124,7 @@ async fn a_client_without_a_trusted_certificate_is_rejected_with_mutual_tls() {
 }
 
 #[tokio::test]
-async fn a_new_certificate_is_used_for_new_connections_and_an_invalid_one_is_ignored() {
+async fn a_renewed_certificate_is_used_for_new_connections_and_an_invalid_one_is_ignored() {
     let (files, authority) = (Files::new("renewed"), Authority::new());
     let [first, second] = [2040, 2041].map(|until| authority.signs("gateway.test", until));
     let fake = ScriptedBackend::start(|_| paused(&[ROLE, WORD], &[FINISH, "[DONE]"])).await;
@@ -142,8 +142,8 @@ async fn a_new_certificate_is_used_for_new_connections_and_an_invalid_one_is_ign
     let mut answer = vec![0; 64];
     open.read_exact(&mut answer).await.unwrap();
 
-    // The test has written only the first of two files, so the key does not belong to the certificate. The
-    // old pair stays in use.
+    // The test has replaced only the first of two files, so the key does not belong to the certificate. The
+    // gateway continues to use the old pair.
     files.write("cert.pem", &second.cert);
     credentials.reload_changed_files();
     assert_eq!(shown().await, first.der());
@@ -166,7 +166,7 @@ async fn a_new_certificate_is_used_for_new_connections_and_an_invalid_one_is_ign
 }
 
 #[test]
-fn errors_name_the_unusable_file() {
+fn tls_configuration_errors_name_the_file_that_cannot_be_used() {
     let (files, authority) = (Files::new("unfit"), Authority::new());
     let (first_pair, second_pair) =
         (authority.signs("a.test", 2040), authority.signs("a.test", 2040));
@@ -189,7 +189,7 @@ fn errors_name_the_unusable_file() {
     assert!(error.ends_with("empty.pem has no valid certificate in PEM format"), "{error}");
 }
 
-// === backend side ===
+// === connections to backends ===
 
 fn outbound(settings: &TlsClientSettings) -> Arc<OutboundTls> {
     OutboundTls::new(TlsClientContext::new(settings, Alpn::Http1).unwrap())
@@ -262,7 +262,7 @@ async fn a_backend_with_an_untrusted_certificate_gets_no_request() {
 }
 
 #[tokio::test]
-async fn a_backend_can_have_its_own_ca() {
+async fn a_backend_can_have_its_own_certificate_authority() {
     let (files, authority, other_authority) =
         (Files::new("own"), Authority::new(), Authority::new());
     let pair = other_authority.signs("127.0.0.1", 2040);

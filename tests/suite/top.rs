@@ -1,4 +1,4 @@
-//! `tokenweir top` without a terminal: it prints one frame as text, or a clear error.
+//! The command `tokenweir top` without a terminal: it prints one frame as text, or a clear error.
 
 use crate::support::process::{Ended, run};
 use crate::support::scripted_backend::{FINISH, ROLE, WORD, stream_of};
@@ -11,7 +11,7 @@ async fn top(admin: &str, variables: &[(&str, &str)], arguments: &[&str]) -> End
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pipe_gets_one_frame_of_text_without_colours() {
+async fn the_command_top_writes_one_frame_without_colours_to_a_pipe() {
     let (fake, gateway) = gateway_answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
     gateway.post(CHAT, ASK_STREAM).await;
     gateway.record().await;
@@ -24,13 +24,13 @@ async fn a_pipe_gets_one_frame_of_text_without_colours() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_exit_code_says_why_there_is_no_frame() {
+async fn the_exit_code_of_top_shows_why_it_prints_no_frame() {
     let setup = Setup { guard: operator_token(), ..Setup::default() };
     let response = stream_of(&[ROLE, WORD, FINISH, "[DONE]"]);
     let (_fake, gateway) = gateway_answering_with(setup, response).await;
     let (admin, clients) = (gateway.admin.to_string(), gateway.addr.to_string());
     let token = [("TOKENWEIR_ADMIN_TOKEN", "operator")];
-    // Each error must name its remedy, as the errors of `tokenweir status` do.
+    // Each error must name its remedy, as those of `tokenweir status` do.
     for (target, variables, flags, code) in [
         ("127.0.0.1:9", &[][..], &["--once"][..], 1),
         (&clients, &[], &["--once"], 1),
@@ -46,7 +46,7 @@ async fn the_exit_code_says_why_there_is_no_frame() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pipe_gets_lines_of_the_width_in_columns() {
+async fn the_command_top_limits_lines_in_a_pipe_to_the_width_in_the_variable_columns() {
     let (_fake, gateway) = gateway_answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
     let admin = gateway.admin.to_string();
     for (columns, most) in [("40", 40), ("9", 30), ("many", 120)] {

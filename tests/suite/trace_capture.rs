@@ -1,5 +1,5 @@
-//! Trace capture: the traffic through a gateway becomes a trace, which can be replayed and contains no text
-//! of a request.
+//! Trace capture: the gateway writes its traffic as a trace, which can be replayed and contains no text of a
+//! request.
 
 use crate::support::process::folder;
 use crate::support::simulated_fleet::Fleet;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// This text is in every value that a client chooses. The capture must not contain it.
 const CANARY: &str = "canary-7f3a";
 
-/// A gateway in front of simulated backends. It writes a trace capture to this file.
+/// Starts a gateway in front of simulated backends. It writes a trace capture to this file.
 async fn capturing(file: &Path) -> Fleet {
     let setup = Setup {
         captured: 1.0,
@@ -27,7 +27,7 @@ fn file(name: &str) -> PathBuf {
     folder("capture").join(format!("{name}.jsonl"))
 }
 
-/// A chat request with these messages, which belongs to a session. The response has `tokens` tokens.
+/// Builds a chat request with these messages, which belongs to a session. The response has `tokens` tokens.
 fn chat(session: &str, messages: &[String], tokens: u32) -> String {
     let messages: Vec<Value> =
         messages.iter().map(|text| json!({ "role": "user", "content": text })).collect();
@@ -57,7 +57,7 @@ fn arrival(line: &Value) -> f64 {
     line["timestamp"].as_f64().unwrap()
 }
 
-/// The hashes of those prompt blocks that are full, in a line of the capture.
+/// Returns the hashes of the full prompt blocks in a line of the capture.
 fn blocks(line: &Value) -> &[Value] {
     let full = line["input_bytes"].as_u64().unwrap() / line["block_bytes"].as_u64().unwrap();
     let ids = line["hash_ids"].as_array().unwrap();
@@ -69,7 +69,7 @@ fn common(a: &Value, b: &Value) -> usize {
 }
 
 #[tokio::test]
-async fn a_capture_has_the_token_counts_the_order_and_the_shared_prefixes_of_the_traffic() {
+async fn a_trace_capture_has_the_token_counts_the_order_and_the_shared_prefixes_of_the_traffic() {
     let file = file("round-trip");
     let fleet = capturing(&file).await;
     // Three requests of each of two conversations. The responses have 11, 12 and 13 tokens in the first and
@@ -116,7 +116,7 @@ async fn a_capture_has_the_token_counts_the_order_and_the_shared_prefixes_of_the
 }
 
 #[tokio::test]
-async fn a_capture_is_written_in_the_order_of_ends_and_contains_disconnects() {
+async fn a_trace_capture_lists_requests_in_the_order_of_their_ends_including_disconnects() {
     let file = file("order");
     let fleet = capturing(&file).await;
     let mut first = fleet.gateway.send(chat("one", &["go on".to_owned()], 2_000)).await;
@@ -137,7 +137,7 @@ async fn a_capture_is_written_in_the_order_of_ends_and_contains_disconnects() {
 }
 
 #[tokio::test]
-async fn without_capture_no_record_is_captured() {
+async fn without_a_trace_capture_the_record_of_a_request_has_no_capture_data() {
     let fleet = Fleet::start(1).await;
     fleet.gateway.raw(chat("one", &["hello".to_owned()], 3)).await;
     assert_eq!(fleet.gateway.record().await.captured, None);

@@ -1,5 +1,5 @@
-//! Responses that the gateway knows only in part: they have output in unknown fields and events, or end
-//! without the end marker of the API. Unknown output must reach the client at once, and is no failure.
+//! Responses with output that the gateway does not know: in unknown fields and events, or without the end
+//! marker of the API. Unknown output must reach the client at once, and is no failure of the backend.
 
 use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, WORD, chunk, data, event_stream_head, framed, json,
@@ -20,7 +20,7 @@ const MESSAGES: &str = "/v1/messages";
 const CONFIGURED: &str = "/v1/audio/speech";
 const ASK: &str = r#"{"model":"tiny","stream":true,"messages":[],"input":"a"}"#;
 
-/// A gateway that ejects a backend after one failure. Its configuration adds the route [`CONFIGURED`].
+/// Starts a gateway that ejects a backend after one failure. Its configuration adds the route [`CONFIGURED`].
 async fn strict(fakes: &[&ScriptedBackend]) -> Running {
     let route = ConfiguredRoute::new(CONFIGURED, vec![Method::POST], None);
     let health = CircuitBreakerSettings {
@@ -33,7 +33,7 @@ async fn strict(fakes: &[&ScriptedBackend]) -> Running {
 }
 
 #[tokio::test]
-async fn an_empty_error_in_each_event_and_white_space_around_the_end_marker_are_no_failure() {
+async fn an_empty_error_member_in_each_event_and_white_space_at_the_end_marker_are_no_failure() {
     for error in ["null", "{}", "\"\"", "false"] {
         let with_error = |event: &str| event.replacen('{', &format!("{{\"error\":{error},"), 1);
         let events = [with_error(ROLE), with_error(WORD), with_error(FINISH)].map(|it| chunk(&it));
@@ -54,7 +54,7 @@ fn typed(kind: &str, rest: &str) -> String {
     format!("event: {kind}\ndata: {{\"type\":\"{kind}\"{rest}}}\n\n")
 }
 
-/// A chat event whose choice has this delta. `rest` follows the choices in the JSON object.
+/// Builds a chat event whose choice has this delta. `rest` follows the choices in the JSON object.
 fn delta(delta: &str, rest: &str) -> String {
     let choice = format!("{{\"index\":0,\"delta\":{delta},\"finish_reason\":null}}");
     data(&format!("{{\"id\":\"c\",\"model\":\"tiny\",\"choices\":[{choice}]{rest}}}"))
@@ -71,8 +71,8 @@ fn response(kind: &str, status: &str) -> String {
     typed(kind, &format!(r#","response":{{"id":"r","status":"{status}","output":[]}}"#))
 }
 
-/// For each case: the path, events that the gateway knows to have no output, and an event with output that
-/// the gateway does not know.
+/// Returns the test cases: the path, events that the gateway knows to have no output, and an event with
+/// output that the gateway does not know.
 fn unknown_outputs() -> Vec<(&'static str, String, String)> {
     let role = || data(ROLE);
     let begun = || response("response.created", "in_progress");
@@ -173,7 +173,7 @@ async fn output_that_the_gateway_does_not_know_reaches_the_client_at_once() {
 }
 
 #[tokio::test]
-async fn unknown_output_is_counted() {
+async fn a_response_with_unknown_output_is_counted_as_uninspected() {
     let audio = r#"{"choices":[{"index":0,"delta":{"audio":{"data":"UklG"}}}]}"#;
     let sent = stream_of(&[ROLE, WORD, audio, audio, FINISH, "[DONE]"]);
     let fake = ScriptedBackend::answering(sent).await;
@@ -187,16 +187,16 @@ async fn unknown_output_is_counted() {
     gateway.assert_value(counted, 1.0).await;
 }
 
-/// The gateway holds events back that have no output. If the backend fails after them, another one serves the
+/// The gateway holds back events that have no output. If the backend fails after them, another one serves the
 /// request, and the client does not notice.
 #[tokio::test]
-async fn events_that_are_known_to_be_empty_are_held_back_for_failover() {
+async fn events_that_are_known_to_have_no_output_are_held_back_for_failover() {
     let error = r#"{"error":{"message":"boom","type":"InternalServerError","code":500}}"#;
     let empty_block =
         typed("content_block_start", r#","index":0,"content_block":{"type":"text","text":""}"#);
     let cases = [
         (CHAT, data(ROLE)),
-        // Unknown fields in the first event with the role, and fields without a value.
+        // In the next cases, the event with the role has unknown fields, or fields without a value.
         (CHAT, data(&ROLE.replacen('{', r#"{"x_server":{"node":7},"stage":"prefill","#, 1))),
         (CHAT, data(&ROLE.replace("\"content\":\"\"", r#""content":null,"x":null,"y":[],"z":{}"#))),
         (
@@ -243,7 +243,7 @@ fn chunked(content_type: &str, text: &str) -> Vec<u8> {
 /// Whatever such a response contains, the gateway sends the request only once, and the backend stays in
 /// service.
 #[tokio::test]
-async fn a_response_that_ends_regularly_is_no_failure_of_its_backend() {
+async fn a_response_with_unknown_content_that_ends_regularly_is_no_failure_of_its_backend() {
     let events = |events: &[&str]| -> String { events.iter().map(|event| data(event)).collect() };
     let null_finish = events(&[ROLE, WORD, "[DONE]"]);
     let without_blank_line = format!("{}data: [DONE]", events(&[ROLE, WORD, FINISH]));
@@ -291,9 +291,9 @@ async fn a_response_that_ends_regularly_is_no_failure_of_its_backend() {
     }
 }
 
-/// If the connection breaks, that is a failure of the backend, except after the end of the stream.
+/// A broken connection is a failure of the backend, unless the stream was complete before.
 #[tokio::test]
-async fn a_broken_stream_strikes_its_backend_unless_it_was_whole() {
+async fn a_broken_connection_is_a_failure_of_the_backend_unless_the_stream_was_complete() {
     let whole = stream_of(&[ROLE, WORD, FINISH, "[DONE]"]);
     let unterminated = whole[..whole.len() - b"0\r\n\r\n".len()].to_vec();
     let cut = [event_stream_head(), framed(&[&data(ROLE), &data(WORD)])].concat();

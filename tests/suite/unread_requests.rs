@@ -28,7 +28,7 @@ const UPLOAD: &str = "/upload";
 const MODELS: &str =
     r#"{"object":"list","data":[{"id":"tiny","object":"model","owned_by":"vllm"}]}"#;
 const MIB: usize = 1 << 20;
-/// The maximum time for an event that should happen at once.
+/// Maximum time until an event that should happen at once.
 const SOON: Duration = Duration::from_secs(20);
 /// The headers of a WebSocket handshake (RFC 6455).
 const HANDSHAKE: &str = "upgrade: websocket\r\nconnection: Upgrade\r\nsec-websocket-version: 13\r\n\
@@ -115,7 +115,8 @@ impl Backend {
     }
 }
 
-/// A gateway that forwards uploads without reading them. It has only 64 KiB of memory for request bodies.
+/// Starts a gateway that forwards uploads without reading them. It has only 64 KiB of memory for request
+/// bodies.
 async fn gateway(backend: &Backend, setup: Setup) -> Running {
     let route = ConfiguredRoute::new(UPLOAD, vec![Method::POST], None);
     let routes = [route.with_unread_body("tiny", Some(512 * MIB))];
@@ -153,13 +154,13 @@ async fn read_rest(client: &mut TcpStream) -> String {
 // === uploads ===
 
 #[tokio::test]
-async fn a_large_upload_passes_without_memory_for_its_body() {
+async fn a_large_upload_passes_through_the_gateway_without_memory_for_its_body() {
     const LENGTH: usize = 256 * MIB;
     let (mut backend, gateway) = start(Setup::default()).await;
     let mut client = gateway.send(upload_head(&format!("content-length: {LENGTH}"))).await;
     let (part, mut sent) = (vec![b'x'; MIB], 0);
-    // The backend does not read. So the client can send only what the sockets and one part in the gateway can
-    // hold.
+    // The backend does not read yet. So the client can send only what the sockets and one part in the gateway
+    // can hold.
     let pause = Duration::from_millis(500);
     while let Ok(count) = tokio::time::timeout(pause, client.write(&part)).await {
         sent += count.unwrap();
@@ -181,7 +182,7 @@ async fn a_large_upload_passes_without_memory_for_its_body() {
 }
 
 #[tokio::test]
-async fn a_chunked_upload_passes_in_chunks() {
+async fn a_chunked_upload_reaches_the_backend_in_chunks() {
     let (mut backend, gateway) = start(Setup::default()).await;
     backend.gate.add_permits(1);
     let body = "5\r\nhello\r\n3\r\nyou\r\n0\r\n\r\n";
@@ -192,7 +193,7 @@ async fn a_chunked_upload_passes_in_chunks() {
 }
 
 #[tokio::test]
-async fn a_client_that_stops_in_the_middle_is_recorded_and_frees_the_backend() {
+async fn a_client_that_disconnects_during_its_upload_is_recorded_and_frees_the_backend() {
     let (mut backend, gateway) = start(Setup::default()).await;
     backend.gate.add_permits(1);
     let mut client = gateway.send(upload_head("content-length: 1000") + "only this").await;
@@ -204,7 +205,7 @@ async fn a_client_that_stops_in_the_middle_is_recorded_and_frees_the_backend() {
 }
 
 #[tokio::test]
-async fn an_upload_has_a_limit_and_the_rules_of_models_hold() {
+async fn an_upload_has_a_size_limit_and_needs_permission_for_its_model() {
     let (backend, gateway) = start(Setup::default()).await;
     let head = upload_head(&format!("content-length: {}", 513 * MIB));
     assert_eq!(status(&gateway.raw(head).await), 413);
@@ -235,7 +236,7 @@ async fn open(gateway: &Running, query: &str) -> TcpStream {
     open_with(gateway, query, "").await
 }
 
-/// As [`open`], with these additional header lines in the handshake.
+/// Like [`open`], with these additional header lines in the handshake.
 async fn open_with(gateway: &Running, query: &str, headers: &str) -> TcpStream {
     let head = realtime_head(query, &format!("{HANDSHAKE}{headers}")) + "first";
     let mut client = gateway.send(head).await;
@@ -267,7 +268,7 @@ async fn exchange(client: &mut TcpStream, text: &[u8]) {
 }
 
 #[tokio::test]
-async fn the_bytes_of_a_websocket_pass_in_both_directions_until_the_backend_closes() {
+async fn websocket_bytes_pass_in_both_directions_until_the_backend_closes_the_connection() {
     let (mut backend, gateway) = start(Setup::default()).await;
     let mut client = open(&gateway, "?model=tiny").await;
     exchange(&mut client, b"second").await;
@@ -283,7 +284,7 @@ async fn the_bytes_of_a_websocket_pass_in_both_directions_until_the_backend_clos
 }
 
 #[tokio::test]
-async fn a_client_that_closes_a_websocket_closes_the_one_of_the_backend() {
+async fn when_a_client_closes_its_websocket_the_gateway_closes_that_of_the_backend() {
     let (mut backend, gateway) = start(Setup::default()).await;
     let mut client = open(&gateway, "").await;
     exchange(&mut client, b"x").await;
@@ -321,7 +322,7 @@ async fn a_shutdown_closes_websockets_without_waiting_for_their_end() {
 }
 
 #[tokio::test]
-async fn a_websocket_whose_key_is_removed_is_closed_and_one_whose_key_stays_is_not() {
+async fn a_websocket_whose_api_key_is_removed_is_closed_and_one_whose_key_stays_is_not() {
     let access = access(tenant());
     let (_backend, gateway) = start(Setup { access: access.clone(), ..Setup::default() }).await;
     let mut client = open_with(&gateway, "", &format!("authorization: Bearer {KEY}\r\n")).await;
@@ -335,7 +336,7 @@ async fn a_websocket_whose_key_is_removed_is_closed_and_one_whose_key_stays_is_n
 }
 
 #[tokio::test]
-async fn only_a_websocket_that_the_backend_accepts_passes() {
+async fn only_a_valid_websocket_handshake_that_the_backend_accepts_opens_a_websocket() {
     let (_backend, gateway) = start(Setup::default()).await;
     for handshake in [
         String::new(),

@@ -1,5 +1,5 @@
-//! Usage injection: for a stream whose client did not request usage, the gateway requests it, records it, and
-//! removes the usage event from the response. All other bytes pass unchanged.
+//! Usage injection: if a client did not request usage for its stream, the gateway requests it from the
+//! backend, records it, and removes the usage event from the response. All other bytes pass unchanged.
 
 use crate::support::scripted_backend::{
     FINISH, LLAMA_CPP, ROLE, ScriptedBackend, Seen, Step, USAGE, VLLM, WHOLE_STREAM, WORD, data,
@@ -16,12 +16,12 @@ use tokenweir_routing::{Policy, PolicyKind};
 const EDITED: &str =
     r#"{"stream_options":{"include_usage":true},"model":"tiny","stream":true,"messages":[]}"#;
 
-/// A backend that answers with these bytes, and a gateway that requests usage from it.
+/// Starts a backend that answers with these bytes, and a gateway that requests usage from it.
 async fn injecting(bytes: impl Into<Vec<u8>>) -> (ScriptedBackend, Running) {
     gateway_answering_with(Setup { injects_usage: true, ..Setup::default() }, bytes).await
 }
 
-/// The body of an event stream that consists of these events.
+/// Builds the body of an event stream that consists of these events.
 fn lines(events: &[&str]) -> String {
     events.iter().map(|event| data(event)).collect()
 }
@@ -47,7 +47,7 @@ fn tokens(record: &RequestRecord) -> (UsageSource, Option<u64>, Option<u64>) {
 const COUNTED: (UsageSource, Option<u64>, Option<u64>) = (UsageSource::Exact, Some(9), Some(3));
 
 #[tokio::test]
-async fn usage_is_requested_from_the_backend_and_hidden_from_the_client() {
+async fn the_gateway_requests_usage_from_the_backend_and_hides_it_from_the_client() {
     let (fake, gateway) = injecting(stream_of(&WHOLE_STREAM)).await;
     let answer = text(&gateway.post(CHAT, ASK_STREAM).await);
     assert_eq!(answer, (without_usage(), true));
@@ -62,7 +62,7 @@ async fn usage_is_requested_from_the_backend_and_hidden_from_the_client() {
 }
 
 #[tokio::test]
-async fn a_client_that_requests_usage_gets_every_byte_and_its_request_is_unchanged() {
+async fn the_request_and_the_response_of_a_client_that_requests_usage_pass_unchanged() {
     for options in [r#"{"include_usage":true}"#, r#"{ "include_usage" : true, "x":{}}"#] {
         let (fake, gateway) = injecting(stream_of(&WHOLE_STREAM)).await;
         let ask = format!(r#"{{"model":"tiny","stream":true,"stream_options":{options}}}"#);
@@ -74,7 +74,7 @@ async fn a_client_that_requests_usage_gets_every_byte_and_its_request_is_unchang
 }
 
 #[tokio::test]
-async fn a_request_that_must_not_be_edited_and_its_response_pass_unchanged() {
+async fn a_request_that_the_gateway_must_not_edit_passes_unchanged_and_so_does_its_response() {
     let continuous =
         r#"{"model":"tiny","stream":true,"stream_options":{"continuous_usage_stats":true}}"#;
     let signed = |name: &str| {
@@ -104,7 +104,7 @@ async fn a_request_that_must_not_be_edited_and_its_response_pass_unchanged() {
 }
 
 #[tokio::test]
-async fn with_an_unknown_server_or_without_injection_the_request_is_unchanged() {
+async fn for_an_unknown_server_or_with_usage_injection_disabled_the_request_is_unchanged() {
     for (kind, injects_usage) in [(LLAMA_CPP, true), (VLLM, false)] {
         let fake =
             ScriptedBackend::start_kind(kind, |_| vec![Step::Send(stream_of(&WHOLE_STREAM))]).await;
@@ -118,7 +118,7 @@ async fn with_an_unknown_server_or_without_injection_the_request_is_unchanged() 
 }
 
 #[tokio::test]
-async fn usage_is_not_requested_again_after_it_came_in_a_stream_that_cannot_be_read() {
+async fn the_gateway_stops_requesting_usage_from_a_server_whose_streams_it_cannot_read() {
     let labels = ["x-no-type: 1", "content-type: text/plain", "content-type: application/json"];
     let encoded = "content-type: text/event-stream\r\ncontent-encoding: br";
     for label in [&labels[..], &[encoded]].concat() {
@@ -139,7 +139,7 @@ async fn usage_is_not_requested_again_after_it_came_in_a_stream_that_cannot_be_r
 }
 
 #[tokio::test]
-async fn an_error_response_to_an_edited_request_passes_unchanged() {
+async fn an_error_response_to_a_request_with_injected_usage_passes_unchanged() {
     let error = r#"{"error":{"message":"no","type":"BadRequestError","param":null,"code":400}}"#;
     let (_fake, gateway) = injecting(json("400 Bad Request", error)).await;
     let answer = gateway.post(CHAT, ASK_STREAM).await;
@@ -151,7 +151,7 @@ async fn an_error_response_to_an_edited_request_passes_unchanged() {
 }
 
 #[tokio::test]
-async fn a_stream_with_a_content_length_becomes_shorter_and_stays_complete() {
+async fn a_stream_with_content_length_stays_complete_without_the_injected_usage_event() {
     let all = lines(&WHOLE_STREAM);
     let answer = response("200 OK", "content-type: text/event-stream\r\n", all);
     let (_fake, gateway) = injecting(answer).await;
@@ -160,7 +160,7 @@ async fn a_stream_with_a_content_length_becomes_shorter_and_stays_complete() {
 }
 
 #[tokio::test]
-async fn an_http2_client_gets_a_complete_stream_without_the_usage_event() {
+async fn an_http2_client_gets_a_complete_stream_without_the_injected_usage_event() {
     for events in [&WHOLE_STREAM[..], &[ROLE, WORD, FINISH, "[DONE]", USAGE]] {
         let (_fake, gateway) = injecting(stream_of(events)).await;
         let mut sender = http2_client::handshake(gateway.connect().await).await;
@@ -171,7 +171,7 @@ async fn an_http2_client_gets_a_complete_stream_without_the_usage_event() {
 }
 
 #[tokio::test]
-async fn after_a_failover_a_server_of_another_type_gets_the_unedited_request() {
+async fn after_a_failover_a_server_without_usage_injection_gets_the_unedited_request() {
     for (first, second, expected) in [(VLLM, LLAMA_CPP, ASK_STREAM), (LLAMA_CPP, VLLM, EDITED)] {
         let gone = ScriptedBackend::start_kind(first, |_| vec![Step::Close]).await;
         let alive =
@@ -180,7 +180,7 @@ async fn after_a_failover_a_server_of_another_type_gets_the_unedited_request() {
         let setup = Setup {
             injects_usage: true,
             policy: Policy { kind: PolicyKind::RoundRobin, ..Policy::default() },
-            // The next scrape is an hour away, because the gateway must not notice that the backend is down.
+            // The next scrape is an hour away, so that the gateway does not notice that the backend is down.
             scrape_interval: Duration::from_hours(1),
             ..Setup::default()
         };

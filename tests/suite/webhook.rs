@@ -1,6 +1,6 @@
-//! Webhooks. The gateway sends a message when a verdict begins and when it ends. It sends each message until
-//! the webhook accepts it, then never again, and with the secrets of the configuration. A webhook that does
-//! not respond delays no other one.
+//! Webhooks: the gateway sends a message when a verdict of the diagnosis begins and when it ends. It repeats
+//! each message until the webhook accepts it or the limit of attempts is reached. Each message uses the
+//! secrets of the configuration. A webhook that does not respond delays no other one.
 
 use crate::support::process::{GatewayProcess, folder};
 use crate::support::scripted_backend::{
@@ -18,7 +18,7 @@ use tokenweir_gateway::webhook::{
 };
 use tokio::net::TcpListener;
 
-/// A webhook that accepts messages, or responds to them with status 503.
+/// A webhook server that accepts messages, or responds to them with status 503.
 struct ScriptedWebhook {
     server: ScriptedBackend,
     is_failing: Arc<AtomicBool>,
@@ -70,8 +70,8 @@ fn notifier(addresses: &[SocketAddr], max_requests: u32) -> WebhookNotifier {
     notifier
 }
 
-/// Reports a verdict that begins at `start`, and reports it again after the time for which a verdict must
-/// last before the gateway sends a message.
+/// Reports a verdict that begins at `start`, and reports it once more when it has lasted long enough for a
+/// message to webhooks.
 fn begin(notifier: &WebhookNotifier, start: Instant) {
     let verdict =
         Verdict { verdict: "kv_thrashing".into(), backend: "gpu-0".into(), ..Verdict::default() };
@@ -82,7 +82,7 @@ fn begin(notifier: &WebhookNotifier, start: Instant) {
 }
 
 #[tokio::test]
-async fn begin_and_end_of_a_verdict_are_each_one_message() {
+async fn a_webhook_gets_one_message_for_the_begin_and_one_for_the_end_of_a_verdict() {
     let mut webhook = ScriptedWebhook::start().await;
     let (notifier, start) = (notifier(&[webhook.server.addr], 3), Instant::now());
     begin(&notifier, start);
@@ -96,7 +96,7 @@ async fn begin_and_end_of_a_verdict_are_each_one_message() {
 }
 
 #[tokio::test]
-async fn a_message_is_repeated_a_bounded_number_of_times_and_delays_no_other_webhook() {
+async fn a_failed_webhook_message_is_repeated_a_few_times_and_delays_no_other_webhook() {
     // This listener accepts connections, but never responds.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (mut failing, mut healthy) =
@@ -121,7 +121,7 @@ async fn a_message_is_repeated_a_bounded_number_of_times_and_delays_no_other_web
 }
 
 #[tokio::test]
-async fn the_program_posts_to_a_secret_url_with_a_token_and_shows_neither() {
+async fn the_gateway_posts_to_a_webhook_with_a_secret_url_and_token_and_shows_neither() {
     let backend = ScriptedBackend::answering(stream_of(&WHOLE_STREAM)).await;
     let webhook = ScriptedWebhook::start().await;
     let file = folder("webhook").join("gateway.yaml");

@@ -16,11 +16,12 @@ pub(crate) struct Part {
     pub(crate) items: u64,
     /// Number of bytes that one iteration reads or writes. 0 if it reads and writes none.
     pub(crate) bytes: u64,
-    /// Executes one iteration.
+    /// Executes one iteration of the measured operation.
     pub(crate) work: Box<dyn FnMut()>,
 }
 
-/// All parts. The routing decisions are measured once for each of these numbers of backends.
+/// Returns all parts of the hot path. The routing decisions are measured once for each of these numbers of
+/// backends.
 pub(crate) fn all(fleets: &[usize]) -> Vec<Part> {
     let routing = fleets.iter().flat_map(|backends| routing::decisions(*backends));
     wire::parts()

@@ -67,7 +67,7 @@ impl SpanExporter for Nowhere {
     }
 }
 
-/// The record of a successful stream.
+/// Builds the record of a successful stream.
 fn finished() -> RequestRecord {
     let accepted = clock::now();
     let moment = |millis| accepted + Duration::from_millis(millis);

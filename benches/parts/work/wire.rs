@@ -76,7 +76,7 @@ pub(crate) fn chunks(name: &str) -> Vec<Vec<u8>> {
     chunks.into_iter().map(<[u8]>::to_vec).collect()
 }
 
-/// A chat request of about this many bytes.
+/// Builds a chat request of about this number of bytes.
 fn body(bytes: usize) -> String {
     format!(
         r#"{{"model":"m","messages":[{{"role":"user","content":"{}"}}],"stream":true}}"#,

@@ -22,7 +22,7 @@ use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
-/// The parameters of a benchmark run.
+/// The load driver of one benchmark run, with the parameters of the run.
 pub(crate) struct LoadDriver {
     pub(super) sender: BenchRequestSender,
     pub(super) plan: LoadPlan,

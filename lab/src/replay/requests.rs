@@ -11,7 +11,7 @@ use tokenweir_replay::workload;
 /// Resolution of the time stamps in published traces whose time stamps are rounded.
 const TIMESTAMP_ROUNDING: Duration = Duration::from_secs(3);
 
-/// A trace cannot be read.
+/// The error that a trace cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", file.display())]
 pub(crate) struct UnreadableTrace {

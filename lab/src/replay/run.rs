@@ -18,7 +18,7 @@ use tokenweir_replay::simulation::{RestartSettings, SimulationSetup};
 use tokenweir_replay::trace::TraceRequest;
 use tokenweir_routing::Policy;
 
-/// The results of all policies.
+/// The JSON document that the command prints with `--json`: the results of all policies.
 #[derive(Debug, Serialize)]
 struct ReplayReport<'a> {
     trace: String,

@@ -14,7 +14,7 @@ use tokenweir_replay::simulation::SimulatedAdmission;
 use tokenweir_replay::tournament::standings::{self, Standing};
 use tokenweir_replay::tournament::{Cell, CellResult, OBJECTIVES, Tournament};
 
-/// The document of `--json`.
+/// The JSON document that the command prints with `--json`.
 #[derive(Debug, Serialize)]
 struct TournamentReport<'a> {
     first_seed: u64,

@@ -19,7 +19,7 @@ use tokenweir_tune::model::{ModelShape, ModelShapeError};
 use tokenweir_tune::report::{TuneError, TuneReport};
 use tokenweir_tune::request::{EngineSpeed, TokenLengths, TuneRequest, TuneTargets};
 
-/// Why the command has no result.
+/// Why `tokenweir-lab tune` has no result.
 #[derive(Debug, thiserror::Error)]
 enum TuneCommandError {
     #[error("{0} cannot be read")]

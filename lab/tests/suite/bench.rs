@@ -24,12 +24,12 @@ async fn bench(arguments: &str) -> Output {
     program::run(command(arguments)).await
 }
 
-/// The report of a run that must be valid.
+/// Runs the bench. Returns the report, which must be valid.
 async fn report(arguments: &str) -> Value {
     program::report(&format!("bench {arguments} {IGNORE_LAG} --json")).await
 }
 
-/// The text that a run prints. It must end with this exit code.
+/// Runs the bench. Returns the text that it prints. The run must end with this exit code.
 async fn text(arguments: &str, code: i32) -> String {
     let output = bench(arguments).await;
     let text = String::from_utf8(output.stdout).unwrap();
@@ -42,7 +42,7 @@ async fn assert_error(arguments: &str, words: &str) {
     program::assert_error(&format!("bench {arguments}"), words).await;
 }
 
-/// The report of a run after the test has interrupted it.
+/// Interrupts a run of the bench. Returns its report.
 async fn interrupted(child: Child) -> Value {
     Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
     let output = tokio::task::spawn_blocking(|| child.wait_with_output().unwrap()).await.unwrap();
@@ -57,13 +57,13 @@ fn answer() -> Vec<Step> {
     vec![Step::Send(stream_of(&[ROLE, WORD, WORD, FINISH, "[DONE]"]))]
 }
 
-/// A backend that answers each request when the test lets it.
+/// Starts a backend that answers each request only when the test releases it.
 async fn held() -> ScriptedBackend {
     ScriptedBackend::start(|_| [vec![Step::Wait], answer()].concat()).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn client_and_gateway_count_the_same_requests_and_tokens() {
+async fn the_bench_client_and_the_gateway_count_the_same_requests_and_tokens() {
     let fleet = Fleet::start_with(2, Setup { injects_usage: true, ..Setup::default() }).await;
     let (gateway, admin) = (fleet.gateway.addr, fleet.gateway.admin);
     let page = file("page.html");
@@ -80,10 +80,10 @@ async fn client_and_gateway_count_the_same_requests_and_tokens() {
     assert_eq!(report["gateway"]["is_shared"], false, "{}", report["gateway"]);
     for row in report["gateway"]["rows"].as_array().unwrap() {
         let [client, gateway] = ["client", "gateway"].map(|side| row[side]["count"].as_u64());
-        // A client that reads late sees longer gaps between events than the gateway.
+        // If the client reads late, it sees longer gaps between events than the gateway.
         let is_whole = row["quantity"] == "TTFT" || row["quantity"] == "E2E";
         assert!(if is_whole { gateway == client } else { gateway <= client }, "{row}");
-        // The client measures from an earlier moment to a later moment than the gateway.
+        // The client starts its measurement earlier than the gateway and ends it later.
         let mean_of = |side: &str| row[side]["mean"].as_f64().unwrap();
         assert!(row["quantity"] != "TTFT" || mean_of("client") >= mean_of("gateway"), "{row}");
     }
@@ -100,7 +100,7 @@ async fn client_and_gateway_count_the_same_requests_and_tokens() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_signal_ends_a_run_with_partial_results_that_show_the_requests_of_other_clients() {
+async fn a_signal_ends_a_benchmark_with_partial_results_that_show_requests_of_other_clients() {
     let fleet = Fleet::start(1).await;
     let (gateway, admin) = (fleet.gateway.addr, fleet.gateway.admin);
     let endless = format!(
@@ -116,7 +116,7 @@ async fn a_signal_ends_a_run_with_partial_results_that_show_the_requests_of_othe
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_open_loop_sends_due_requests_while_no_request_is_answered() {
+async fn an_open_loop_benchmark_sends_due_requests_while_no_request_is_answered() {
     let fake = held().await;
     let arguments = format!("http://{} --api chat --rate 500 --requests 5 --warmup 0", fake.addr);
     let run = tokio::spawn(async move { report(&arguments).await });
@@ -135,7 +135,7 @@ async fn an_open_loop_sends_due_requests_while_no_request_is_answered() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_closed_loop_has_one_request_per_user_in_flight() {
+async fn a_closed_loop_benchmark_has_one_request_per_user_in_flight() {
     let fake = held().await;
     let arguments =
         format!("http://{} --api chat --concurrency 2 --requests 6 --warmup 0", fake.addr);
@@ -150,7 +150,7 @@ async fn a_closed_loop_has_one_request_per_user_in_flight() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn results_are_not_valid_if_requests_waited_for_the_limit_in_flight() {
+async fn benchmark_results_are_invalid_if_the_in_flight_limit_delayed_requests() {
     let fleet = Fleet::start(1).await;
     let saved = file("waited.json");
     let arguments = format!(
@@ -173,7 +173,7 @@ async fn results_are_not_valid_if_requests_waited_for_the_limit_in_flight() {
 }
 
 #[tokio::test]
-async fn an_invalid_line_of_a_trace_is_named() {
+async fn the_error_for_an_invalid_trace_names_the_line() {
     let line = r#"{"timestamp":0,"input_length":40,"output_length":3}"#;
     let bad = file("bad.jsonl");
     fs::write(&bad, format!("{line}\n{{\"timestamp\":1}}\n")).unwrap();
@@ -185,7 +185,7 @@ async fn an_invalid_line_of_a_trace_is_named() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_trace_is_sent_to_its_end_although_each_request_fails() {
+async fn the_bench_sends_a_trace_to_its_end_even_if_each_request_fails() {
     let fake = ScriptedBackend::answering(json("503 Service Unavailable", "{}")).await;
     let trace = file("refused.jsonl");
     let line = "{\"timestamp\":0,\"input_length\":4,\"output_length\":1}\n";
@@ -201,7 +201,7 @@ async fn a_trace_is_sent_to_its_end_although_each_request_fails() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_target_that_is_no_inference_server_is_reported() {
+async fn the_bench_reports_a_target_that_is_no_inference_server() {
     let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     let url = format!("http://{}", fake.addr);
     assert_error(&url, "no_stream; it answered without an event stream").await;
@@ -219,7 +219,7 @@ async fn a_target_that_is_no_inference_server_is_reported() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_admin_address_that_is_a_backend_is_reported() {
+async fn the_bench_reports_an_admin_address_that_is_a_backend() {
     let fleet = Fleet::start(1).await;
     let (gateway, backend) = (fleet.gateway.addr, fleet.backend_addrs[0]);
     assert_error(
@@ -230,7 +230,7 @@ async fn an_admin_address_that_is_a_backend_is_reported() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_crash_ends_the_run_with_partial_results() {
+async fn a_server_crash_ends_the_benchmark_with_partial_results() {
     let served = AtomicUsize::new(0);
     let fake =
         ScriptedBackend::start(move |_: &Seen| match served.fetch_add(1, Ordering::SeqCst) {
@@ -248,7 +248,7 @@ async fn a_server_crash_ends_the_run_with_partial_results() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_key_is_read_from_a_file_or_a_variable_and_never_shown() {
+async fn the_bench_reads_an_api_key_from_a_file_or_a_variable_and_never_shows_it() {
     let fake = ScriptedBackend::answering(json("401 Unauthorized", "{}")).await;
     let secret = file("key");
     fs::write(&secret, "sk-benched\n").unwrap();
@@ -271,7 +271,7 @@ async fn a_key_is_read_from_a_file_or_a_variable_and_never_shown() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_run_that_is_slower_than_the_baseline_fails_and_an_equal_one_passes() {
+async fn a_benchmark_slower_than_its_baseline_fails_and_an_equally_fast_one_passes() {
     let fleet = Fleet::start(1).await;
     let (before, after) = (file("before.json"), file("after.json"));
     let mut saved = report(&format!(
@@ -300,7 +300,7 @@ async fn a_run_that_is_slower_than_the_baseline_fails_and_an_equal_one_passes() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_baseline_of_another_load_ends_before_the_run_and_a_comparison_has_no_regressions() {
+async fn with_a_baseline_of_another_load_the_bench_fails_early_and_compare_finds_no_regression() {
     let fleet = Fleet::start(1).await;
     let (before, after) = (file("load-a.json"), file("load-b.json"));
     let url = format!("http://{}", fleet.gateway.addr);
@@ -321,7 +321,7 @@ async fn a_baseline_of_another_load_ends_before_the_run_and_a_comparison_has_no_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_report_file_that_cannot_be_written_ends_the_command_before_the_run() {
+async fn the_bench_fails_before_the_run_if_it_cannot_write_its_report_file() {
     for flag in ["--save", "--html"] {
         let line = format!("http://127.0.0.1:9 --duration 1h {flag} /nonexistent/report");
         assert_error(&line, "/nonexistent/report cannot be written").await;
@@ -329,7 +329,7 @@ async fn a_report_file_that_cannot_be_written_ends_the_command_before_the_run() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_text_report_fits_80_columns_and_names_a_changed_preset() {
+async fn the_text_report_of_a_benchmark_fits_80_columns_and_names_a_changed_preset() {
     let fleet = Fleet::start(1).await;
     let (gateway, admin) = (fleet.gateway.addr, fleet.gateway.admin);
     let arguments = format!(
@@ -344,7 +344,7 @@ async fn the_text_report_fits_80_columns_and_names_a_changed_preset() {
 }
 
 #[tokio::test]
-async fn contradicting_flags_are_rejected() {
+async fn the_bench_rejects_contradicting_flags() {
     for arguments in ["", "http://a:1 --concurrency 3 --rate 2", "http://a:1 --scenario heavy"] {
         let output = bench(arguments).await;
         assert!(output.status.code().is_some_and(|code| code != 0 && code != 1), "{arguments}");

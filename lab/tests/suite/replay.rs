@@ -7,14 +7,14 @@ use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The report of a simulation of this trace.
+/// Simulates this trace with `tokenweir-lab replay`. Returns its report.
 async fn replay(trace: &Path, arguments: &str) -> Value {
     program::report(&format!("replay {} --json {arguments}", trace.display())).await
 }
 
-/// The report of a run that sends this trace to a server.
+/// Sends this trace to a server with `tokenweir-lab bench`. Returns its report.
 async fn send(trace: &Path, arguments: &str) -> Value {
-    // A busy machine delays the generator, so the limit of its delay is raised to an hour.
+    // A busy machine delays the load generator, so the limit of its delay is raised to an hour.
     let flags = "--warmup 0 --max-lag 1h --json";
     program::report(&format!("bench --trace {} {flags} {arguments}", trace.display())).await
 }
@@ -32,8 +32,8 @@ fn line(at: u64, input: u32, output: u32, ids: &[u64], more: &str) -> String {
     )
 }
 
-/// Twenty requests of 1,040 tokens that share their first 1,024 tokens. Every fourth client
-/// disconnects after 3 tokens.
+/// Writes a trace of twenty requests of 1,040 tokens that share their first 1,024 tokens. Every fourth client
+/// disconnects after 3 tokens. Returns the path of the trace.
 fn trace(name: &str) -> PathBuf {
     let lines: Vec<String> = (0..20)
         .map(|number| {
@@ -44,13 +44,13 @@ fn trace(name: &str) -> PathBuf {
     file(name, &lines)
 }
 
-/// Number of prompt tokens that all simulated engines together have counted so far.
+/// Returns the number of prompt tokens that all simulated engines together have counted so far.
 fn prompt_tokens(fleet: &Fleet) -> u64 {
     fleet.sum(|load| load.prompt_tokens) as u64
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_number_of_gateways_is_simulated_with_each_view_of_the_caches() {
+async fn the_command_replay_simulates_each_number_of_gateways_with_each_cache_view() {
     let arguments = "--policy kv_aware --seeds 1 --backends 2 --gateways 1,2 \
                      --cache-view exact,exchange --exchange-delay 1s --exchange-loss 0.5";
     let report = replay(&trace("views"), arguments).await;
@@ -71,7 +71,7 @@ async fn each_number_of_gateways_is_simulated_with_each_view_of_the_caches() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_trace_is_sent_as_recorded() {
+async fn the_bench_sends_the_requests_of_a_trace_as_recorded() {
     let fleet = Fleet::start_with(1, Setup { injects_usage: true, ..Setup::default() }).await;
     let url = format!("http://{}", fleet.gateway.addr);
     let report = send(&trace("real"), &format!("{url} --speed 4")).await;
@@ -107,7 +107,7 @@ async fn a_trace_is_sent_as_recorded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_capture_is_a_trace_for_a_simulation_and_for_a_server() {
+async fn a_trace_capture_can_be_simulated_and_sent_to_a_server() {
     let captured = program::file("replay-captured.jsonl");
     let _ = fs::remove_file(&captured);
     let setup = Setup {
@@ -129,8 +129,8 @@ async fn a_capture_is_a_trace_for_a_simulation_and_for_a_server() {
     let before = prompt_tokens(&fleet);
     let counts = &send(&captured, &format!("{url} --speed 4")).await["counts"];
     assert_eq!((&counts["served"], &counts["client_disconnects"]), (&20.into(), &5.into()));
-    // For clients that disconnected, the gateway estimated the number of prompt tokens. A JSON-escaped quote
-    // counts as one byte of text.
+    // For clients that disconnected, the gateway estimated the number of prompt tokens. In this estimate, a
+    // JSON-escaped quote counts as one byte of text.
     assert_eq!(
         prompt_tokens(&fleet) - before,
         20 * 1_040 + 5,

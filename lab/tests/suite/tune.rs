@@ -11,12 +11,12 @@ const LLAMA: &str = r#"{"model_type":"llama","num_hidden_layers":32,"hidden_size
     "num_attention_heads":32,"num_key_value_heads":8,"intermediate_size":14336,
     "vocab_size":128256,"torch_dtype":"bfloat16","max_position_embeddings":131072}"#;
 
-/// The report of `tune` for this model.
+/// Runs `tokenweir-lab tune` for this model. Returns its report.
 async fn tune(model: &Path, arguments: &str) -> Value {
     program::report(&format!("tune {} --json {arguments}", model.display())).await
 }
 
-/// Asserts that `tune` fails for this model with an error message that has these words.
+/// Asserts that `tokenweir-lab tune` fails for this model with an error message that has these words.
 async fn assert_error(model: &Path, arguments: &str, words: &str) {
     program::assert_error(&format!("tune {} {arguments}", model.display()), words).await;
 }
@@ -36,7 +36,7 @@ fn number(report: &Value, what: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn the_size_of_the_weight_files_takes_precedence_over_the_computed_size() {
+async fn the_command_tune_prefers_the_size_of_the_weight_files_to_the_computed_size() {
     let folder = model("index", LLAMA);
     let shape = tune(&folder, "--gpu-memory 80GiB").await;
     assert_eq!(number(&shape, "weights"), 2 * 8_029_995_008);
@@ -48,7 +48,7 @@ async fn the_size_of_the_weight_files_takes_precedence_over_the_computed_size() 
 }
 
 #[tokio::test]
-async fn an_incomplete_model_config_and_a_gpu_that_is_too_small_are_reported() {
+async fn the_command_tune_reports_an_incomplete_model_config_and_a_gpu_that_is_too_small() {
     let lacking = model("lacking", &LLAMA.replace("num_hidden_layers", "layers"));
     assert_error(&lacking, "--gpu-memory 80GiB", "config.json does not describe a model").await;
     assert_error(&lacking, "--gpu-memory 80GiB", "it has no num_hidden_layers").await;
@@ -67,7 +67,7 @@ async fn an_incomplete_model_config_and_a_gpu_that_is_too_small_are_reported() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn token_counts_and_speeds_come_from_a_gateway_and_from_a_bench_report() {
+async fn the_command_tune_reads_token_counts_and_speeds_from_a_gateway_and_a_bench_report() {
     let folder = model("observed", LLAMA);
     let fleet = Fleet::start_with(1, Setup { injects_usage: true, ..Setup::default() }).await;
     let (gateway, admin) = (fleet.gateway.addr, fleet.gateway.admin);

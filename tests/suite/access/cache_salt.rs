@@ -11,8 +11,8 @@ use tokenweir_protocol::openai::engine_control::Permission;
 use tokenweir_request::access::cors::Cors;
 use tokenweir_request::access::{KeyDigest, KeyFile, SaltKey, TenantEntry};
 
-/// A scripted backend and a gateway that derives `cache_salt`. It has three tenants, each with its own name as
-/// its key. Only the tenant `free` may send a salt of its own.
+/// Starts a scripted backend and a gateway that adds a derived `cache_salt` to requests. It has three
+/// tenants, each with its own name as its API key. Only the tenant `free` may send a salt of its own.
 async fn derived() -> (ScriptedBackend, Running) {
     let named = |name: &str| TenantEntry {
         allow: (name == "free").then_some(Permission::CacheSalt).into_iter().collect(),
@@ -32,7 +32,7 @@ async fn send(gateway: &Running, tenant: &str, path: &str, body: &str) -> Vec<u8
     gateway.raw(with_lines(&post(path, body), &format!("authorization: Bearer {tenant}"))).await
 }
 
-/// Sends a request with the key of the tenant. Returns the body that the backend received.
+/// Sends a request with the API key of the tenant. Returns the body that the backend received.
 async fn forwarded(
     gateway: &Running,
     fake: &ScriptedBackend,
@@ -50,7 +50,7 @@ fn salt(body: &str) -> String {
 }
 
 #[tokio::test]
-async fn each_tenant_has_its_own_stable_salt_for_the_same_body() {
+async fn each_tenant_gets_its_own_constant_cache_salt_for_the_same_request_body() {
     let (fake, gateway) = derived().await;
     let plain = r#"{ "model":"tiny","messages":[] }"#;
     let salted = plain.replace("[]", r#"[],"cache_salt":"mine""#);
@@ -83,7 +83,7 @@ async fn each_tenant_has_its_own_stable_salt_for_the_same_body() {
 }
 
 #[tokio::test]
-async fn a_salt_is_added_only_where_the_engine_reads_it_and_not_for_a_tenant_with_the_permission() {
+async fn a_cache_salt_is_added_only_on_paths_that_use_it_and_not_for_a_tenant_that_may_set_it() {
     let (fake, gateway) = derived().await;
     let body = r#"{"model":"tiny","input":"x"}"#;
     for path in ["/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings", "/pooling"] {
@@ -100,7 +100,7 @@ async fn a_salt_is_added_only_where_the_engine_reads_it_and_not_for_a_tenant_wit
 }
 
 #[tokio::test]
-async fn a_salt_that_is_no_string_and_a_body_with_a_digest_are_rejected() {
+async fn a_cache_salt_that_is_no_string_is_rejected_and_so_is_a_request_with_a_body_digest() {
     let (fake, gateway) = derived().await;
     for value in ["7", "[\"s\"]", "{}", "true"] {
         let body = format!(r#"{{"model":"tiny","messages":[],"cache_salt":{value}}}"#);
@@ -115,7 +115,7 @@ async fn a_salt_that_is_no_string_and_a_body_with_a_digest_are_rejected() {
 }
 
 #[tokio::test]
-async fn routing_predicts_no_prefix_reuse_across_tenants() {
+async fn with_cache_salts_routing_predicts_no_cached_prefix_from_other_tenants() {
     let (_fake, gateway) = derived().await;
     let text = "a long prompt ".repeat(500);
     let body = json!({ "model": "tiny", "messages": [{ "role": "user", "content": text }] });

@@ -17,12 +17,12 @@ use tokenweir_protocol::openai::engine_control::{ControlAction, FIELDS, Permissi
 use tokenweir_request::access::TenantEntry;
 use tokenweir_request::record::Outcome;
 
-/// A chat body with this additional member.
+/// Builds the body of a chat request with this additional JSON member.
 fn body_with(member: &str) -> String {
     format!(r#"{{"model":"tiny","messages":[{{"role":"user","content":"hello"}}],{member},"n":1}}"#)
 }
 
-/// A JSON member that sets the field at this path, such as `priority` or `vllm_xargs.a`.
+/// Builds a JSON member that sets the field at this path, such as `priority` or `vllm_xargs.a`.
 fn member(path: &str) -> String {
     let value = if path == "priority" { "-5" } else { "{\"a\":[1,\"}\"]}" };
     match path.split_once('.') {
@@ -55,7 +55,7 @@ async fn assert_rejected(gateway: &Running, request: &str, field: &str) {
 }
 
 #[tokio::test]
-async fn no_route_lets_a_client_replace_the_prompt_or_name_a_host() {
+async fn no_api_path_accepts_kv_transfer_params_that_replace_the_prompt_or_name_a_host() {
     let (fake, gateway) = open_gateway().await;
     let mut requests = 0.0;
     for path in JSON_PATHS {
@@ -75,7 +75,7 @@ async fn no_route_lets_a_client_replace_the_prompt_or_name_a_host() {
 }
 
 #[tokio::test]
-async fn every_forbidden_field_of_the_table_is_rejected() {
+async fn every_engine_control_field_that_clients_may_not_set_is_rejected() {
     let (fake, gateway) = open_gateway().await;
     for control in FIELDS.iter().filter(|control| control.action == ControlAction::Refuse) {
         let outer = control.name.split('.').next().unwrap();
@@ -108,7 +108,7 @@ async fn every_forbidden_field_of_the_table_is_rejected() {
 }
 
 #[tokio::test]
-async fn null_and_default_values_of_a_field_pass_unchanged() {
+async fn null_and_default_values_of_an_engine_control_field_pass_unchanged() {
     let (fake, gateway) = open_gateway().await;
     let nulls = FIELDS.iter().filter(|control| !control.name.contains('.'));
     let nulls: Vec<String> = nulls.map(|control| format!("\"{}\":null", control.name)).collect();
@@ -122,7 +122,7 @@ async fn null_and_default_values_of_a_field_pass_unchanged() {
 }
 
 #[tokio::test]
-async fn a_duplicate_field_is_rejected_even_if_its_first_value_is_harmless() {
+async fn a_duplicate_engine_control_field_is_rejected_even_if_its_first_value_is_harmless() {
     let (fake, gateway) = open_gateway().await;
     for member in [
         r#""kv_transfer_params":null,"kv_transfer_params":{"remote_host":"a"}"#,
@@ -137,7 +137,7 @@ async fn a_duplicate_field_is_rejected_even_if_its_first_value_is_harmless() {
 }
 
 #[tokio::test]
-async fn a_form_that_controls_the_engine_is_rejected() {
+async fn a_multipart_form_with_an_engine_control_field_is_rejected() {
     let (fake, gateway) = open_gateway().await;
     for path in ["/v1/audio/transcriptions", "/v1/audio/translations"] {
         for field in ["vllm_xargs", "kv_transfer_params", "session_id"] {
@@ -156,7 +156,7 @@ async fn a_form_that_controls_the_engine_is_rejected() {
 }
 
 #[tokio::test]
-async fn a_field_passes_unchanged_with_a_permission_of_all_tenants_the_tenant_or_the_model() {
+async fn an_engine_control_field_passes_if_all_tenants_the_tenant_or_the_model_have_permission() {
     let fake = scripted_backend().await;
     fake.set_models(&["tiny", "prefill"]);
     let body = body_with(r#""kv_transfer_params":{"remote_host":"10.0.0.1","remote_port":1}"#);
@@ -186,7 +186,7 @@ async fn a_field_passes_unchanged_with_a_permission_of_all_tenants_the_tenant_or
 }
 
 #[tokio::test]
-async fn a_permission_in_a_reloaded_keys_file_applies_to_the_next_request() {
+async fn a_new_permission_in_a_reloaded_keys_file_applies_to_the_next_request() {
     let fake = scripted_backend().await;
     let access = access(tenant());
     let gateway = open_to(&fake, access.clone()).await;
@@ -203,7 +203,7 @@ async fn a_permission_in_a_reloaded_keys_file_applies_to_the_next_request() {
 }
 
 #[tokio::test]
-async fn a_session_id_is_removed_from_body_and_headers_and_still_used_for_routing() {
+async fn a_session_id_is_removed_from_the_request_but_still_used_for_routing() {
     let fake = scripted_backend().await;
     let session_headers = vec![HeaderName::from_static("x-session-id")];
     let setup = |access| Setup {
@@ -237,7 +237,7 @@ async fn a_session_id_is_removed_from_body_and_headers_and_still_used_for_routin
 }
 
 #[tokio::test]
-async fn a_body_with_a_digest_header_is_rejected_if_it_must_be_changed() {
+async fn a_request_with_a_body_digest_is_rejected_if_the_gateway_must_change_the_body() {
     let (fake, gateway) = open_gateway().await;
     let signed =
         |member| with_lines(&post(CHAT, &body_with(member)), "content-digest: sha-256=:x:");
@@ -267,8 +267,8 @@ async fn headers_for_engine_selection_and_priority_pass_only_with_a_permission()
     }
 }
 
-/// The paths of vLLM 0.32 and 0.33 that the gateway must not serve, which the security guide lists: those
-/// that control or describe the server, and generating paths whose bodies the gateway does not check.
+/// Returns the paths of vLLM 0.32 and 0.33 that the gateway must not serve, which the security guide lists:
+/// paths that control or describe the server, and generating paths whose bodies the gateway does not check.
 pub(super) fn not_served() -> Vec<&'static str> {
     let (_, list) = security_guide().split_once(" are 404:\n\n").unwrap();
     let (list, _) = list.split_once("\n\n").unwrap();
@@ -278,7 +278,7 @@ pub(super) fn not_served() -> Vec<&'static str> {
 }
 
 #[test]
-fn the_security_guide_contains_the_whole_control_table() {
+fn the_security_guide_lists_every_engine_control_field_and_header() {
     for row in tokenweir_protocol::openai::engine_control::table() {
         let is_there = security_guide().contains(&row);
         assert!(is_there, "docs/operate/security.md lacks this row:\n{row}");

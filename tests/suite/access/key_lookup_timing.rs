@@ -1,4 +1,4 @@
-//! Tests that the duration of a key lookup does not depend on the known keys. It compares two classes of
+//! Tests that the duration of an API key lookup does not depend on the known keys. It compares two classes of
 //! guessed keys with Welch's t-test, as dudect does (Reparaz, Balasch and Verbauwhede, 2017).
 
 use super::{KEY, tenant};
@@ -7,12 +7,12 @@ use std::hint::black_box;
 use std::time::Instant;
 use tokenweir_request::access::{ApiKeys, KeyDigest, KeyFile};
 
-/// Mean number of measurements of each class of guesses.
+/// Mean number of measurements for each class of guessed keys.
 const SAMPLES: usize = 1_000_000;
 /// Number of lookups in one measurement.
 const LOOKUPS_PER_MEASUREMENT: u32 = 4;
-/// The test fails only if all of this many repetitions show a difference. A dependence on the keys shows in
-/// each repetition, a change of the machine's speed in one.
+/// The test fails only if all of this number of repetitions show a difference. If the duration depends on the
+/// keys, each repetition shows it; a change of the machine's speed affects only one.
 const MAX_REPETITIONS: usize = 3;
 /// If |t| is above this threshold, dudect considers the two classes different.
 const MAX_ABS_T: f64 = 4.5;
@@ -62,7 +62,7 @@ fn measure(classes: [&[String]; 2], lookup: impl Fn(&HeaderMap) -> bool) -> f64 
 
 #[test]
 #[ignore = "takes a minute of a quiet machine: cargo test --release -- --ignored --nocapture timing"]
-fn the_duration_of_a_key_lookup_is_independent_of_the_keys() {
+fn the_duration_of_an_api_key_lookup_is_independent_of_the_known_keys() {
     let keys = ApiKeys::new(&KeyFile { tenants: vec![tenant()] }, &ApiKeys::default());
     let mut random = fastrand::Rng::with_seed(1);
     let mut letters = |count: usize| {

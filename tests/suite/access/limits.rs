@@ -1,5 +1,5 @@
-//! Usage limits of keys: the gateway counts permits and tokens, returns them however a request ends, and
-//! charges the usage that the engine reports.
+//! Usage limits of tenants. The gateway counts open requests and tokens, counts a request as ended however it
+//! ends, and charges the token counts that the engine reports.
 
 use super::{ASK, CHAT, access, error, gated, head, keyed, scripted_backend, tenant};
 use crate::admission::held;
@@ -27,13 +27,13 @@ fn tokens(per_minute: u32) -> TenantEntry {
     limited(UsageLimits { tokens_per_minute: Some(per_minute), ..UsageLimits::default() })
 }
 
-/// Number of open requests of all keys.
+/// Returns the number of open requests of all API keys.
 fn open(access: &AccessControl) -> u32 {
     access.keys().unwrap().open().map(|(_, open)| open).sum()
 }
 
 #[tokio::test]
-async fn concurrent_requests_over_the_limit_are_rejected_until_one_has_ended() {
+async fn concurrent_requests_over_the_limit_of_a_tenant_are_rejected_until_one_has_ended() {
     let fake = held().await;
     let gateway = gated(&fake, concurrency(2)).await;
     let ask = keyed(&post(CHAT, ASK));
@@ -53,8 +53,8 @@ async fn concurrent_requests_over_the_limit_are_rejected_until_one_has_ended() {
     for client in &mut clients {
         client.read_to_end(&mut Vec::new()).await.unwrap();
     }
-    // The gateway returns the permit of a request before its client has the whole response, so the next
-    // request succeeds.
+    // The gateway ends the count of a request before its client has the whole response, so the next request
+    // succeeds.
     assert_eq!(status(&gateway.raw(keyed(&post(CHAT, ASK))).await), 200);
     let page = gateway.admin("/metrics").await;
     let result = |result: &str| {
@@ -66,7 +66,7 @@ async fn concurrent_requests_over_the_limit_are_rejected_until_one_has_ended() {
 }
 
 #[tokio::test]
-async fn a_failed_request_returns_its_permit() {
+async fn a_failed_request_no_longer_counts_toward_the_concurrency_limit_of_its_tenant() {
     for steps in [
         vec![Step::Close],
         vec![Step::Reset],
@@ -98,7 +98,7 @@ async fn debt_after(fake: &ScriptedBackend, limit: u32, request: &str) -> (u16, 
 }
 
 #[tokio::test]
-async fn streams_and_plain_responses_are_charged_by_the_usage_of_the_engine() {
+async fn tenants_are_charged_the_token_counts_that_the_engine_reports_with_or_without_stream() {
     let stream = ScriptedBackend::answering(stream_of(&WHOLE_STREAM)).await;
     let answer = r#"{"choices":[{"index":0,"message":{"content":"Hi"},"finish_reason":"stop"}],
         "usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12}}"#;
@@ -143,7 +143,7 @@ async fn a_disconnected_client_is_charged_for_its_prompt_and_the_received_output
 }
 
 #[tokio::test]
-async fn responses_carry_the_remaining_limit() {
+async fn response_headers_state_the_remaining_requests_and_tokens_of_the_tenant() {
     let fake = scripted_backend().await;
     let limits = UsageLimits {
         requests_per_minute: Some(3),

@@ -19,7 +19,7 @@ struct Program {
     folder: PathBuf,
 }
 
-/// The text of a keys file with one tenant and the hash of this key.
+/// Builds the text of a keys file with one tenant and the hash of this API key.
 fn file(tenant: &str, key: &str) -> String {
     let hash = KeyDigest::from_key(key.as_bytes());
     format!("tenants:\n- name: {tenant}\n  keys:\n  - {{ name: k, hash: '{hash}' }}\n")
@@ -64,7 +64,7 @@ impl Program {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_change_during_a_stream_and_an_invalid_file_changes_nothing() {
+async fn a_new_keys_file_applies_during_a_stream_and_an_invalid_one_changes_nothing() {
     let fake = ScriptedBackend::start(|seen| {
         if !seen.head.starts_with("POST") || !String::from_utf8_lossy(&seen.body).contains("stream")
         {
@@ -90,7 +90,7 @@ async fn keys_change_during_a_stream_and_an_invalid_file_changes_nothing() {
     assert!(seen.contains("authorization: bearer the-backends-own\r\n"), "{seen}");
     assert!(!seen.contains("sk-old"), "{seen}");
     let shown = async |text: &str| program.process.get("/status").await.contains(text);
-    // This file has the key itself where its hash belongs.
+    // This keys file has the API key itself instead of its hash.
     program.replace("tenants:\n- name: c\n  keys:\n  - { name: k, hash: sk-secret }\n");
     wait_until!(shown("this is not the hash of a key").await);
     assert!(shown("keys.yaml:4:22: ").await);
@@ -135,7 +135,7 @@ async fn a_gateway_with_a_missing_or_invalid_keys_file_does_not_start() {
 }
 
 #[tokio::test]
-async fn keygen_prints_a_unique_key_with_its_hash() {
+async fn the_command_keygen_prints_a_unique_api_key_with_its_hash() {
     let mint = async || {
         let (_, text, _) = process::run(&["keygen"], &[]).await;
         let line = |name: &str| {

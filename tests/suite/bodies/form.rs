@@ -17,8 +17,8 @@ pub(super) struct Form {
 
 type Change = fn(&mut Rng, &mut Form);
 
-/// The classes of forms: the name of the class, and how it changes a plain form. The first class does not
-/// change it: its forms are those of common clients.
+/// The classes of forms: the name of each class, and the function that changes a plain form accordingly. The
+/// first class changes nothing: its forms are those of common clients.
 pub(super) const CLASSES: &[(&str, Change)] = &[
     ("form: plain", |_, _| {}),
     ("form: no model", |rng, form| {
@@ -225,7 +225,7 @@ pub(super) const CLASSES: &[(&str, Change)] = &[
     ("form: mutated", |_, _| {}),
 ];
 
-/// A random form of the class with this index.
+/// Builds a random form of the class with this index.
 pub(super) fn case(rng: &mut Rng, class: usize) -> Case {
     let (class, change) = CLASSES[class];
     let mut form = plain(rng);
@@ -253,7 +253,7 @@ pub(super) fn case(rng: &mut Rng, class: usize) -> Case {
     Case { class, is_form: true, content_type: form.content_type.into_bytes(), body }
 }
 
-/// A form as common clients send it.
+/// Builds a form as common clients send it.
 fn plain(rng: &mut Rng) -> Form {
     let boundaries = [
         "----WebKitFormBoundaryAaB03x",

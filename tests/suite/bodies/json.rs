@@ -8,7 +8,7 @@ pub(super) const MODELS: [&str; 5] = ["base", "secret-lora", "org/model-7b", "mo
 
 type Make = fn(&mut Rng) -> Vec<u8>;
 
-/// The classes of JSON bodies: the name of the class, and the function that makes a body. The bodies of the
+/// The classes of JSON bodies: the name of each class, and the function that builds a body. The bodies of the
 /// first class are those of common clients.
 pub(super) const CLASSES: &[(&str, Make)] = &[
     ("json: plain", |rng| members(rng, &[]).into()),
@@ -126,7 +126,7 @@ pub(super) const CLASSES: &[(&str, Make)] = &[
     }),
 ];
 
-/// A random body of the class with this index.
+/// Builds a random body of the class with this index.
 pub(super) fn case(rng: &mut Rng, class: usize) -> Case {
     let types =
         ["application/json", "application/json; charset=utf-8", "application/json;charset=utf-16"];
@@ -135,12 +135,12 @@ pub(super) fn case(rng: &mut Rng, class: usize) -> Case {
     Case { class, is_form: false, content_type, body: make(rng) }
 }
 
-/// A random item of `from`.
+/// Returns a random item of `from`.
 pub(super) fn choose<'a, T>(rng: &mut Rng, from: &'a [T]) -> &'a T {
     &from[rng.usize(0..from.len())]
 }
 
-/// `bytes` with one to three random changes: some bytes are changed, removed or duplicated.
+/// Returns `bytes` with one to three random changes: some bytes are changed, removed or duplicated.
 pub(super) fn mutated(rng: &mut Rng, mut bytes: Vec<u8>) -> Vec<u8> {
     const LIKELY_BYTES: &[u8] = b"\"\\{}[]:,;=-\r\n \t\0\xff";
     for _ in 0..rng.usize(1..4) {
@@ -169,8 +169,8 @@ fn marked(rng: &mut Rng) -> String {
     format!("{mark}{}", members(rng, &[]))
 }
 
-/// A JSON object with the members `given`, or a model if none are given. Adds other members and whitespace,
-/// and puts the members in random order.
+/// Builds a JSON object with the members `given`, or with a model if none are given. Adds other members and
+/// whitespace, and puts the members in random order.
 fn members(rng: &mut Rng, given: &[(&str, String)]) -> String {
     let others = [
         "\"messages\":[{\"role\":\"user\",\"content\":\"{\\\"model\\\":\\\"secret-lora\\\"}\"}]",

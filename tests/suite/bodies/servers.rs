@@ -1,5 +1,5 @@
-//! How servers read a body. The servers are Python servers with FastAPI and Starlette, if those packages are
-//! installed, and the crates that Rust servers use.
+//! The models that servers read in a request body. The servers are Python servers with FastAPI and Starlette,
+//! if those packages are installed, and the crates that Rust servers use.
 
 use super::{Case, Reading};
 use axum::body::Body;
@@ -13,8 +13,8 @@ use std::process::{Command, Stdio};
 
 const SERVER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/suite/bodies/server.py");
 
-/// What the Python packages FastAPI and Starlette read in each case. `None`: Python does not have these
-/// packages.
+/// Returns the models that the Python packages FastAPI and Starlette read in each body. `None`: these
+/// packages are not installed.
 pub(super) fn python(cases: &[Case]) -> Option<Vec<[Reading; 2]>> {
     let named = std::env::var("BODIES_PYTHON").ok();
     let program = named.as_deref().unwrap_or("python3");
@@ -49,7 +49,7 @@ pub(super) fn python(cases: &[Case]) -> Option<Vec<[Reading; 2]>> {
     Some(readings)
 }
 
-/// What `serde_json` reads in a JSON body, or axum in a form.
+/// Returns the model that `serde_json` reads in a JSON body, or axum in a form.
 pub(super) fn rust(case: &Case) -> Reading {
     if case.is_form { multipart(case) } else { serde(&case.body) }
 }

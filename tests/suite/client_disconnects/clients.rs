@@ -12,19 +12,19 @@ use tokio::net::TcpStream;
 /// How a client disconnects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
-    /// Closes its connection.
+    /// The client closes its connection.
     Fin,
-    /// Resets its connection.
+    /// The client resets its connection.
     Reset,
-    /// Closes the sending half of its connection and keeps the other half open.
+    /// The client closes the sending half of its connection and keeps the other half open.
     HalfClose,
-    /// Sends a blank line after the request, as some clients do, then closes its connection.
+    /// The client sends a blank line after the request, as some clients do, then closes its connection.
     FinBehindLine,
-    /// Sends another request after this one, then closes its connection.
+    /// The client sends another request after this one, then closes its connection.
     FinBehindRequest,
-    /// Resets its HTTP/2 stream and keeps the connection open.
+    /// The client resets its HTTP/2 stream and keeps the connection open.
     Http2Stream,
-    /// Closes its HTTP/2 connection.
+    /// The client closes its HTTP/2 connection.
     Http2Connection,
 }
 

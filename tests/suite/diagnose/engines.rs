@@ -1,5 +1,5 @@
-//! Tests the diagnosis on metrics of the simulator's engine in virtual time. Two faults occur: the KV cache
-//! is too small, and prompts arrive faster than the engine computes them.
+//! The diagnosis of simulated engines in virtual time, from their metrics alone. Two faults occur: the KV
+//! cache is too small, and prompts arrive faster than the engine computes them.
 
 use super::fleet_model::{MINUTE_STEPS, poisson};
 use super::scenarios;
@@ -20,13 +20,13 @@ pub(super) struct Traffic {
     pub(super) output: (u32, u32),
 }
 
-/// A simulated engine, its metrics page, and a diagnosis that reads only this page.
+/// A simulated engine, its metrics page, and a diagnosis that reads only this metrics page.
 pub(super) struct EngineFixture {
     spec: EngineSpec,
     engine: Engine,
     telemetry: EngineTelemetry,
     now: Duration,
-    /// The page that the diagnosis has read last.
+    /// The metrics page that the diagnosis has read last.
     page: EngineLoad,
     random: fastrand::Rng,
     sent: u64,
@@ -49,7 +49,7 @@ impl EngineFixture {
         }
     }
 
-    /// Runs the engine for five seconds with this traffic. Then runs the diagnosis once.
+    /// Simulates the engine for five seconds with this traffic, and then diagnoses once.
     pub(super) fn step(&mut self, traffic: Traffic) -> Diagnosis {
         let end = self.now + EVERY;
         let count = poisson(traffic.rate * EVERY.as_secs_f64(), &mut self.random) as usize;
@@ -106,7 +106,7 @@ impl EngineFixture {
     }
 }
 
-/// The names of all verdicts during `steps` steps, sorted and without repetitions.
+/// Returns the names of all verdicts during `steps` steps, sorted and without repetitions.
 fn names(bench: &mut EngineFixture, traffic: Traffic, steps: u64) -> Vec<Cow<'static, str>> {
     let mut names = Vec::new();
     for _ in 0..steps {
@@ -124,9 +124,9 @@ const SMALL: EngineSpec = EngineSpec { blocks: 400, ..EngineSpec::DEFAULT };
 const CHAT: Traffic = Traffic { rate: 1.5, prompt: (80, 160), output: (200, 400) };
 const LONG: Traffic = Traffic { rate: 0.4, prompt: (5_000, 9_000), output: (20, 40) };
 
-/// Runs the diagnosis with `seeds` seeds: first with `traffic`, then for a minute with a rate that is 5 to 7.5
-/// times as high. Returns two numbers of seeds: those with exactly the verdict `wanted`, and those with
-/// another verdict.
+/// Simulates the engine with each of `seeds` seeds: first with `traffic`, then for a minute with a rate that
+/// is 5 to 7.5 times as high. Returns two numbers of seeds: those with exactly the verdict `wanted`, and
+/// those with another verdict.
 fn named(seeds: u64, spec: EngineSpec, traffic: Traffic, wanted: &str) -> (u64, u64) {
     let (mut right, mut wrong) = (0, 0);
     for seed in 0..seeds {
@@ -143,7 +143,7 @@ fn named(seeds: u64, spec: EngineSpec, traffic: Traffic, wanted: &str) -> (u64, 
 }
 
 #[test]
-fn thrashing_and_prefill_queueing_are_named_from_the_metrics_page_alone() {
+fn the_diagnosis_names_kv_thrashing_and_prefill_queueing_from_engine_metrics_alone() {
     let seeds = scenarios(8);
     let roomy = EngineSpec { blocks: 20_000, ..SMALL };
     for (spec, traffic, wanted) in
@@ -155,7 +155,7 @@ fn thrashing_and_prefill_queueing_are_named_from_the_metrics_page_alone() {
 }
 
 #[test]
-fn the_recommended_batch_size_ends_the_thrashing() {
+fn the_batch_size_that_the_diagnosis_recommends_ends_kv_cache_thrashing() {
     let busy = Traffic { rate: 7.0, ..CHAT };
     for seed in 0..4 {
         let mut bench = EngineFixture::new(SMALL, seed);
@@ -175,7 +175,7 @@ fn the_recommended_batch_size_ends_the_thrashing() {
 }
 
 #[test]
-fn the_verdict_recommends_a_batch_size() {
+fn the_verdict_about_kv_cache_thrashing_recommends_a_batch_size() {
     let mut bench = EngineFixture::new(SMALL, 1);
     names(&mut bench, CHAT, WARM_UP_STEPS);
     let busy = Traffic { rate: 7.0, ..CHAT };

@@ -1,16 +1,17 @@
-//! A verdict expires: it must not remain after the end of the load or of the drain in which it was measured.
+//! The end of verdicts: a verdict must not remain after the end of the load or of the drain during which it
+//! was measured.
 
 use super::faults::FAULTS;
 use super::fleet_model::{MINUTE_STEPS, Plant, Tick};
 
-/// Removes all load and its consequences from a step.
+/// Sets the load of a step of the model, and all consequences of the load, to zero.
 fn end_load(tick: &mut Tick) {
     (tick.requests, tick.running, tick.waiting, tick.kv) = (0.0, 0.0, 0.0, 0.0);
     (tick.cancelled, tick.stalls, tick.stalled, tick.preemptions) = (0.0, 0.0, 0.0, 0.0);
 }
 
 #[test]
-fn no_verdict_and_no_anomaly_remains_a_minute_after_the_load_has_ended() {
+fn the_diagnosis_has_no_verdict_and_no_anomaly_a_minute_after_the_load_has_ended() {
     for fault in &FAULTS {
         let mut plant = Plant::with_baselines(fault.min_backends + 1, 7);
         let mut during = plant.step(|_, _, _, _| {});
@@ -28,7 +29,7 @@ fn no_verdict_and_no_anomaly_remains_a_minute_after_the_load_has_ended() {
 }
 
 #[test]
-fn a_backend_is_not_called_underused_while_it_is_drained_and_in_the_minute_after() {
+fn the_diagnosis_calls_no_backend_underused_during_its_drain_and_in_the_minute_after() {
     let mut plant = Plant::with_baselines(3, 11);
     for step in 0..5 * MINUTE_STEPS {
         let diagnosis = plant.step(|place, _, tick, _| {

@@ -1,14 +1,14 @@
-//! The simulated pathologies of backends: the symptoms that each rule of the diagnosis must recognize, with a
+//! The simulated faults of backends: the symptoms that each rule of the diagnosis must recognize, with a
 //! random severity.
 
 use super::fleet_model::{Shape, Tick};
 
-/// Changes a step of a backend to show symptoms of a severity from 0 to 1.
+/// Changes a step of a backend so that its values show symptoms of a severity from 0 to 1.
 type Symptoms = fn(severity: f64, &Shape, &mut Tick, &mut fastrand::Rng);
 
-/// A pathology of the first backend of a fleet. It changes the values of healthy steps.
+/// A fault of the first backend of a fleet. It changes the values of healthy steps.
 pub(super) struct Fault {
-    /// The rule whose verdict must name the pathology.
+    /// The rule whose verdict must name the fault.
     pub(super) name: &'static str,
     /// Minimum number of backends in the fleet.
     pub(super) min_backends: usize,
@@ -16,7 +16,7 @@ pub(super) struct Fault {
     others: Symptoms,
 }
 
-/// The pathologies. Each has the name of the rule that must recognize it.
+/// The faults. Each has the name of the rule that must recognize it.
 pub(super) const FAULTS: [Fault; 14] = [
     Fault { name: "blind", min_backends: 1, first: blind, others: healthy },
     Fault { name: "kv_thrashing", min_backends: 1, first: thrashing, others: healthy },

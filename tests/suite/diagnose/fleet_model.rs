@@ -12,18 +12,18 @@ use tokenweir_engine::dialect::EngineLoad;
 /// The properties of a backend and of its traffic that stay constant.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shape {
-    /// Requests per second.
+    /// Number of requests per second to the backend.
     pub(super) rate: f64,
-    /// Mean prompt and output lengths in tokens.
+    /// Mean prompt and output lengths of the requests in tokens.
     pub(super) prompt: f64,
     pub(super) output: f64,
-    /// Seconds per token of a single sequence.
+    /// Seconds that the engine takes per token if it runs a single sequence.
     pub(super) gap: f64,
-    /// Prompt tokens computed per second.
+    /// Number of prompt tokens that the engine computes per second.
     pub(super) prefill: f64,
-    /// Share of prompt tokens in the prefix cache.
+    /// Share of prompt tokens that are in the prefix cache.
     pub(super) hit: f64,
-    /// KV cache size in tokens.
+    /// Size of the KV cache in tokens.
     pub(super) capacity: f64,
     /// Seconds by which the gateway sees a first token later than the engine.
     pub(super) lag: f64,
@@ -45,7 +45,7 @@ pub(super) struct Tick {
     pub(super) gap_p99: f64,
     pub(super) hit: f64,
     pub(super) lag: f64,
-    /// Requests from other sources than the gateway.
+    /// Number of requests that the engine gets from other sources than the gateway.
     pub(super) foreign: f64,
     /// Requests in flight at the gateway beyond those at the engine. Negative: the engine has more.
     pub(super) beyond: f64,
@@ -58,7 +58,8 @@ pub(super) struct Tick {
     pub(super) reusable: f64,
     pub(super) reusable_here: f64,
     pub(super) gateway_queue: f64,
-    /// Share of the output tokens of its requests that the engine generates. At 0 it also starts no request.
+    /// Share of the output tokens of its requests that the engine generates, from 0 to 1. At 0, the engine
+    /// also starts no request.
     pub(super) made: f64,
     pub(super) has_page: bool,
     pub(super) is_up: bool,
@@ -79,8 +80,8 @@ pub(super) struct FleetBackend {
 pub(super) struct Plant {
     pub(super) backends: Vec<FleetBackend>,
     pub(super) random: fastrand::Rng,
-    /// The observations about the fleet as a whole that the diagnosis gets. If it lists no backends, the
-    /// diagnosis gets none.
+    /// The observations about the fleet as a whole that the diagnosis gets. If they list no backends, the
+    /// diagnosis gets `None` instead.
     pub(super) fleet: FleetObservation,
     watch: Diagnoser,
     now: Instant,
@@ -90,8 +91,8 @@ pub(super) struct Plant {
 pub(super) const BASELINE_STEPS: u64 = 96;
 pub(super) const MINUTE_STEPS: u64 = 60 / EVERY.as_secs();
 
-/// Runs `steps` diagnoses of the backends `gpu-0`, `gpu-1`, … and returns the last one. `samples` makes the
-/// samples of a step from the step's number and time.
+/// Diagnoses the backends `gpu-0`, `gpu-1`, … in `steps` steps, and returns the last diagnosis. `samples`
+/// makes the samples of a step from the step's number and time.
 pub(super) fn last_diagnosis(
     steps: u64,
     samples: impl Fn(u64, Instant) -> Vec<DiagnosisSample>,
@@ -106,7 +107,7 @@ pub(super) fn last_diagnosis(
     diagnoses.last().unwrap_or_default()
 }
 
-/// The metrics page of an engine with this number of cache blocks. All its counters are zero.
+/// Builds the metrics page of an engine with this number of cache blocks. All its counters are zero.
 fn empty_page(block_size: f64, blocks: f64) -> EngineLoad {
     let zero = Some(0.0);
     EngineLoad {
@@ -132,7 +133,7 @@ fn empty_page(block_size: f64, blocks: f64) -> EngineLoad {
 // === impl Shape ===
 
 impl Shape {
-    /// A healthy backend with normal load. All backends of a fleet have these properties.
+    /// Returns the properties of a healthy backend with normal load. All backends of a fleet have them.
     pub(super) fn healthy(random: &mut fastrand::Rng) -> Self {
         let (rate, output) = (between(random, 1.0, 4.0), between(random, 100.0, 300.0));
         Self {
@@ -148,7 +149,7 @@ impl Shape {
         }
     }
 
-    /// A random healthy step of the backend.
+    /// Draws the values of a random healthy step of the backend.
     fn tick(&self, random: &mut fastrand::Rng) -> Tick {
         let requests = poisson(self.rate * EVERY.as_secs_f64(), random);
         let noise = |random: &mut fastrand::Rng| 0.9 + 0.2 * random.f64();
@@ -189,7 +190,7 @@ impl Shape {
     }
 }
 
-/// A random number from `low` to `high`.
+/// Draws a random number from `low` to `high`.
 pub(super) fn between(random: &mut fastrand::Rng, low: f64, high: f64) -> f64 {
     low + (high - low) * random.f64()
 }
@@ -199,7 +200,7 @@ fn add(counter: &mut Option<f64>, value: f64) {
     *counter = counter.map(|total| total + value);
 }
 
-/// A random number of arrivals from the Poisson distribution with this mean.
+/// Draws a random number of arrivals from the Poisson distribution with this mean.
 pub(super) fn poisson(mean: f64, random: &mut fastrand::Rng) -> f64 {
     let (limit, mut product, mut count) = ((-mean).exp(), random.f64(), 0.0);
     while product > limit {
@@ -299,14 +300,15 @@ impl FleetBackend {
 // === impl Plant ===
 
 impl Plant {
-    /// A fleet of healthy backends with equal traffic. The diagnosis has already learned its baselines.
+    /// Builds a fleet of healthy backends with equal traffic, whose diagnosis has already learned its
+    /// baselines.
     pub(super) fn with_baselines(backend_count: usize, seed: u64) -> Self {
         let mut plant = Self::new(backend_count, seed);
         plant.play(BASELINE_STEPS, |_, _, _| {});
         plant
     }
 
-    /// A fleet of healthy backends with equal traffic, before its first step.
+    /// Builds a fleet of healthy backends with equal traffic, before its first step.
     pub(super) fn new(backend_count: usize, seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let shape = Shape::healthy(&mut random);
@@ -320,8 +322,8 @@ impl Plant {
         }
     }
 
-    /// Computes this many steps, and returns the diagnosis after each. `change` modifies the values of each
-    /// backend in each step.
+    /// Computes this number of steps. Returns the diagnosis after each step. `change` modifies the values of
+    /// each backend in each step.
     pub(super) fn play(
         &mut self,
         steps: u64,

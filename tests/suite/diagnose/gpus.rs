@@ -8,8 +8,8 @@ use tokenweir_engine::gpu::GpuCondition;
 
 const GIB: f64 = 1_073_741_824.0;
 
-/// The diagnosis of one busy backend after `time`. Its queue has `waiting` requests. `gpus` returns the state
-/// of its GPUs at a moment.
+/// Returns the diagnosis of one busy backend after `time`. The queue of the backend has `waiting` requests.
+/// `gpus` returns the state of its GPUs at a time since the start.
 fn after(
     time: Duration,
     gpus: impl Fn(Duration) -> Option<GpuCondition>,
@@ -28,8 +28,8 @@ fn after(
     })
 }
 
-/// The diagnosis of three busy backends. The first one has the GPUs `gpus`, and takes 25 times as long for a
-/// token as the others.
+/// Returns the diagnosis of three busy backends. The first backend has the GPUs `gpus`, and takes 25 times as
+/// long for a token as the others.
 fn slow_among_three(gpus: GpuCondition) -> Diagnosis {
     last_diagnosis(36, |step, at| {
         let gaps = 50.0 * step as f64;
@@ -47,7 +47,7 @@ fn slow_among_three(gpus: GpuCondition) -> Diagnosis {
     })
 }
 
-/// GPUs that work well: busy, with constant memory.
+/// Returns the state of GPUs without faults: busy, with constant memory usage.
 fn healthy() -> GpuCondition {
     GpuCondition {
         count: 2,
@@ -65,7 +65,7 @@ fn gpu_verdicts(diagnosis: &Diagnosis) -> Vec<&str> {
 }
 
 #[test]
-fn healthy_gpus_and_unknown_gpus_have_no_verdict() {
+fn the_diagnosis_has_no_verdict_about_healthy_gpus_and_gpus_without_metrics() {
     let diagnosis = after(Duration::from_hours(1), |_| Some(healthy()), 0.0);
     assert!(gpu_verdicts(&diagnosis).is_empty(), "{diagnosis:#?}");
     assert_eq!(diagnosis.known_verdicts().get(&("gpu-0", "gpu_throttled")), None);
@@ -76,7 +76,7 @@ fn healthy_gpus_and_unknown_gpus_have_no_verdict() {
 }
 
 #[test]
-fn a_gpu_that_stays_throttled_is_a_verdict_which_ends() {
+fn a_gpu_that_stays_throttled_causes_a_verdict_that_ends_after_the_throttling() {
     let hot = GpuCondition { is_throttled: Some(true), ..healthy() };
     let diagnosis = after(Duration::from_mins(3), |_| Some(hot), 0.0);
     assert_eq!(gpu_verdicts(&diagnosis), ["gpu_throttled"]);
@@ -91,7 +91,7 @@ fn a_gpu_that_stays_throttled_is_a_verdict_which_ends() {
 }
 
 #[test]
-fn the_cause_of_a_slow_engine_is_throttling_only_if_its_gpus_show_it() {
+fn the_diagnosis_names_throttling_as_cause_of_a_slow_engine_only_if_its_gpus_show_it() {
     for (is_throttled, expected) in [(Some(true), true), (Some(false), false), (None, false)] {
         let gpus = GpuCondition { is_throttled, ..healthy() };
         let diagnosis = slow_among_three(gpus);
@@ -102,7 +102,7 @@ fn the_cause_of_a_slow_engine_is_throttling_only_if_its_gpus_show_it() {
 }
 
 #[test]
-fn an_idle_gpu_with_a_queue_is_a_verdict_and_a_busy_one_is_none() {
+fn an_idle_gpu_of_a_backend_with_a_queue_causes_a_verdict_and_a_busy_gpu_causes_none() {
     let idle = GpuCondition { utilization: Some(0.1), ..healthy() };
     for (gpus, waiting, expected) in
         [(idle, 6.0, &["gpu_idle_with_queue"][..]), (idle, 0.0, &[]), (healthy(), 6.0, &[])]
@@ -113,7 +113,7 @@ fn an_idle_gpu_with_a_queue_is_a_verdict_and_a_busy_one_is_none() {
 }
 
 #[test]
-fn slow_growth_of_gpu_memory_is_a_verdict_with_the_time_until_it_is_full() {
+fn slow_growth_of_gpu_memory_causes_a_verdict_with_the_time_until_the_memory_is_full() {
     let growing = |at: Duration| GpuCondition {
         memory_used_bytes: Some(140.0 * GIB + 4.0 * GIB * at.as_secs_f64() / 3_600.0),
         ..healthy()

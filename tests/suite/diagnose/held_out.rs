@@ -11,20 +11,20 @@ use tokenweir_diagnose::{EVERY, Verdict};
 use tokenweir_sim::engine::EngineSpec;
 use tokenweir_sim::engine::cost_model::CostModel;
 
-/// Returns the engine, its usual traffic, and the traffic that causes a fault.
+/// Returns an engine with random parameters, its usual traffic, and the traffic that causes a fault.
 type Stage = fn(&mut fastrand::Rng) -> (EngineSpec, Traffic, Traffic);
 
 /// A fault of an engine with random parameters.
 struct HeldOutFault {
     name: &'static str,
     stage: Stage,
-    /// Whether this verdict names the fault. For a fault without a rule, no verdict does.
+    /// Whether a verdict names this fault. For a fault without a rule, no verdict does.
     is_right: fn(&Verdict) -> bool,
-    /// Whether this verdict is true, but does not decide between two causes.
+    /// Whether a verdict is true, but leaves open which of two causes applies.
     is_undecided: fn(&Verdict) -> bool,
 }
 
-/// How many scenarios had each result of the diagnosis.
+/// The number of scenarios with each result of the diagnosis.
 #[derive(Debug, Default, Clone, Copy)]
 struct Score {
     named: u32,
@@ -57,7 +57,7 @@ const FAULTS: [HeldOutFault; 6] = [
     without_rule("longer answers (no rule)", longer_answers),
 ];
 
-/// A fault that no verdict names.
+/// Builds a fault for which the diagnosis has no rule, so that every verdict is wrong.
 const fn without_rule(name: &'static str, stage: Stage) -> HeldOutFault {
     HeldOutFault { name, stage, is_right: |_| false, is_undecided: |_| false }
 }
@@ -66,7 +66,7 @@ fn has_cause(verdict: &Verdict, name: &str, cause: &str) -> bool {
     verdict.verdict == name && verdict.cause.as_deref().is_some_and(|it| it.starts_with(cause))
 }
 
-/// An engine with a random speed and a random cost model, and room for 256 sequences.
+/// Draws an engine with a random speed and a random cost model, and with 256 sequence slots.
 fn engine(random: &mut fastrand::Rng) -> EngineSpec {
     let cost_model = CostModel {
         is_roofline: random.bool(),
@@ -89,8 +89,7 @@ fn engine(random: &mut fastrand::Rng) -> EngineSpec {
     }
 }
 
-/// Approximate number of requests per second that an engine completes with a full batch of `sequences`
-/// sequences.
+/// Returns about how many requests per second an engine completes with a full batch of `sequences` sequences.
 fn batch_rate(spec: &EngineSpec, sequences: f64, traffic: &Traffic) -> f64 {
     let mean = |range: (u32, u32)| f64::from(range.0 + range.1) / 2.0;
     let prefill = mean(traffic.prompt) * spec.prefill_token.as_secs_f64();
@@ -157,7 +156,7 @@ const USUAL_STEPS: u64 = 420 / EVERY.as_secs();
 /// Number of steps with the fault: two minutes, because a queue must first grow before it harms clients.
 const FAULT_STEPS: u64 = 120 / EVERY.as_secs();
 
-/// Stages the fault with this seed, and adds the result to the score.
+/// Simulates the fault with this seed, and adds the result of the diagnosis to the score.
 fn run(fault: &HeldOutFault, seed: u64, score: &mut Score) {
     let mut random = fastrand::Rng::with_seed(seed ^ 0x0e1d_00a7);
     let (spec, usual, faulty) = (fault.stage)(&mut random);
@@ -184,7 +183,7 @@ fn run(fault: &HeldOutFault, seed: u64, score: &mut Score) {
 }
 
 #[test]
-fn faults_of_other_engines_are_named_without_wrong_causes() {
+fn the_diagnosis_names_faults_of_engines_with_unseen_parameters_without_wrong_causes() {
     let seeds = scenarios(6);
     let mut scores: BTreeMap<&str, Score> = BTreeMap::new();
     for fault in &FAULTS {

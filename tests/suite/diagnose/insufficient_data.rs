@@ -8,8 +8,8 @@ use tokenweir_diagnose::{Diagnoser, Diagnosis, DiagnosisSample, EVERY, RULES};
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::dialect::EngineLoad;
 
-/// The diagnosis of one backend after `samples` samples, each with the metrics page `page`. `None`: the
-/// backend has no metrics page.
+/// Returns the diagnosis of one backend after `samples` samples, each with the metrics page `page`. `None`:
+/// the backend has no metrics page.
 fn after(samples: u64, page: Option<&EngineLoad>) -> Diagnosis {
     last_diagnosis(samples, |_, at| {
         vec![DiagnosisSample { at, is_up: true, page: page.copied(), gateway: None, gpus: None }]
@@ -22,7 +22,7 @@ fn missing(diagnosis: &Diagnosis) -> BTreeMap<&str, Vec<&str>> {
 }
 
 #[test]
-fn an_old_version_with_half_of_the_metrics_is_diagnosed_as_far_as_possible() {
+fn an_engine_with_half_of_the_metrics_is_diagnosed_by_the_rules_that_need_no_others() {
     let queue = "vllm:num_requests_running 1\nvllm:num_requests_waiting 0\n";
     let page = EngineLoad::read(queue.as_bytes());
     let diagnosis = after(13, Some(&page));
@@ -35,7 +35,7 @@ fn an_old_version_with_half_of_the_metrics_is_diagnosed_as_far_as_possible() {
 }
 
 #[test]
-fn a_page_of_another_server_gives_no_diagnosis_and_is_named() {
+fn for_a_backend_without_engine_metrics_the_only_verdict_is_that_metrics_are_missing() {
     let diagnosis = after(13, None);
     assert_eq!(diagnosis.verdicts.len(), 1);
     assert_eq!(diagnosis.verdicts[0].verdict, "blind");
@@ -44,7 +44,7 @@ fn a_page_of_another_server_gives_no_diagnosis_and_is_named() {
 }
 
 #[test]
-fn less_than_30_seconds_of_samples_are_insufficient() {
+fn the_diagnosis_of_a_backend_needs_at_least_30_seconds_of_samples() {
     let page = EngineLoad { waiting: Some(0.0), running: Some(0.0), ..EngineLoad::default() };
     let (short, enough) = (after(5, Some(&page)), after(6, Some(&page)));
     assert!(!short.backends[0].is_determined && enough.backends[0].is_determined);
@@ -53,7 +53,7 @@ fn less_than_30_seconds_of_samples_are_insufficient() {
 }
 
 #[test]
-fn a_removed_backend_starts_without_samples() {
+fn the_diagnosis_forgets_the_samples_of_a_removed_backend() {
     let (mut watch, start) = (Diagnoser::default(), Instant::now());
     let page = EngineLoad { waiting: Some(0.0), running: Some(0.0), ..EngineLoad::default() };
     let mut take_sample = |number: u32, name: &str| {

@@ -17,11 +17,12 @@ struct Score {
     seconds: u64,
 }
 
-/// Number of steps after the first minute of the fault. Wrong verdicts in these steps count, too.
+/// Number of steps that are simulated after the first minute of the fault. Wrong verdicts in these steps
+/// count, too.
 const FURTHER_STEPS: u64 = 6;
 
-/// All verdicts, by rule and backend. The value is the step of the fault in which the verdict first appeared,
-/// or 0 if it appeared before the fault.
+/// Returns all verdicts, by rule and backend. The value is the number of the step after the start of the
+/// fault in which the verdict first appeared, or 0 if it appeared before the fault.
 fn observed_verdicts(fault: &Fault, seed: u64) -> BTreeMap<(Cow<'static, str>, String), u64> {
     let mut plan = fastrand::Rng::with_seed(seed ^ 0x5eed);
     let backend_count = fault.min_backends + plan.usize(0..3);
@@ -71,7 +72,7 @@ fn run_scenarios(scenarios: u64) -> BTreeMap<&'static str, Score> {
 }
 
 #[test]
-fn every_pathology_is_named_within_a_minute_without_other_verdicts() {
+fn the_diagnosis_names_every_simulated_fault_within_a_minute_without_other_verdicts() {
     let scores = run_scenarios(scenarios(12));
     eprintln!("| verdict | scenarios | precision | recall | slowest |\n|---|---|---|---|---|");
     for (name, Score { named, missed, wrong, seconds }) in &scores {

@@ -1,4 +1,4 @@
-//! `tokenweir diagnose` as a program, and the verdicts that a gateway reports.
+//! The command `tokenweir diagnose`, run as a program, and the verdicts that a gateway reports.
 
 use crate::metrics::samples;
 use crate::restart::start_backends;
@@ -11,7 +11,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use tokenweir_diagnose::{Confidence, DiagnosedBackend, Diagnosis, Verdict, VerdictSeverity};
 
-/// The JSON report of `tokenweir diagnose` with these arguments, and its exit code.
+/// Runs `tokenweir diagnose` with these arguments. Returns its JSON report and its exit code.
 async fn report(arguments: &str) -> (Value, i32) {
     let (code, text, _) = run_line(&format!("diagnose --json {arguments}"), &[]).await;
     (serde_json::from_str(&text).expect(&text), code.unwrap())
@@ -36,7 +36,7 @@ fn board(backend: &str, verdicts: Vec<Verdict>) -> Arc<ArcSwap<Diagnosis>> {
     Arc::new(ArcSwap::from_pointee(diagnosis))
 }
 
-/// A server whose `/metrics` is not that of an engine.
+/// Starts a server whose `/metrics` is not that of an engine.
 async fn web_server() -> ScriptedBackend {
     let html = ScriptedBackend::start(|_| Vec::new()).await;
     html.set_metrics(Some(Page::of("<html>hello</html>")));
@@ -44,7 +44,7 @@ async fn web_server() -> ScriptedBackend {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_backend_with_too_few_samples_or_without_engine_metrics_has_no_diagnosis() {
+async fn the_command_diagnose_leaves_all_rules_undetermined_without_samples_or_metrics() {
     let simulated = start_backends(1).await[0];
     let html = web_server().await;
     for (addr, missing) in [
@@ -62,7 +62,7 @@ async fn a_backend_with_too_few_samples_or_without_engine_metrics_has_no_diagnos
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_verdicts_of_a_gateway_are_on_its_pages_and_in_the_exit_code() {
+async fn gateway_verdicts_are_in_status_and_metrics_and_set_the_exit_code_of_diagnose() {
     let fake = ScriptedBackend::start(|_| Vec::new()).await;
     let addr = fake.addr.to_string();
     for (severity, limit, code) in [
@@ -94,7 +94,7 @@ async fn the_verdicts_of_a_gateway_are_on_its_pages_and_in_the_exit_code() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_target_without_diagnosis_is_named_and_undetermined() {
+async fn the_command_diagnose_fails_if_its_admin_address_is_no_admin_listener() {
     let fake = ScriptedBackend::start(|_| vec![Step::Send(json("404 Not Found", "{}"))]).await;
     let line = format!("diagnose --admin http://{}", fake.addr);
     let (code, _, errors) = run_line(&line, &[]).await;
@@ -103,7 +103,7 @@ async fn a_target_without_diagnosis_is_named_and_undetermined() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_target_that_is_no_engine_is_named_with_its_undetermined_rules() {
+async fn the_command_diagnose_says_what_its_target_is_if_it_is_no_engine() {
     let html = web_server().await;
     let gateway = start_with(&[html.addr], Setup::default()).await;
     let admin = format!("give --admin http://{}", gateway.admin);

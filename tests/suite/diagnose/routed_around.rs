@@ -20,8 +20,8 @@ fn healthy(backends: usize, seed: u64) -> Plant {
     plant
 }
 
-/// The traffic while routing avoids the first backend: it gets one request in 30 s, and the others have
-/// constant load. `lag` delays its first tokens, in seconds.
+/// Sets the traffic of a step while routing avoids the first backend: this backend gets one request in 30 s,
+/// and the others have constant load. `lag` is the additional delay of its first tokens, in seconds.
 fn avoid_first(step: u64, place: usize, lag: f64, tick: &mut Tick) {
     tick.running = tick.running.max(3.0);
     if place == 0 {
@@ -36,7 +36,7 @@ fn at_first<'a>(diagnosis: &'a Diagnosis, rule: &str) -> Option<&'a Verdict> {
 }
 
 #[test]
-fn a_backend_that_routing_avoids_is_named_if_it_is_slower_and_until_it_is_not() {
+fn the_diagnosis_names_a_backend_that_routing_avoids_only_while_it_is_slower() {
     let is_avoided = |it: &Diagnosis| at_first(it, "backend_avoided").is_some();
     for (lag, is_named) in [(0.5, true), (0.005, false)] {
         let mut plant = healthy(3, 3);
@@ -52,7 +52,7 @@ fn a_backend_that_routing_avoids_is_named_if_it_is_slower_and_until_it_is_not() 
 }
 
 #[test]
-fn a_verdict_does_not_end_because_routing_keeps_requests_away_and_ends_when_requests_show_it() {
+fn a_verdict_about_a_backend_that_routing_avoids_ends_only_when_its_requests_are_fast() {
     let mut plant = healthy(3, 4);
     plant.play(MINUTE_STEPS, |_, place, tick| {
         tick.running = tick.running.max(3.0);
@@ -73,7 +73,7 @@ fn a_verdict_does_not_end_because_routing_keeps_requests_away_and_ends_when_requ
 }
 
 #[test]
-fn a_verdict_ends_when_no_request_comes_for_the_models_of_the_backend() {
+fn a_verdict_ends_when_no_requests_arrive_for_the_models_of_its_backend() {
     for (model, is_held) in [("m", true), ("other", false)] {
         let mut plant = healthy(3, 4);
         plant.fleet.backends =
@@ -94,7 +94,7 @@ fn a_verdict_ends_when_no_request_comes_for_the_models_of_the_backend() {
     }
 }
 
-/// An available backend with this index that lists only this model.
+/// Builds an available backend with this index that lists only this model.
 fn listing(place: usize, model: &str) -> FleetBackend {
     FleetBackend {
         id: BackendId::new(&format!("gpu-{place}")),
@@ -109,7 +109,7 @@ fn listing(place: usize, model: &str) -> FleetBackend {
 }
 
 #[test]
-fn long_prompts_never_lead_to_a_larger_batch_and_are_no_slow_engine() {
+fn the_diagnosis_does_not_blame_the_batch_limit_for_queues_that_long_prompts_cause() {
     let spec = EngineSpec { blocks: 200_000, ..EngineSpec::DEFAULT };
     let usual = Traffic { rate: 0.5, prompt: (80, 160), output: (40, 80) };
     let long = Traffic { rate: 1.0, prompt: (40_000, 60_000), output: (10, 30) };
@@ -126,8 +126,8 @@ fn long_prompts_never_lead_to_a_larger_batch_and_are_no_slow_engine() {
     assert!(!causes.iter().any(|it| it.contains("batch is at its limit")), "{causes:?}");
 }
 
-/// The diagnosis of two backends after `steps` steps. `sample` changes the usual metrics page and the usual
-/// observations of the gateway, for each step and backend.
+/// Returns the diagnosis of two backends after `steps` steps. `sample` changes the usual metrics page and the
+/// usual observations of the gateway, for each step and backend.
 fn two_backends(
     steps: u64,
     sample: impl Fn(u64, usize, &mut EngineLoad, &mut GatewayObservations),
@@ -159,7 +159,7 @@ fn two_backends(
 }
 
 #[test]
-fn an_engine_that_computes_long_prompts_is_not_called_slow() {
+fn the_diagnosis_does_not_call_an_engine_slow_that_computes_long_prompts() {
     let verdict_with = |pending_tokens| {
         let diagnosis = two_backends(2 * MINUTE_STEPS, |step, place, page, gateway| {
             if place == 0 {
@@ -175,7 +175,7 @@ fn an_engine_that_computes_long_prompts_is_not_called_slow() {
 }
 
 #[test]
-fn a_page_that_stands_still_while_requests_end_is_named_and_one_without_requests_is_not() {
+fn metrics_that_do_not_change_while_requests_end_cause_a_verdict_but_not_without_load() {
     let blind = |generated| {
         let diagnosis = two_backends(2 * MINUTE_STEPS, |_, place, page, gateway| {
             if place == 0 {
@@ -200,7 +200,7 @@ fn a_page_that_stands_still_while_requests_end_is_named_and_one_without_requests
 }
 
 #[test]
-fn severity_follows_from_the_share_of_all_clients_that_wait() {
+fn the_severity_of_a_verdict_follows_from_the_share_of_clients_that_it_affects() {
     let fault = FAULTS.iter().find(|it| it.name == "prefill_starvation").unwrap();
     for (backends, expected) in [(1, VerdictSeverity::Critical), (30, VerdictSeverity::Warning)] {
         let mut plant = healthy(backends, 6);

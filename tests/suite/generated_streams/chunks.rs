@@ -14,17 +14,18 @@ pub(crate) struct Chunks<'a> {
     pub plan: &'a Plan,
     pub framing: &'a mut Framing,
     id: String,
-    /// For each choice, how many tokens have been generated, and how many of them an event has reported.
+    /// For each choice, two numbers of tokens: those that were generated, and those that an event has
+    /// reported.
     made: Vec<u64>,
     reported: Vec<u64>,
-    /// Number of bytes by which the next text is longer.
+    /// Number of bytes by which the next text is made longer.
     padding: usize,
 }
 
 const MODEL: &str = "org/model-7b";
 
 impl<'a> Chunks<'a> {
-    /// A writer that has written nothing.
+    /// Creates a writer that has written nothing.
     pub(crate) fn new(plan: &'a Plan, framing: &'a mut Framing) -> Self {
         let id = format!("gen-{:x}", framing.random.u32(..));
         framing.stream.names = Some((id.clone(), MODEL.into()));
@@ -99,7 +100,7 @@ impl<'a> Chunks<'a> {
         self.framing.event("", &json, meaning);
     }
 
-    /// The number of tokens that the event of a step reports. `None`: the event reports no number.
+    /// Returns the number of tokens that the event of a step reports. `None`: the event reports no number.
     fn reported_tokens(&mut self, step: &Step) -> Option<u64> {
         let increase = self.made[step.choice] - self.reported[step.choice];
         if self.plan.usage == UsageAsked::Continuous {
@@ -109,7 +110,7 @@ impl<'a> Chunks<'a> {
         self.reports_in_lists(step).then_some(step.tokens)
     }
 
-    /// Whether the event has a list with one element for each of its tokens: token ids or logprobs.
+    /// Whether the event reports its tokens in a list with one element per token: token ids or logprobs.
     fn reports_in_lists(&self, step: &Step) -> bool {
         let has_own_finish = self.plan.front_end != FrontEnd::VllmPython;
         match step.what {
@@ -216,7 +217,7 @@ impl<'a> Chunks<'a> {
         if has { format!("[{}]", list("15339", step.tokens)) } else { String::new() }
     }
 
-    /// The JSON of a chunk with these choices and this `usage` member, which may be empty.
+    /// Builds the JSON of a chunk with these choices and this `usage` member, which may be empty.
     pub(crate) fn envelope(&self, choices: &str, usage: &str) -> String {
         let (id, plan) = (&self.id, self.plan);
         let object =
@@ -232,8 +233,8 @@ impl<'a> Chunks<'a> {
         )
     }
 
-    /// Writes an event with members that look like usage, an error or an end, but have no meaning where they
-    /// are.
+    /// Writes an event with members that look like usage, an error or an end of the stream, but have no
+    /// meaning at their place.
     fn decoy(&mut self) {
         let nested = r#"{"index":0,"delta":{},"x":{"finish_reason":"abort","usage":{"completion_tokens":9}}}"#;
         let json = match self.framing.random.u8(..3) {
@@ -288,7 +289,7 @@ impl<'a> Chunks<'a> {
         Usage { input: Some(prompt_tokens), cached, ..Usage::default() }
     }
 
-    /// The JSON of a `usage` object with this number of output tokens.
+    /// Builds the JSON of a `usage` object with this number of output tokens.
     fn counts(&self, output: u64) -> String {
         let input = self.plan.prompt_tokens;
         let details = match (self.plan.cached, self.plan.front_end) {
@@ -309,9 +310,9 @@ impl<'a> Chunks<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Ends {
     Usual,
-    /// The last event is missing.
+    /// The event that should end the stream is missing.
     WithoutDone,
-    /// The server reports an error.
+    /// The server reports an error at the end of the stream.
     Error,
 }
 
@@ -326,7 +327,7 @@ fn list(one: &str, times: u64) -> String {
     vec![one; times as usize].join(",")
 }
 
-/// A further member of a JSON object. If it has no value, it is null or left out.
+/// Builds a further member of a JSON object. If it has no value, the member is null or left out.
 fn member(name: &str, value: &str, is_null_written: bool) -> String {
     match value {
         "" if is_null_written => format!(",\"{name}\":null"),

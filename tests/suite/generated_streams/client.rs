@@ -27,7 +27,8 @@ pub(crate) struct Seen {
     /// Whether the body ended with an error.
     pub is_broken: bool,
     pub records: Vec<RequestRecord>,
-    /// For each report of a first output, the byte range of the frame that the gateway was reading.
+    /// For each time that the gateway reported a first output: the byte range of the frame that the gateway
+    /// was reading.
     pub first_outputs: Vec<Range<usize>>,
 }
 
@@ -40,8 +41,8 @@ pub(crate) fn run(case: &Case, live: &Arc<ExchangeRegistry>) -> Seen {
     exchange.on_request_sent(Arc::new(Stub));
     exchange.on_head(case.status, &headers);
     let script = Script::of(case, sink.clone());
-    // A body that breaks is pending once more before that, so that the server can write the frames that it
-    // has buffered.
+    // Before a body fails, it is pending once more, so that the server can write the frames that it has
+    // buffered.
     let is_wait = |step: &&Step| matches!(step, Step::Wait);
     let pauses = script.frames.iter().filter(is_wait).count();
     let waits = pauses + usize::from(case.close == Close::Broken);
@@ -112,7 +113,8 @@ impl Script {
     }
 }
 
-/// The positions in the response at which frames end: the ends of events, random positions, or every byte.
+/// Returns the positions in the response at which frames end: the ends of events, random positions, or every
+/// byte.
 fn cuts(case: &Case, random: &mut Rng) -> Vec<usize> {
     let all = case.arrived;
     let mut cuts: Vec<usize> = match random.u8(..20) {
@@ -178,12 +180,12 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A backend without metrics.
+/// A backend monitor without metrics.
 struct Stub;
 
 impl BackendMonitor for Stub {}
 
-/// The record of the request, with the values that a gateway knows when it has sent the request.
+/// Builds the record of the request with the values that a gateway knows when it has sent the request.
 fn record(case: &Case) -> RequestRecord {
     RequestRecord {
         api: Some(case.api),

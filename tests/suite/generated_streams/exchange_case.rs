@@ -20,7 +20,7 @@ pub(crate) struct Case {
     /// Number of bytes of the response that arrive.
     pub arrived: usize,
     pub close: Close,
-    /// The random numbers for all choices that are made later.
+    /// The generator of the random numbers for all later choices.
     pub random: Rng,
 }
 
@@ -36,7 +36,7 @@ pub(crate) enum Close {
 }
 
 impl Case {
-    /// The exchange that belongs to this seed. The same seed always gives the same exchange.
+    /// Draws the exchange that belongs to this seed. The same seed always gives the same exchange.
     pub(crate) fn draw(api: Api, seed: u64) -> Self {
         let mut random = Rng::with_seed(seed);
         if chance(&mut random, 4) {
@@ -57,7 +57,7 @@ impl Case {
             Api::Other => unknown_events::stream(&mut framing, ends),
             _ => {
                 let plan = Plan::draw(api, &mut random);
-                // Random, because a server can send usage without a request for it, and can omit requested
+                // Random, because a server can send usage that was not requested, and can omit requested
                 // usage.
                 is_usage_injected = chance(&mut random, 50);
                 Chunks::new(&plan, &mut framing).write(is_damaged, ends);
@@ -90,7 +90,7 @@ impl Case {
         self.status == 200
     }
 
-    /// A response with an error status and an error document.
+    /// Draws a response with an error status and an error document.
     fn refused(api: Api, mut random: Rng) -> Self {
         let status = [400, 401, 404, 422, 429, 499, 500, 502, 503, 504][random.usize(..10)];
         let is_json = chance(&mut random, 80);
@@ -126,7 +126,7 @@ impl Case {
     }
 }
 
-/// The number of bytes that arrive, and how the exchange ends.
+/// Draws the number of bytes that arrive, and how the exchange ends.
 fn ending(stream: &GeneratedStream, random: &mut Rng) -> (usize, Close) {
     let all = stream.bytes.len();
     let anywhere = random.usize(..=all);
@@ -143,8 +143,8 @@ fn ending(stream: &GeneratedStream, random: &mut Rng) -> (usize, Close) {
     }
 }
 
-/// Returns `at`. If a malformed event contains this position, returns the beginning of that event: cut there,
-/// some malformed events would be complete at the regular end of the body.
+/// Returns `at`. If a malformed event contains this position, returns the beginning of that event, because a
+/// part of a malformed event could be a complete event at the regular end of the body.
 fn before_a_malformed_event(stream: &GeneratedStream, at: usize) -> usize {
     let is_inside = |event: &&Event| {
         event.meaning.is_malformed && (event.begins_at..event.complete_at).contains(&at)

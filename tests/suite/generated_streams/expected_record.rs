@@ -27,13 +27,13 @@ pub(crate) struct RecordFields {
     /// event.
     pub marks: [bool; 4],
     pub status: Option<u16>,
-    /// Whether the observed response is complete.
+    /// Whether the observer considered the response complete.
     pub is_whole: bool,
     pub is_backend_fault: bool,
 }
 
 impl RecordFields {
-    /// The values of a record that the gateway has written.
+    /// Reads the values of a record that the gateway has written.
     pub(crate) fn from_record(record: &RequestRecord) -> Self {
         let observed = &record.observed;
         let timings = &record.timings;
@@ -70,7 +70,7 @@ impl RecordFields {
         }
     }
 
-    /// The values that the record of this exchange must have.
+    /// Computes the values that the record of this exchange must have.
     pub(crate) fn expected(case: &Case) -> Self {
         let mut fields = Self { status: Some(case.status), ..Self::default() };
         if case.is_stream() {
@@ -143,7 +143,8 @@ impl RecordFields {
             self.is_malformed |= is_malformed;
             match self.usage_event {
                 Some("missing") if *is_usage_event => self.usage_event = Some("stripped"),
-                // The server put usage into another event than the usage event, so it always sends usage.
+                // The server put usage into another event than the usage event, so it sends usage even
+                // without a request for it.
                 Some("missing") if usage.is_some() => {
                     self.usage_event = Some("always_sent");
                 }
@@ -160,7 +161,7 @@ impl RecordFields {
         self.count(estimated);
     }
 
-    /// Replaces each count for which `later` has a value.
+    /// Replaces each token count for which `later` has a value.
     fn add_usage(&mut self, later: Usage) {
         let Usage { input, output, cached, cache_created, reasoning } = self.usage;
         self.usage = Usage {
@@ -172,10 +173,10 @@ impl RecordFields {
         };
     }
 
-    /// Sets the number of output tokens and the source of this number. `estimated` is the number if it must
-    /// be an estimate.
+    /// Sets the number of output tokens and the source of this number. `estimated` is the number to use if
+    /// only an estimate is possible.
     fn count(&mut self, estimated: u64) {
-        // A token count that an error follows is not final.
+        // A token count is not final if an error follows it.
         let is_ended = self.is_whole && self.error.is_none();
         let is_all_told = self.uncounted_events == 0;
         (self.usage_source, self.output_tokens) = match (self.usage.output, self.output_events) {
@@ -188,7 +189,7 @@ impl RecordFields {
         };
     }
 
-    /// Sets the outcome. The first condition that holds decides.
+    /// Sets the outcome of the request. The first condition that holds decides.
     fn judge(&mut self, case: &Case) {
         let is_whole = self.is_whole || self.marks[3];
         (self.outcome, self.ending) = match case.close {

@@ -1,4 +1,4 @@
-//! A generated stream: its bytes, and the meaning of each event.
+//! A generated stream: its bytes, and the meaning of each event for the gateway.
 
 use std::ops::Range;
 use tokenweir_protocol::openai::Usage;
@@ -6,11 +6,11 @@ use tokenweir_protocol::openai::Usage;
 /// A generated response of a backend: its bytes, and what they mean.
 #[derive(Debug, Default)]
 pub(crate) struct GeneratedStream {
-    /// The complete body.
+    /// The complete body of the response.
     pub bytes: Vec<u8>,
-    /// The events in order.
+    /// The events of the stream, in order.
     pub events: Vec<Event>,
-    /// For each comment line, the number of body bytes after which its beginning has arrived.
+    /// For each comment line, the number of body bytes that have arrived with its first byte.
     pub comments: Vec<usize>,
     /// The byte range of the usage event, with its blank line. `None`: the stream has no usage event.
     pub usage_event: Option<Range<usize>>,
@@ -23,12 +23,12 @@ pub(crate) struct GeneratedStream {
 /// One server-sent event.
 #[derive(Debug)]
 pub(crate) struct Event {
-    /// Number of body bytes before the event.
+    /// Number of body bytes before the first byte of the event.
     pub begins_at: usize,
-    /// The number of body bytes after which the data of the event is complete. If the body ends regularly
-    /// there, the event counts.
+    /// Number of body bytes up to the end of the data of the event. If the body ends regularly there, the
+    /// event counts.
     pub data_ends_at: usize,
-    /// Number of body bytes after which the event is complete.
+    /// Number of body bytes up to the point at which the event is complete.
     pub complete_at: usize,
     /// The meaning of the event.
     pub meaning: Meaning,
@@ -55,8 +55,8 @@ pub(crate) struct Meaning {
     pub is_malformed: bool,
     /// Whether the event carries `id` and `model`.
     pub has_names: bool,
-    /// Whether the type of the event shows that it begins or ends something. If so, unknown fields outside
-    /// its delta are no output.
+    /// Whether the type of the event shows that the event begins or ends a part of the response. If so,
+    /// unknown fields outside its delta are no output.
     pub is_marked: bool,
     /// Whether the event only repeats earlier output, so that it has no output of its own.
     pub is_repetition: bool,
@@ -72,13 +72,14 @@ pub(crate) struct Output {
 }
 
 impl Meaning {
-    /// The meaning of an event that only has output, and does not report its number of tokens.
+    /// Returns the meaning of an event that only has output, and does not report its number of tokens.
     pub(crate) fn with_output(is_answer: bool) -> Self {
         let output = Some(Output { is_answer, tokens: None });
         Self { output, ..Self::default() }
     }
 
-    /// Adds an unknown field that has a value to the meaning. The field is inside a delta or outside of it.
+    /// Adds an unknown field that has a value to the meaning. `is_in_delta`: whether the field is inside a
+    /// delta.
     pub(crate) fn add_unknown(&mut self, is_in_delta: bool) {
         let is_marked = self.is_marked || self.finish.is_some() || self.is_usage_event;
         if self.is_repetition {
@@ -91,8 +92,8 @@ impl Meaning {
 }
 
 impl Event {
-    /// Whether the gateway sees the event when `arrived` bytes have come. `is_ended`: the body ends regularly
-    /// after these bytes.
+    /// Whether the gateway has received the event after `arrived` bytes of the body. `is_ended`: whether the
+    /// body ends regularly after these bytes.
     pub(crate) fn has_arrived(&self, arrived: usize, is_ended: bool) -> bool {
         self.complete_at <= arrived || (is_ended && self.data_ends_at <= arrived)
     }

@@ -29,8 +29,8 @@ enum Ending {
 }
 
 impl Framing {
-    /// A writer whose form is random. Mostly it is that of vLLM: LF as line ending, and one space after the
-    /// colon.
+    /// Creates a writer with a random form of events. Mostly it is that of vLLM: LF as line ending, and one
+    /// space after the colon.
     pub(crate) fn new(mut random: Rng) -> Self {
         let is_plain = chance(&mut random, 60);
         let ending = match random.u8(..5) {

@@ -1,11 +1,11 @@
-//! Varies an event without changing what its known fields mean: changes the order of its members, and adds
-//! members that no API defines.
+//! Varies an event without changing the meaning of its known fields: changes the order of its members, and
+//! adds members that no API defines.
 
 use super::chance;
 use super::expected_stream::Meaning;
 use fastrand::Rng;
 
-/// Values of unknown members. `CONTENTS` count as content, `NOTHINGS` do not.
+/// Values of unknown members. Those in `CONTENTS` count as content of the event, those in `NOTHINGS` do not.
 const CONTENTS: [&str; 5] = [
     "7",
     "true",
@@ -32,8 +32,8 @@ pub(crate) fn vary(random: &mut Rng, json: &str, meaning: &mut Meaning) -> Strin
     }
     let mut members: Vec<String> = split(&json).into_iter().map(str::to_owned).collect();
     if chance(random, 30) {
-        // A usage event gets no content, because the gateway removes this event and the client would lose the
-        // content.
+        // No member with content is added to a usage event: the gateway removes this event, and the client
+        // would lose the content.
         let value = draw(random, !meaning.is_usage_event);
         members.push(format!("\"x_unknown\":{value}"));
         if CONTENTS.contains(&value) {

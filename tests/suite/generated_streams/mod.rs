@@ -35,32 +35,32 @@ use tokenweir_request::record::RequestRecord;
 const MAX_SHOWN: usize = 3;
 
 #[test]
-fn every_generated_chat_stream_gives_its_record() {
+fn every_generated_chat_stream_gives_the_expected_record_and_response_bytes() {
     check(Api::Chat, 45_000);
 }
 
 #[test]
-fn every_generated_completion_stream_gives_its_record() {
+fn every_generated_completion_stream_gives_the_expected_record_and_response_bytes() {
     check(Api::Completions, 25_000);
 }
 
 #[test]
-fn every_generated_responses_stream_gives_its_record() {
+fn every_generated_stream_of_the_responses_api_gives_the_expected_record_and_bytes() {
     check(Api::Responses, 12_000);
 }
 
 #[test]
-fn every_generated_messages_stream_gives_its_record() {
+fn every_generated_stream_of_the_messages_api_gives_the_expected_record_and_bytes() {
     check(Api::Messages, 12_000);
 }
 
 #[test]
-fn every_generated_transcription_stream_gives_its_record() {
+fn every_generated_transcription_stream_gives_the_expected_record_and_response_bytes() {
     check(Api::Audio, 8_000);
 }
 
 #[test]
-fn every_generated_stream_of_an_unknown_format_gives_its_record() {
+fn every_generated_stream_of_unknown_format_gives_the_expected_record_and_bytes() {
     check(Api::Other, 6_000);
 }
 
@@ -100,7 +100,8 @@ fn check(api: Api, count: u64) {
     assert!(rarest.is_some_and(|(_, times)| *times >= 10), "{rarest:?} is too rare to be tested");
 }
 
-/// Lists the faults of an exchange. `open` is the number of exchanges that the registry still contains.
+/// Lists the differences between an exchange and what is expected. `open` is the number of exchanges that the
+/// registry still contains.
 fn faults(case: &Case, seen: &Seen, expected: &RecordFields, open: usize) -> Vec<String> {
     let mut faults = Vec::new();
     let [record] = &seen.records[..] else {
@@ -128,8 +129,8 @@ fn faults(case: &Case, seen: &Seen, expected: &RecordFields, open: usize) -> Vec
     faults
 }
 
-/// Whether the gateway reported the first output during the frame that completes the first event with output.
-/// Until this report, the gateway holds the response back.
+/// Whether the gateway reported the first output while it read the frame that completes the first event with
+/// output. Until this report, the gateway holds the response back.
 fn is_first_output_reported_at_once(case: &Case, seen: &Seen) -> bool {
     let mut outputs = case.stream.events.iter().filter(|event| event.meaning.output.is_some());
     let first = outputs.next().map(|event| event.complete_at).filter(|at| *at <= case.arrived);
@@ -152,10 +153,10 @@ fn has_names(case: &Case, record: &RequestRecord) -> bool {
     })
 }
 
-/// The fault in the bytes that the client received, if there is one. The client must receive all bytes that
-/// arrived, except an injected usage event. If the client disconnects during an event that could be the usage
-/// event, it may lack the beginning of that event. It may also lack an event with a finish reason before that
-/// event, which waits for the fingerprint.
+/// Returns what is wrong with the bytes that the client received. `None`: they are right. The client must
+/// receive all bytes that arrived, except an injected usage event. If the client disconnects during an event
+/// that could be the usage event, it may lack the beginning of that event. It may also lack an event with a
+/// finish reason before that event, which waits for the fingerprint.
 fn wrong_bytes(case: &Case, seen: &Seen, expected: &RecordFields) -> Option<String> {
     let arrived = &case.stream.bytes[..case.arrived];
     let removed =

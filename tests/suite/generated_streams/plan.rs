@@ -1,10 +1,10 @@
-//! A random plan of a response in chunks. It says what each event contains, not which bytes.
+//! A random plan of a response that consists of chunks. It states the contents of each event, not its bytes.
 
 use super::chance;
 use fastrand::Rng;
 use tokenweir_protocol::openai::Api;
 
-/// The contents of a response in chunks. Its bytes follow later.
+/// The contents of a response that consists of chunks. The chunk writer makes the bytes from it.
 pub(crate) struct Plan {
     pub api: Api,
     pub front_end: FrontEnd,
@@ -23,7 +23,7 @@ pub(crate) struct Plan {
     pub padding: usize,
 }
 
-/// The server in whose format the chunks are written.
+/// The front end in whose format the chunks are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FrontEnd {
     VllmPython,
@@ -89,7 +89,7 @@ const REASONS: [(&str, &str); 9] = [
 ];
 
 impl Plan {
-    /// A random response of the chat or completions API.
+    /// Draws a random response of the chat or completions API.
     pub(crate) fn draw(api: Api, random: &mut Rng) -> Self {
         let front_end = match random.u8(..10) {
             0..5 => FrontEnd::VllmPython,

@@ -6,8 +6,8 @@ use super::framing::Framing;
 use super::plan::FrontEnd;
 use tokenweir_protocol::openai::Usage;
 
-/// Writes a malformed event, or a valid one that looks malformed. `whole` is a valid event of the stream.
-/// `is_chunk` says whether the events of the API have choices.
+/// Writes a malformed event, or a valid event that looks malformed. `whole` is a valid event of the stream.
+/// `is_chunk`: whether the events of the API have choices.
 pub(crate) fn event(framing: &mut Framing, whole: &str, is_chunk: bool) {
     let deep = "[".repeat(5_000);
     let (kind, data): (&str, Vec<u8>) = match framing.random.u8(..7) {
@@ -48,7 +48,7 @@ pub(crate) fn event(framing: &mut Framing, whole: &str, is_chunk: bool) {
     framing.raw(&data, meaning);
 }
 
-/// The JSON of a `usage` object that has a malformed count, and its valid counts.
+/// Builds the JSON of a `usage` object that has a malformed count. Also returns its valid counts.
 pub(crate) fn usage(framing: &mut Framing, input: u64, output: u64) -> (String, Usage) {
     const NO_COUNTS: [&str; 10] = [
         "-1",

@@ -30,7 +30,7 @@ const TEXTS: [&str; 20] = [
 /// Number of ordinary texts, which come first in the list.
 const ORDINARY: usize = 5;
 
-/// A random text, mostly an ordinary one.
+/// Draws a random text, mostly an ordinary one.
 pub(crate) fn draw(random: &mut Rng) -> Cow<'static, str> {
     let range = if random.u8(..4) > 0 { ORDINARY } else { TEXTS.len() };
     TEXTS[random.usize(..range)].into()

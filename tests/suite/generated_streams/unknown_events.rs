@@ -27,7 +27,7 @@ pub(crate) fn stream(framing: &mut Framing, ends: Ends) {
             (true, 1..) => framing.event(kind, &json, Meaning::with_output(false)),
             _ => framing.raw(json.as_bytes(), Meaning::with_output(false)),
         }
-        // The end of a text that is not JSON is known only at the end of its event.
+        // If the text of an event is not JSON, only the end of the event shows where the text ends.
         if let Some(event) = framing.stream.events.last_mut().filter(|_| json.starts_with("plain"))
         {
             event.data_ends_at = event.complete_at;

@@ -25,14 +25,15 @@ fn frames() -> usize {
 /// The result of a flood.
 #[derive(Debug)]
 struct Flooded {
-    /// Number of frames that were sent.
+    /// Number of frames that the client sent.
     sent: usize,
     /// How the connection ended. `None`: the connection stayed open, and a valid request on it was served.
     ended: Option<Ended>,
 }
 
 /// Sends the frames that `next` creates until the connection closes or all frames are sent. Meanwhile it
-/// reads the frames of the gateway. At the end it sends a valid request on another stream.
+/// reads the frames of the gateway. If the connection is still open, it then sends a valid request on another
+/// stream.
 async fn flood(gateway: &Running, next: impl Fn(usize) -> Vec<u8>) -> Flooded {
     let Http2 { mut writer, mut reader } = Http2::connect(gateway.addr, &[]).await;
     let (all, mut sent) = (frames(), 0);
@@ -58,7 +59,7 @@ async fn flood(gateway: &Running, next: impl Fn(usize) -> Vec<u8>) -> Flooded {
     Flooded { sent, ended }
 }
 
-/// Asserts that another client is served.
+/// Asserts that the gateway serves another client.
 async fn assert_serves(gateway: &Running) {
     let (request, expected) = victim("other");
     let answer = tokio::time::timeout(WAIT_TIMEOUT, gateway.raw(request)).await.expect("an answer");
@@ -66,7 +67,7 @@ async fn assert_serves(gateway: &Running) {
 }
 
 #[tokio::test]
-async fn rapid_resets_close_the_connection_before_many_requests_reach_the_backend() {
+async fn rapid_http2_resets_close_the_connection_before_many_requests_reach_the_backend() {
     let (fake, gateway) = echo_gateway().await;
     let flooded = flood(&gateway, |number| {
         let stream = u32::try_from(2 * number + 1).unwrap();
@@ -89,7 +90,7 @@ async fn rapid_resets_close_the_connection_before_many_requests_reach_the_backen
 }
 
 #[tokio::test]
-async fn endless_headers_close_the_connection() {
+async fn endless_http2_headers_close_the_client_connection() {
     let (fake, gateway) = echo_gateway().await;
     let flooded = flood(&gateway, |number| match number {
         0 => frame(HEADERS, 0, 1, &encode_headers(&valid_headers())),
@@ -103,7 +104,7 @@ async fn endless_headers_close_the_connection() {
 }
 
 #[tokio::test]
-async fn floods_of_small_frames_do_not_affect_other_clients() {
+async fn floods_of_small_http2_frames_do_not_affect_other_clients() {
     type Make = fn(usize) -> Vec<u8>;
     let (_fake, gateway) = echo_gateway().await;
     let floods: [(&str, Make); 4] = [
@@ -123,7 +124,7 @@ async fn floods_of_small_frames_do_not_affect_other_clients() {
 }
 
 #[tokio::test]
-async fn invalid_window_updates_are_rejected() {
+async fn invalid_http2_window_updates_are_rejected() {
     let (fake, gateway) = echo_gateway().await;
     for wrong in [
         frame(WINDOW_UPDATE, 0, 0, &[0; 4]),
@@ -145,10 +146,10 @@ async fn invalid_window_updates_are_rejected() {
     assert_eq!(fake.seen().len(), 1);
 }
 
-/// A client that never opens its flow-control window is a slow client. The gateway must stop reading from the
-/// backend, and close the connection to it when the client disconnects.
+/// A client that never opens its HTTP/2 flow-control window is a slow client. The gateway must stop reading
+/// from the backend, and close the backend connection when the client disconnects.
 #[tokio::test]
-async fn a_closed_window_stops_the_backend_and_not_the_gateway() {
+async fn a_closed_http2_window_makes_the_gateway_stop_reading_from_the_backend() {
     let (flooding, gateway) = flooding().await;
     let mut client = Http2::connect(gateway.addr, &[(4, 0)]).await;
     let head = frame(HEADERS, END_HEADERS, 1, &encode_headers(&valid_headers()));

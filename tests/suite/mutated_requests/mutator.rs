@@ -52,7 +52,7 @@ impl Mutator {
         Self { bases }
     }
 
-    /// A random one of the base requests, with one to four mutations.
+    /// Returns a random one of the base requests, with one to four mutations.
     pub(super) fn mutate(&self, random: &mut Rng) -> Vec<u8> {
         let mut bytes = self.base(random).to_vec();
         for _ in 0..random.usize(1..=MAX_MUTATIONS) {
@@ -78,7 +78,7 @@ impl Mutator {
     }
 }
 
-/// A random range of at most 16 bytes within `length`.
+/// Draws a random range of at most 16 bytes within `length`.
 fn range(length: usize, random: &mut Rng) -> std::ops::Range<usize> {
     let start = random.usize(..=length);
     start..(start + random.usize(..=16)).min(length)

@@ -14,7 +14,7 @@ pub(super) struct Program {
     texts: PathBuf,
 }
 
-/// What the program has written when it ends.
+/// The outputs of the program, complete after its end.
 pub(super) struct Ended {
     pub(super) access_log: String,
     pub(super) log: String,
@@ -61,7 +61,7 @@ impl Program {
         command.args(["serve", "--config"]).arg(&file).env_clear();
         command.env("RUST_LOG", "trace").env("BACKEND_KEY", secret("backend-key"));
         let program = Self { process: GatewayProcess::spawn(command).await, capture, texts };
-        // Wait until the gateway knows the models of the backend.
+        // Wait until the gateway has read the model list of the backend.
         wait_until!(program.process.get("/status").await.contains("\"tiny\""));
         program
     }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 /// The beginning of every secret.
 pub(super) const SECRET_PREFIX: &str = "canary7f3a-";
 
-/// The secret with this name.
+/// Returns the secret with this name.
 pub(super) fn secret(name: &str) -> String {
     format!("{SECRET_PREFIX}{name}-end")
 }
@@ -24,7 +24,7 @@ pub(super) const APIS: [Api; 4] = [
     Api { name: "messages", path: "/v1/messages" },
 ];
 
-/// The events of a stream of this API, with a secret in each text field.
+/// Builds the events of a stream of this API, with a secret in each text field.
 fn events(api: &Api) -> Vec<Value> {
     let (text, thought, call) = (secret("answer"), secret("reasoning"), secret("tool-arguments"));
     match api.name {
@@ -66,7 +66,7 @@ fn events(api: &Api) -> Vec<Value> {
     }
 }
 
-/// A complete response of this API, not a stream, with a secret in each text field.
+/// Builds a complete response of this API, not a stream, with a secret in each text field.
 fn document(api: &Api) -> Value {
     let (text, thought, call) =
         (secret("whole-answer"), secret("whole-reasoning"), secret("whole-arguments"));
@@ -92,7 +92,7 @@ fn error(code: u16) -> Value {
         "param": secret("error-param"), "code": code } })
 }
 
-/// The steps of the backend with the behaviour `play`.
+/// Returns the steps of the backend for the behaviour `play`.
 pub(super) fn answer(api: &Api, is_stream: bool, play: &str) -> Vec<Step> {
     let mut events: Vec<String> = events(api).iter().map(Value::to_string).collect();
     match play {

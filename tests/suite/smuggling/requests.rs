@@ -7,7 +7,7 @@ pub(crate) struct Case {
     pub(crate) name: &'static str,
     pub(crate) bytes: Vec<u8>,
     pub(crate) verdict: Verdict,
-    /// Texts that the backend must not receive, in lower case.
+    /// Texts in lower case that must not reach the backend.
     pub(crate) gone: &'static [&'static str],
 }
 
@@ -34,12 +34,12 @@ impl Verdict {
 
 use Verdict::{Refused, Served, ServedLast, ServedThenRefused};
 
-/// The body of a request that is served.
+/// The body of the requests that the gateway must serve.
 pub(crate) const BODY: &str = r#"{"model":"tiny","user":"attack"}"#;
-/// A request inside what may be a body. No server may read it as a request.
+/// A request inside bytes that can be a body. No server may read it as a request.
 const HIDDEN: &str = "GET /v1/models HTTP/1.1\r\nhost: g\r\n\r\n";
 
-/// All cases.
+/// Returns all test cases.
 pub(crate) fn all() -> Vec<Case> {
     let groups = [lengths(), encodings(), lines(), chunks(), heads(), targets(), hops()];
     groups.into_iter().flatten().collect()
@@ -49,22 +49,22 @@ fn case(name: &'static str, verdict: Verdict, bytes: impl Into<Vec<u8>>) -> Case
     Case { name, bytes: bytes.into(), verdict, gone: &[] }
 }
 
-/// A request with these header lines, followed by `rest`.
+/// Builds a request with these header lines, followed by `rest`.
 fn with(lines: &str, rest: &str) -> String {
     format!("POST {CHAT} HTTP/1.1\r\nhost: g\r\n{lines}\r\n{rest}")
 }
 
-/// A request with these header lines and [`BODY`] with its content length.
+/// Builds a request with these header lines, and with [`BODY`] and its content length.
 fn whole(lines: &str) -> String {
     with(&format!("{lines}content-length: {}\r\n", BODY.len()), BODY)
 }
 
-/// [`BODY`] as one HTTP chunk, and the last chunk.
+/// Returns [`BODY`] as one HTTP chunk, followed by the last chunk.
 fn chunked() -> String {
     format!("{:x}\r\n{BODY}\r\n0\r\n\r\n", BODY.len())
 }
 
-/// Requests with forms of `Content-Length` that servers have parsed differently.
+/// Builds requests with forms of `Content-Length` that servers have parsed differently.
 fn lengths() -> Vec<Case> {
     let length = BODY.len();
     let sent = |value: &str| with(&format!("content-length: {value}\r\n"), BODY);
@@ -102,7 +102,7 @@ fn lengths() -> Vec<Case> {
     ]
 }
 
-/// Requests with forms of `Transfer-Encoding`, alone and together with a length.
+/// Builds requests with forms of `Transfer-Encoding`, alone and together with a content length.
 fn encodings() -> Vec<Case> {
     let encoded = |line: &str| with(&format!("{line}\r\n"), &chunked());
     let length = |value: &str, body: &str| {
@@ -164,7 +164,7 @@ fn encodings() -> Vec<Case> {
     cases
 }
 
-/// Requests with unusual line endings, and with characters that other parsers treat as line endings.
+/// Builds requests with unusual line endings, and with characters that other parsers treat as line endings.
 fn lines() -> Vec<Case> {
     let plain = whole("");
     let head = plain.len() - BODY.len();
@@ -206,7 +206,7 @@ fn lines() -> Vec<Case> {
     ]
 }
 
-/// Requests with chunked bodies that servers have parsed differently.
+/// Builds requests with chunked bodies that servers have parsed differently.
 fn chunks() -> Vec<Case> {
     let length = BODY.len();
     let sent = |body: &str| with("transfer-encoding: chunked\r\n", body);
@@ -254,7 +254,7 @@ fn chunks() -> Vec<Case> {
     ]
 }
 
-/// Requests with unusual versions, methods and hosts.
+/// Builds requests with unusual versions, methods and hosts.
 fn heads() -> Vec<Case> {
     let version = |version: &str| whole("").replacen("HTTP/1.1", version, 1);
     let host = |lines: &str| whole("").replacen("host: g\r\n", lines, 1);
@@ -304,7 +304,7 @@ fn heads() -> Vec<Case> {
     ]
 }
 
-/// Requests with unusual targets.
+/// Builds requests with unusual targets.
 fn targets() -> Vec<Case> {
     let to = |target: &str| whole("").replacen(CHAT, target, 1);
     vec![
@@ -340,7 +340,7 @@ fn targets() -> Vec<Case> {
     ]
 }
 
-/// Requests with hop-by-hop headers.
+/// Builds requests with hop-by-hop headers.
 fn hops() -> Vec<Case> {
     let hop = |name, verdict, lines: &str, gone| Case { gone, ..case(name, verdict, whole(lines)) };
     let upgrade =

@@ -128,7 +128,7 @@ pub(crate) async fn start_tls_terminator(
     addr
 }
 
-/// A TLS client that trusts `authority`. `own` is its client certificate, if it has one.
+/// Builds a TLS client that trusts `authority`. `own` is its client certificate, if it has one.
 pub(crate) fn client(
     authority: &Authority,
     own: Option<&Pair>,

@@ -1,7 +1,7 @@
 //! Reads bodies with chunked framing.
 
-/// The chunks of a body with chunked framing, and whether the body is complete. If it is not, its last chunk
-/// may be cut.
+/// Parses a body with chunked framing. Returns its chunks, and whether the body is complete. If it is not,
+/// the last chunk may be cut.
 pub(crate) fn chunks(mut framed: &[u8]) -> (Vec<&[u8]>, bool) {
     let mut chunks = Vec::new();
     while let Some(line) = framed.windows(2).position(|window| window == b"\r\n") {

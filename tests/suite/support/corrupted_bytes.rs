@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-/// The bytes that `wire` generates, with one to three of them replaced by random bytes.
+/// Generates the bytes of `wire`, with one to three of them replaced by random bytes.
 pub(crate) fn corrupted(wire: impl Strategy<Value = Vec<u8>>) -> impl Strategy<Value = Vec<u8>> {
     let others = proptest::collection::vec((any::<Index>(), any::<u8>()), 1..4);
     (wire, others).prop_map(|(mut wire, others)| {
@@ -15,7 +15,7 @@ pub(crate) fn corrupted(wire: impl Strategy<Value = Vec<u8>>) -> impl Strategy<V
     })
 }
 
-/// A body in chunks of `size` bytes, with an extension in each chunk and a trailer at the end.
+/// Builds a body in chunks of `size` bytes, with an extension in each chunk and a trailer at the end.
 pub(crate) fn chunked(body: &[u8], size: usize) -> Vec<u8> {
     let mut framed = Vec::new();
     for chunk in body.chunks(size) {

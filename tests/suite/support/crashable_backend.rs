@@ -9,12 +9,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::AbortHandle;
 
-/// The point of an inference request at which the proxy crashes.
+/// The byte of an inference request or of its response at which the proxy crashes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CrashPoint {
-    /// After this many request bytes on a connection.
+    /// The crash follows after this number of request bytes on a connection.
     Asked(usize),
-    /// After this many response bytes on a connection.
+    /// The crash follows after this number of response bytes on a connection.
     Answered(usize),
 }
 
@@ -33,7 +33,7 @@ pub(crate) struct CrashableBackend {
 #[derive(Default)]
 struct CrashTrigger {
     crash_point: Mutex<Option<CrashPoint>>,
-    /// Ends the proxy.
+    /// The handle that ends the proxy.
     server: OnceLock<AbortHandle>,
 }
 
@@ -70,7 +70,7 @@ pub(crate) fn listen(addr: SocketAddr) -> TcpListener {
     TcpListener::from_std(socket.into()).unwrap()
 }
 
-/// A socket on `addr` that other sockets of this user may share, if they permit it, too.
+/// Binds a socket to `addr`. Other sockets of this user may share the address, if they permit it, too.
 pub(crate) fn bind_shared(addr: SocketAddr) -> Socket {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.set_reuse_port(true).unwrap();
@@ -113,8 +113,8 @@ async fn proxy_connection(mut gateway: TcpStream, backend: SocketAddr, trigger: 
     }
 }
 
-/// Forwards the bytes before the crash point. At the crash point, crashes the backend. Returns whether the
-/// connection stays open.
+/// Forwards the bytes before the crash point. If the crash point is reached, crashes the backend. Returns
+/// whether the connection stays open.
 async fn forward(
     bytes: &[u8],
     bytes_until_crash: Option<usize>,
@@ -125,15 +125,15 @@ async fn forward(
     let is_passed = to.write_all(&bytes[..last.unwrap_or(bytes.len())]).await.is_ok();
     if last.is_some() && trigger.crash_point.lock().unwrap().take().is_some() {
         trigger.server.get().unwrap().abort();
-        // The end of the proxy drops this connection.
+        // The end of the proxy also drops this connection.
         std::future::pending::<()>().await;
     }
     is_passed && !bytes.is_empty()
 }
 
 impl CrashTrigger {
-    /// Number of bytes until the crash, after `passed` bytes of the requests or of the responses of a
-    /// connection. `None`: no crash is set, or these bytes cannot reach it.
+    /// Returns the number of bytes until the crash, after `passed` bytes of the requests or of the responses
+    /// of a connection. `None`: no crash is set, or these bytes cannot reach the crash point.
     fn bytes_until_crash(&self, is_request: bool, passed: usize) -> Option<usize> {
         let crash_point = *self.crash_point.lock().unwrap();
         match crash_point? {

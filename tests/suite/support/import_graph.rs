@@ -9,7 +9,8 @@ use std::path::Path;
 type Tokens<'a> = &'a [String];
 type Read<'a> = &'a dyn Fn(&Path) -> Option<String>;
 
-/// For each importing file or module: what it imports, and the paths or files that show that.
+/// For each importing file or module: the files or modules that it imports, and for each of them the paths or
+/// files that show the import.
 pub(crate) type Imports = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 
 /// One module of the crate.
@@ -17,7 +18,7 @@ pub(crate) type Imports = BTreeMap<String, BTreeMap<String, BTreeSet<String>>>;
 struct Module {
     /// The file that contains the module, relative to the source folder.
     file: String,
-    /// The path behind each name that a `use` declares.
+    /// For each name that a `use` declares, the path that it stands for.
     aliases: BTreeMap<String, Vec<String>>,
     /// The paths that the code of the module names, in `use` declarations and elsewhere.
     paths: BTreeSet<Vec<String>>,
@@ -67,7 +68,7 @@ impl ImportGraph {
         folders.into_iter().flat_map(cycles).collect()
     }
 
-    /// For each file, the files that it imports, and the paths in its code that show it.
+    /// Returns for each file the files that it imports, and the paths in its code that show it.
     pub(crate) fn imports(&self) -> Imports {
         let mut imports = Imports::new();
         for (position, module) in &self.modules {
@@ -82,8 +83,8 @@ impl ImportGraph {
         imports
     }
 
-    /// The file that declares the item with the path `path`, which `module` uses. `None`: the path ends at a
-    /// module, or begins with an external crate or a type.
+    /// Returns the file that declares the item with the path `path`, which `module` uses. `None`: the path
+    /// ends at a module, or begins with an external crate or a type.
     fn declaring_file(&self, module: &[String], path: &[String], depth: usize) -> Option<&str> {
         let (mut position, mut is_local) = (module.to_vec(), false);
         for (index, name) in path.iter().enumerate() {
@@ -162,8 +163,8 @@ impl ImportGraph {
     }
 }
 
-/// The module of `folder` that contains a file. `None`: the file is in another folder, or it is the file that
-/// declares the modules of `folder`.
+/// Returns the module of `folder` that contains a file. `None`: the file is in another folder, or it is the
+/// file that declares the modules of `folder`.
 fn module_in(folder: &Path, file: &str) -> Option<String> {
     let below = Path::new(file).strip_prefix(folder).ok()?;
     let first = folder.join(below.components().next()?).with_extension("");
@@ -171,8 +172,8 @@ fn module_in(folder: &Path, file: &str) -> Option<String> {
     is_module.then(|| first.display().to_string())
 }
 
-/// The groups of files or modules that import each other, directly or through others. Each group is a list of
-/// its imports.
+/// Returns the groups of files or modules that import each other, directly or through others. Each group is a
+/// list of its imports.
 fn cycles_of(imports: &Imports) -> Vec<Vec<String>> {
     let reachable = |start: &str| {
         let (mut found, mut next) = (BTreeSet::new(), vec![start.to_owned()]);
@@ -244,8 +245,8 @@ fn is_name(token: &str) -> bool {
     token.starts_with(|c: char| c.is_alphabetic() || c == '_')
 }
 
-/// Number of tokens of the item that begins here. An item ends with its first `;` or with the end of its
-/// block.
+/// Returns the number of tokens of the item that begins here. An item ends with its first `;` or with the end
+/// of its block.
 fn item_length(tokens: Tokens<'_>) -> usize {
     let mut depth = 0;
     for (index, token) in tokens.iter().enumerate() {
@@ -261,7 +262,7 @@ fn item_length(tokens: Tokens<'_>) -> usize {
     tokens.len()
 }
 
-/// The tokens without the items that a condition such as `#[cfg(test)]` limits to tests.
+/// Returns the tokens without the items that a condition such as `#[cfg(test)]` limits to tests.
 fn without_tests(tokens: Tokens<'_>) -> Vec<String> {
     let (mut kept, mut at) = (Vec::new(), 0);
     while at < tokens.len() {
@@ -280,7 +281,7 @@ fn without_tests(tokens: Tokens<'_>) -> Vec<String> {
     kept
 }
 
-/// The names and punctuation of a source text, without comments and literals.
+/// Returns the names and punctuation of a source text, without comments and literals.
 fn tokens(text: &str) -> Vec<String> {
     let mut tokens = Vec::new();
     let mut rest = text;
@@ -332,7 +333,7 @@ fn literal_length(text: &str, end: char) -> usize {
 }
 
 #[test]
-fn a_re_export_counts_as_an_import_of_the_declaring_file() {
+fn a_path_through_a_re_export_counts_as_an_import_of_the_declaring_source_file() {
     let crate_with = |child: &str| {
         let child = child.to_owned();
         let graph = ImportGraph::of_crate(&move |file: &Path| match file.to_str().unwrap() {

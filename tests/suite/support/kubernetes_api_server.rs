@@ -12,7 +12,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
-/// The server.
+/// The scripted API server.
 pub(crate) struct KubernetesApiServer {
     /// Address of the server.
     pub addr: SocketAddr,
@@ -22,7 +22,7 @@ pub(crate) struct KubernetesApiServer {
     reserved_port: Socket,
 }
 
-/// A request that waits for its response. Dropping it closes the connection.
+/// A request that waits for the response of the test. Dropping it closes the connection.
 pub(crate) struct Asked {
     /// Path and query.
     pub target: String,
@@ -83,12 +83,12 @@ impl KubernetesApiServer {
     }
 }
 
-/// The JSON of an `EndpointSliceList` with these slices and this resource version.
+/// Builds the JSON of an `EndpointSliceList` with these slices and this resource version.
 pub(crate) fn listed(version: u64, slices: &[Value]) -> Value {
     list_of("discovery.k8s.io/v1", "EndpointSliceList", version, slices)
 }
 
-/// The JSON of a list of this kind with these items and this resource version.
+/// Builds the JSON of a list of this kind with these items and this resource version.
 pub(crate) fn list_of(api_version: &str, kind: &str, version: u64, items: &[Value]) -> Value {
     json!({
         "kind": kind, "apiVersion": api_version,
@@ -96,8 +96,8 @@ pub(crate) fn list_of(api_version: &str, kind: &str, version: u64, items: &[Valu
     })
 }
 
-/// The JSON of an `EndpointSlice` with this resource version. Its only pod has a port on loopback. `is_ready`
-/// says whether the pod is ready; `None` means that it is terminating.
+/// Builds the JSON of an `EndpointSlice` with this resource version. Its only pod has a port on loopback.
+/// `is_ready`: whether the pod is ready; `None` means that it is terminating.
 pub(crate) fn slice(name: &str, version: u64, port: u16, is_ready: Option<bool>) -> Value {
     let (ready, ends) = (is_ready.unwrap_or(false), is_ready.is_none());
     json!({
@@ -114,7 +114,7 @@ pub(crate) fn slice(name: &str, version: u64, port: u16, is_ready: Option<bool>)
     })
 }
 
-/// The JSON of a `Status` that reports a failure.
+/// Builds the JSON of a Kubernetes `Status` that reports a failure.
 pub(crate) fn status(code: u16, reason: &str) -> Value {
     json!({
         "kind": "Status",

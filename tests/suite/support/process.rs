@@ -26,11 +26,11 @@ pub(crate) struct GatewayProcess {
     log: Output,
 }
 
-/// An output of a process.
+/// One output of a process, such as standard error.
 struct Output {
-    /// The lines so far.
+    /// The lines that were read so far.
     text: Arc<Mutex<String>>,
-    /// The task that reads the lines.
+    /// The task that reads the lines of the output.
     reading: JoinHandle<()>,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Load {
 /// The outcomes of the requests of [`Load`] so far.
 #[derive(Debug, Default)]
 struct Outcomes {
-    /// Number of requests with a complete response.
+    /// Number of requests that got a complete response.
     served: u64,
     /// For each request without a complete response, what was wrong.
     failed: Vec<String>,
@@ -55,8 +55,8 @@ struct Outcomes {
 
 const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A folder for the files of the test `name`. If the suite runs twice at the same time, both runs have
-/// different folders.
+/// Creates a folder for the files of the test `name`. If the suite runs twice at the same time, both runs
+/// have different folders.
 pub(crate) fn folder(name: &str) -> PathBuf {
     let run = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("suite-{}", std::process::id()));
     let folder = run.join(name);
@@ -64,12 +64,12 @@ pub(crate) fn folder(name: &str) -> PathBuf {
     folder
 }
 
-/// The program.
+/// Returns a command that runs the `tokenweir` program.
 pub(crate) fn program() -> Command {
     Command::new(env!("CARGO_BIN_EXE_tokenweir"))
 }
 
-/// Runs the program with these arguments, and with no environment variables but these.
+/// Runs the `tokenweir` program with these arguments, and with no environment variables but these.
 pub(crate) async fn run(arguments: &[&str], variables: &[(&str, &str)]) -> Ended {
     let mut command = program();
     command.args(arguments).env_clear().envs(variables.iter().copied()).stdin(Stdio::null());
@@ -78,7 +78,8 @@ pub(crate) async fn run(arguments: &[&str], variables: &[(&str, &str)]) -> Ended
     (output.status.code(), out, err)
 }
 
-/// Runs the program with the words of `line` as arguments, and with no environment variables but these.
+/// Runs the `tokenweir` program with the words of `line` as arguments, and with no environment variables but
+/// these.
 pub(crate) async fn run_line(line: &str, variables: &[(&str, &str)]) -> Ended {
     let arguments: Vec<&str> = line.split_whitespace().collect();
     run(&arguments, variables).await
@@ -92,17 +93,17 @@ impl GatewayProcess {
         Self::start_with(config, &[]).await
     }
 
-    /// As [`GatewayProcess::start`], with additional environment variables.
+    /// Like [`GatewayProcess::start`], with additional environment variables.
     pub(crate) async fn start_with(config: &Path, variables: &[(&str, &str)]) -> Self {
         Self::run(program(), Some(config), variables).await
     }
 
-    /// As [`GatewayProcess::start`], without a configuration file and with these environment variables.
+    /// Like [`GatewayProcess::start`], but without a configuration file and with these environment variables.
     pub(crate) async fn start_without_file(variables: &[(&str, &str)]) -> Self {
         Self::run(program(), None, variables).await
     }
 
-    /// As [`GatewayProcess::start`], with this limit for the open files of the process.
+    /// Like [`GatewayProcess::start`], with this limit for the open files of the process.
     pub(crate) async fn start_with_file_limit(config: &Path, files: usize) -> Self {
         let mut command = Command::new("sh");
         let limited = format!("ulimit -n {files} && exec \"$0\" \"$@\"");
@@ -119,7 +120,7 @@ impl GatewayProcess {
         process
     }
 
-    /// Starts a command that serves, and waits until its log shows the addresses of its listeners.
+    /// Starts a command that runs a gateway, and waits until its log shows the addresses of its listeners.
     pub(crate) async fn spawn(mut command: Command) -> Self {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.kill_on_drop(true).spawn().unwrap();
@@ -134,17 +135,17 @@ impl GatewayProcess {
         Self { child, clients: address("clients"), admin, access_log, log }
     }
 
-    /// Address of the client listener. Fails if the listener uses TLS.
+    /// Returns the address of the client listener. Fails if the listener uses TLS.
     pub(crate) fn clients(&self) -> SocketAddr {
         self.clients.expect("the banner names the client listener before the admin listener")
     }
 
-    /// The lines of the log so far.
+    /// Returns the lines of the log so far.
     pub(crate) fn log(&self) -> String {
         self.log.text()
     }
 
-    /// The lines of the access log so far.
+    /// Returns the lines of the access log so far.
     pub(crate) fn access_log(&self) -> String {
         self.access_log.text()
     }
@@ -166,7 +167,7 @@ impl GatewayProcess {
         String::from_utf8(operate(self.admin, "POST", "/-/reload", "").await).unwrap()
     }
 
-    /// The value of a time series on the metrics page.
+    /// Returns the value of a time series on the metrics page.
     pub(crate) async fn value(&self, series: &str) -> f64 {
         crate::metrics::value(&self.get("/metrics").await, series)
     }
@@ -212,8 +213,8 @@ impl Output {
     }
 }
 
-/// The address of a listener (`clients` or `admin`) in the log of a gateway. The log is text or JSON. `None`:
-/// the log does not contain the address yet.
+/// Returns the address of a listener (`clients` or `admin`) from the log of a gateway, which is text or JSON.
+/// `None`: the log does not contain the address yet.
 fn listener_address(log: &str, name: &str) -> Option<SocketAddr> {
     let after = |mark: String| log.split_once(&mark).map(|(_, rest)| rest);
     let url = after(format!("\"{name}\":\"")).or_else(|| after(format!("  {name} ")))?;

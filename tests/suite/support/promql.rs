@@ -52,7 +52,7 @@ fn name<'a>(text: &'a str, names: &mut QueryNames) -> &'a str {
         names.labels.extend(labels.map(str::to_owned));
         return rest;
     }
-    // In `sum by (x) (y)`, the identifier `sum` before the grouping is an aggregation and not a metric.
+    // In `sum by (x) (y)`, the identifier `sum` before the grouping is an aggregation and not a metric name.
     let is_aggregation = GROUPINGS[..2].iter().any(|word| after.starts_with(&format!("{word} (")));
     if is_aggregation
         || after.starts_with('(')
@@ -85,7 +85,7 @@ fn matchers(mut text: &str) -> (Vec<(String, String)>, &str) {
 }
 
 #[test]
-fn names_are_found_in_every_form_of_query() {
+fn the_promql_parser_of_the_tests_finds_metrics_and_labels_in_every_form_of_query() {
     let query = "histogram_quantile(0.95, sum by (le, slo) (rate(a_bucket{x=~\"b|c\",y!=\"d\"}[5m])))\n\
                  > 2 * (level:e:p95 offset 1h) and on (f) vector(0) unless g";
     let names_in_query = names(query);

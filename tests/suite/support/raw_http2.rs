@@ -22,7 +22,7 @@ pub(crate) const END_HEADERS: u8 = 4;
 /// The error code `ENHANCE_YOUR_CALM` (RFC 9113 §7).
 pub(crate) const ENHANCE_YOUR_CALM: u32 = 11;
 
-/// A received frame.
+/// A received HTTP/2 frame.
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub kind: u8,
@@ -43,24 +43,24 @@ pub(crate) struct Reader {
     buffer: Vec<u8>,
 }
 
-/// How a stream ended.
+/// How an HTTP/2 stream ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
-    /// A response with this body.
+    /// With a response that has this body.
     Answered(String),
     /// The gateway reset the stream or closed the connection with a GOAWAY, with this error code.
     Refused(u32),
-    /// The connection closed without GOAWAY.
+    /// With the end of the connection, without GOAWAY.
     Closed,
 }
 
-/// The bytes of a frame.
+/// Builds the bytes of an HTTP/2 frame.
 pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// The bytes of a header block: literals without indexing and without Huffman coding (RFC 7541 §6.2.2).
+/// Encodes a header block: literals without indexing and without Huffman coding (RFC 7541 §6.2.2).
 pub(crate) fn encode_headers<T: AsRef<[u8]>>(headers: &[(T, T)]) -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in headers {
@@ -88,7 +88,7 @@ fn encode_integer(block: &mut Vec<u8>, number: usize) {
 }
 
 impl Http2 {
-    /// Connects, and sends the preface and these settings.
+    /// Connects, and sends the connection preface and these settings.
     pub(crate) async fn connect(to: SocketAddr, settings: &[(u16, u32)]) -> Self {
         let socket = TcpStream::connect(to).await.unwrap();
         socket.set_nodelay(true).unwrap();

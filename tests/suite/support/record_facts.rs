@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 use tokenweir_protocol::openai::FinishReason;
 use tokenweir_request::record::RequestRecord;
 
-/// The record of a request for `path`, to which the backend responds with the body `sent`. Asserts that the
-/// client gets this body unchanged.
+/// Sends a request for `path`, to which the backend responds with the body `sent`. Asserts that the client
+/// gets this body unchanged. Returns the record of the request.
 pub(crate) async fn record_of_response(path: &str, media_type: &str, sent: &str) -> RequestRecord {
     let answer = response("200 OK", &format!("content-type: {media_type}\r\n"), sent);
     let (_fake, gateway) = gateway_answering(answer).await;
@@ -16,7 +16,7 @@ pub(crate) async fn record_of_response(path: &str, media_type: &str, sent: &str)
     gateway.record().await
 }
 
-/// A request for `path`. Audio paths get a form, all other paths get JSON.
+/// Builds a request for `path`. Audio paths get a form, all other paths get JSON.
 pub(crate) fn request(path: &str) -> String {
     if !path.starts_with("/v1/audio/") {
         return post(path, r#"{"model":"tiny","stream":true}"#);
@@ -25,8 +25,8 @@ pub(crate) fn request(path: &str) -> String {
     post(path, form).replace("application/json", "multipart/form-data; boundary=b")
 }
 
-/// The fields of a record that tests compare, as JSON. `tokens` lists the numbers of input, output, cached
-/// and reasoning tokens.
+/// Returns the fields of a record that tests compare, as JSON. `tokens` lists the numbers of input, output,
+/// cached and reasoning tokens.
 pub(crate) fn facts(record: &RequestRecord) -> Value {
     let observed = &record.observed;
     let usage = &observed.usage;

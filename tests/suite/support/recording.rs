@@ -23,7 +23,7 @@ pub(crate) struct Recording {
     pub expected: Value,
 }
 
-/// The directory of the recordings.
+/// Returns the directory of the recordings.
 pub(crate) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/wire")
 }
@@ -31,7 +31,7 @@ pub(crate) fn folder() -> PathBuf {
 /// The folders with recorded exchanges: one for each front end and version of vLLM.
 const SERVERS: [&str; 4] = ["python", "rust", "python-0.33", "rust-0.33"];
 
-/// All recorded exchanges that have a response.
+/// Reads all recorded exchanges that have a response.
 pub(crate) fn all() -> Vec<Recording> {
     let mut all = Vec::new();
     for front_end in SERVERS {
@@ -59,7 +59,7 @@ pub(crate) fn all() -> Vec<Recording> {
 }
 
 impl Recording {
-    /// The value of a response header.
+    /// Returns the value of a response header.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         header(&self.head, name)
     }
@@ -70,7 +70,7 @@ impl Recording {
     }
 }
 
-/// The value of a header in the head of a message.
+/// Returns the value of a header in the head of a message.
 pub(crate) fn header<'a>(head: &'a str, name: &str) -> Option<&'a str> {
     head.lines().find_map(|line| {
         let (known, value) = line.split_once(':')?;

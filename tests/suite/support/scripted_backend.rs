@@ -16,11 +16,11 @@ use tokio::sync::{Semaphore, mpsc};
 /// What the backend does after it has read a request, step by step.
 #[derive(Clone)]
 pub(crate) enum Step {
-    /// Writes bytes.
+    /// Writes these bytes to the connection.
     Send(Vec<u8>),
     /// Waits for the test to call [`ScriptedBackend::go`].
     Wait,
-    /// Lets other tasks run this many times.
+    /// Yields this number of times, so that other tasks run.
     YieldTurns(usize),
     /// Waits until the gateway closes the connection, and reports that to [`ScriptedBackend::closed`].
     AwaitClose,
@@ -39,7 +39,7 @@ pub(crate) struct Kind {
     pub(crate) metrics: &'static str,
 }
 
-/// vLLM.
+/// A vLLM server.
 pub(crate) const VLLM: Kind = Kind {
     owner: "vllm",
     health: "/health",
@@ -47,7 +47,7 @@ pub(crate) const VLLM: Kind = Kind {
               vllm:num_requests_waiting{engine=\"0\"} 0.0\n\
               vllm:kv_cache_usage_perc{engine=\"0\"} 0.25\n",
 };
-/// SGLang. It has no metrics page here.
+/// An SGLang server. Here it has no metrics page.
 pub(crate) const SGLANG: Kind = Kind { owner: "sglang", health: "/health", metrics: "" };
 /// llama.cpp, to which the gateway sends no parameters that this server may not know.
 pub(crate) const LLAMA_CPP: Kind =
@@ -78,18 +78,18 @@ const PAGES: [(&str, &str, &str); 4] = [
 pub(crate) enum Page {
     /// These bytes, which are a whole response.
     Whole(Vec<u8>),
-    /// These bytes. Then the connection closes.
+    /// These bytes, after which the connection closes.
     Cut(Vec<u8>),
-    /// These bytes. Then the connection stays open and silent.
+    /// These bytes. Then the connection stays open, and the backend sends nothing more.
     Drip(Vec<u8>),
-    /// These bytes, then lines without end.
+    /// These bytes, followed by lines without end.
     Endless(Vec<u8>),
     /// The page that the function returns at the time of the request, as a whole response.
     Live(Box<dyn Fn() -> String + Send + Sync>),
 }
 
 impl Page {
-    /// A whole response with this page.
+    /// Builds a whole response with this page.
     pub(crate) fn of(page: &str) -> Self {
         Self::Whole(response("200 OK", "", page))
     }
@@ -100,11 +100,11 @@ impl Page {
 pub(crate) struct Seen {
     /// The request line and the headers, with the blank line.
     pub head: String,
-    /// The body.
+    /// The body of the request.
     pub body: Vec<u8>,
-    /// Number of earlier inference requests on the same connection.
+    /// Number of inference requests that arrived before on the same connection.
     pub earlier: usize,
-    /// Number of earlier inference requests at this backend.
+    /// Number of inference requests that arrived before at this backend.
     pub number: usize,
 }
 
@@ -128,7 +128,7 @@ struct State {
     inference_connections: AtomicUsize,
     inference_requests: AtomicUsize,
     pages: Mutex<BTreeMap<&'static str, Arc<Page>>>,
-    /// Number of requests for each path.
+    /// Number of received requests for each path.
     counts: Mutex<BTreeMap<String, usize>>,
 }
 
@@ -220,7 +220,7 @@ impl ScriptedBackend {
         self.closes.lock().await.recv().await.unwrap();
     }
 
-    /// The inference requests that arrived since the last call of [`ScriptedBackend::take_received`].
+    /// Returns the inference requests that arrived since the last call of [`ScriptedBackend::take_received`].
     pub(crate) fn seen(&self) -> Vec<Seen> {
         self.state.received.lock().unwrap().clone()
     }
@@ -230,7 +230,7 @@ impl ScriptedBackend {
         wait_until!(self.seen().len() >= count);
     }
 
-    /// The inference requests that arrived since the last call of this function.
+    /// Takes the inference requests that arrived since the last call of this function.
     pub(crate) fn take_received(&self) -> Vec<Seen> {
         std::mem::take(&mut self.state.received.lock().unwrap())
     }
@@ -275,17 +275,17 @@ impl ScriptedBackend {
         self.set_page("/v1/models", "200 OK", &models.to_string());
     }
 
-    /// Number of requests for this path so far.
+    /// Returns the number of requests for this path so far.
     pub(crate) fn asked(&self, path: &str) -> usize {
         self.state.counts.lock().unwrap().get(path).copied().unwrap_or(0)
     }
 
-    /// Number of requests for `/health` and for `/metrics` so far.
+    /// Returns the numbers of requests for `/health` and for `/metrics` so far.
     pub(crate) fn looks(&self) -> [usize; 2] {
         ["/health", "/metrics"].map(|path| self.asked(path))
     }
 
-    /// Number of connections that carried an inference request.
+    /// Returns the number of connections that carried an inference request.
     pub(crate) fn connections(&self) -> usize {
         self.state.inference_connections.load(Ordering::SeqCst)
     }
@@ -373,13 +373,13 @@ fn model(id: &str, owner: &str) -> serde_json::Value {
     })
 }
 
-/// A whole response with these events as a chunked event stream.
+/// Builds a whole response with these events as a chunked event stream.
 pub(crate) fn stream_of<T: AsRef<str>>(events: &[T]) -> Vec<u8> {
     [begun_stream(events), b"0\r\n\r\n".to_vec()].concat()
 }
 
-/// The steps of an event stream: it begins with the events `begun`, waits until the test releases it, and
-/// ends with the events `rest`.
+/// Returns the steps of an event stream: it begins with the events `begun`, waits until the test releases it,
+/// and ends with the events `rest`.
 pub(crate) fn paused<T: AsRef<str> + Clone>(begun: &[T], rest: &[T]) -> Vec<Step> {
     let all = stream_of(&[begun, rest].concat());
     let begun = begun_stream(begun);
@@ -387,46 +387,47 @@ pub(crate) fn paused<T: AsRef<str> + Clone>(begun: &[T], rest: &[T]) -> Vec<Step
     vec![Step::Send(begun), Step::Wait, Step::Send(rest)]
 }
 
-/// The first bytes of a response: the head, and these events as a chunked event stream without its end.
+/// Builds the first bytes of a response: the head, and these events as a chunked event stream without its
+/// end.
 pub(crate) fn begun_stream<T: AsRef<str>>(events: &[T]) -> Vec<u8> {
     let chunks = events.iter().flat_map(|event| chunk(event.as_ref()));
     event_stream_head().into_iter().chain(chunks).collect()
 }
 
-/// The step that begins a chunked event stream with these events.
+/// Returns the step that begins a chunked event stream with these events.
 pub(crate) fn begin<T: AsRef<str>>(events: &[T]) -> Step {
     Step::Send(begun_stream(events))
 }
 
-/// The response head of a chunked event stream.
+/// Returns the response head of a chunked event stream.
 pub(crate) fn event_stream_head() -> Vec<u8> {
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n\
       transfer-encoding: chunked\r\n\r\n"
         .to_vec()
 }
 
-/// A server-sent event with this data.
+/// Builds a server-sent event with this data.
 pub(crate) fn data(event: &str) -> String {
     format!("data: {event}\n\n")
 }
 
-/// A server-sent event with this data, as one HTTP chunk.
+/// Builds a server-sent event with this data, as one HTTP chunk.
 pub(crate) fn chunk(event: &str) -> Vec<u8> {
     framed(&[&data(event)])
 }
 
-/// Writes each piece as one HTTP chunk, so that the gateway reads the pieces separately.
+/// Frames each piece as one HTTP chunk, so that the gateway reads the pieces separately.
 pub(crate) fn framed(pieces: &[&str]) -> Vec<u8> {
     let frame = |piece: &&str| format!("{:x}\r\n{piece}\r\n", piece.len());
     pieces.iter().filter(|piece| !piece.is_empty()).map(frame).collect::<String>().into_bytes()
 }
 
-/// A whole response with this JSON body.
+/// Builds a whole response with this JSON body.
 pub(crate) fn json(status: &str, body: &str) -> Vec<u8> {
     response(status, "content-type: application/json\r\n", body)
 }
 
-/// A whole response with these header lines and this body.
+/// Builds a whole response with these header lines and this body.
 pub(crate) fn response(status: &str, headers: &str, body: impl AsRef<[u8]>) -> Vec<u8> {
     let body = body.as_ref();
     let head = format!("HTTP/1.1 {status}\r\n{headers}content-length: {}\r\n\r\n", body.len());

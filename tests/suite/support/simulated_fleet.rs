@@ -42,7 +42,7 @@ impl Fleet {
         Self { gateway, backends, backend_addrs, serving }
     }
 
-    /// The sum of a value that the simulated engines report.
+    /// Returns the sum of a value that the simulated engines report.
     pub(crate) fn sum(&self, value: fn(&EngineLoad) -> Option<f64>) -> f64 {
         let loads = self.backends.iter().map(|backend| backend.metrics());
         loads.filter_map(|page| value(&EngineLoad::read(page.as_bytes()))).sum()

@@ -3,8 +3,8 @@
 
 use super::scripted_backend::Seen;
 
-/// Headers that a backend may not receive from a client: hop-by-hop headers, framing headers, and headers
-/// that the gateway sets itself.
+/// Headers that a client may send but that must not reach a backend: hop-by-hop headers, framing headers, and
+/// headers that only the gateway may set.
 const FORBIDDEN_HEADERS: [&str; 13] = [
     "transfer-encoding",
     "connection",
@@ -30,7 +30,7 @@ pub(crate) struct Answered {
 
 /// Checks a forwarded request. Each line must end with CRLF, and each header name must be a token. There must
 /// be one `content-length`, with the length of the body in digits, and no header of [`FORBIDDEN_HEADERS`].
-/// Returns a text about what is wrong.
+/// Returns a description of the first violation.
 pub(crate) fn check_forwarded_request(seen: &Seen) -> Result<(), String> {
     let require = |holds: bool, problem: &str| {
         if holds { Ok(()) } else { Err(format!("{problem} in {:?}", seen.head)) }
@@ -64,7 +64,8 @@ fn is_token(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
 }
 
-/// The final responses on a connection, in order. Returns `Err` if the bytes are not valid responses.
+/// Parses the final responses on a connection. Returns them in order, or `Err` if the bytes are not valid
+/// responses.
 pub(crate) fn answers(mut bytes: &[u8]) -> Result<Vec<Answered>, String> {
     let mut all = Vec::new();
     while !bytes.is_empty() {

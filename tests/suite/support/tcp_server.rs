@@ -20,7 +20,7 @@ impl TcpServer {
         Self::on(TcpListener::bind("127.0.0.1:0").await.unwrap(), serve)
     }
 
-    /// As [`TcpServer::start`], at the port of this listener.
+    /// Like [`TcpServer::start`], at the port of this listener.
     pub(crate) fn on<F>(
         listener: TcpListener,
         serve: impl Fn(TcpStream) -> F + Send + 'static,
@@ -41,7 +41,7 @@ impl TcpServer {
         Self { addr, accept_task }
     }
 
-    /// A handle that closes the port and all connections soon after its `abort`.
+    /// Returns a handle that closes the port and all connections soon after its `abort`.
     pub(crate) fn abort_handle(&self) -> AbortHandle {
         self.accept_task.abort_handle()
     }

@@ -273,7 +273,7 @@ impl Default for Setup {
     }
 }
 
-/// The admission settings for a configuration, as the gateway derives them.
+/// Derives the admission settings from a configuration, as the gateway does.
 pub(crate) fn admission_settings(
     configured: &config::AdmissionConfig,
 ) -> admission::AdmissionSettings {
@@ -284,13 +284,13 @@ pub(crate) fn admission_settings(
     admission::AdmissionSettings { max_backend_wait, ..settings }
 }
 
-/// An admin listener that requires the token `operator`.
+/// Builds the access control of an admin listener that requires the token `operator`.
 pub(crate) fn operator_token() -> AdminAuthorizer {
     let token_digest = Some(KeyDigest::from_key(b"operator"));
     AdminAuthorizer { token_digest, ..AdminAuthorizer::default() }
 }
 
-/// The tiers with these names. A request names its tier in the header `x-tier`.
+/// Builds the tiers with these names. A request names its tier in the header `x-tier`.
 pub(crate) fn tiers(names: &[&str]) -> TierResolver {
     TierResolver {
         header: Some("x-tier".parse().unwrap()),
@@ -318,7 +318,7 @@ pub(crate) async fn gateway_answering(bytes: impl Into<Vec<u8>>) -> (ScriptedBac
     gateway_answering_with(Setup::default(), bytes).await
 }
 
-/// As [`gateway_answering`], with these settings of the gateway.
+/// Like [`gateway_answering`], with these settings of the gateway.
 pub(crate) async fn gateway_answering_with(
     setup: Setup,
     bytes: impl Into<Vec<u8>>,
@@ -333,7 +333,7 @@ pub(crate) async fn gateway_scripted(
     gateway_scripted_with(Setup::default(), script).await
 }
 
-/// As [`gateway_scripted`], with these settings of the gateway.
+/// Like [`gateway_scripted`], with these settings of the gateway.
 pub(crate) async fn gateway_scripted_with(
     setup: Setup,
     script: impl Fn(&Seen) -> Vec<Step> + Send + Sync + 'static,
@@ -348,7 +348,7 @@ pub(crate) async fn gateway_following(steps: impl Into<Vec<Step>>) -> (ScriptedB
     gateway_following_with(Setup::default(), steps).await
 }
 
-/// As [`gateway_following`], with these settings of the gateway.
+/// Like [`gateway_following`], with these settings of the gateway.
 pub(crate) async fn gateway_following_with(
     setup: Setup,
     steps: impl Into<Vec<Step>>,
@@ -357,7 +357,7 @@ pub(crate) async fn gateway_following_with(
     gateway_scripted_with(setup, move |_| steps.clone()).await
 }
 
-/// The backend pool of the gateway, before the first scrape.
+/// Builds the backend pool of the gateway, before the first scrape.
 fn pool(backends: &[SocketAddr], setup: &Setup) -> Arc<BackendPool> {
     let backend = |(addr, role): (&SocketAddr, Option<Role>)| {
         let scheme = if setup.outbound.is_some() { "https" } else { "http" };
@@ -391,7 +391,7 @@ fn pool(backends: &[SocketAddr], setup: &Setup) -> Arc<BackendPool> {
     Arc::new(BackendPool::with_settings(backends, &settings))
 }
 
-/// The HTTP client with which the gateway sends requests to backends.
+/// Builds the HTTP client with which the gateway sends requests to backends.
 fn client(setup: &Setup) -> HttpClient {
     let defaults = client::HttpClientTimeouts::default();
     let limits = client::HttpClientTimeouts {
@@ -411,7 +411,7 @@ fn client(setup: &Setup) -> HttpClient {
     client
 }
 
-/// As [`start`], with these settings.
+/// Like [`start`], with these settings.
 #[expect(clippy::too_many_lines, reason = "the list of all parts of a gateway")]
 pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running {
     let pool = pool(backends, &setup);
@@ -569,7 +569,7 @@ impl Running {
         self.records.lock().await.recv().await.expect("a request ends")
     }
 
-    /// The records of ended requests that the test has not taken yet.
+    /// Takes the records of ended requests that the test has not taken yet.
     pub(crate) async fn take_records(&self) -> Vec<RequestRecord> {
         let mut records = self.records.lock().await;
         std::iter::from_fn(|| records.try_recv().ok()).collect()
@@ -637,7 +637,7 @@ impl Running {
         self.get_admin_page_as(path, "*/*").await
     }
 
-    /// As [`Running::admin`], with this `accept` header.
+    /// Like [`Running::admin`], with this `accept` header.
     pub(crate) async fn get_admin_page_as(&self, path: &str, accept: &str) -> String {
         let page = self.get_admin_bytes(path, &format!("accept: {accept}")).await;
         String::from_utf8(page).unwrap()
@@ -700,12 +700,12 @@ pub(crate) async fn send_to(addr: SocketAddr, request: impl AsRef<[u8]>) -> TcpS
     stream
 }
 
-/// A GET request with `connection: close`.
+/// Builds a GET request with `connection: close`.
 pub(crate) fn get(path: &str) -> String {
     format!("GET {path} HTTP/1.1\r\nhost: gateway\r\nconnection: close\r\n\r\n")
 }
 
-/// A POST request with a JSON body and `connection: close`.
+/// Builds a POST request with a JSON body and `connection: close`.
 pub(crate) fn post(path: &str, body: &str) -> String {
     format!(
         "POST {path} HTTP/1.1\r\nhost: gateway\r\ncontent-type: application/json\r\n\
@@ -714,7 +714,7 @@ pub(crate) fn post(path: &str, body: &str) -> String {
     )
 }
 
-/// The text of `request` with these additional header lines.
+/// Returns the text of `request` with these additional header lines.
 pub(crate) fn with_lines(request: &str, lines: &str) -> String {
     request.replacen("\r\n", &format!("\r\n{lines}\r\n"), 1)
 }
@@ -726,12 +726,12 @@ pub(crate) async fn read_rest(mut client: TcpStream) -> Vec<u8> {
     rest
 }
 
-/// Reads a response until it contains this text. Returns the bytes so far.
+/// Reads a response until it contains this text. Returns the bytes that were read.
 pub(crate) async fn read_until(client: &mut TcpStream, wanted: &str) -> Vec<u8> {
     read_until_times(client, wanted, 1).await
 }
 
-/// Reads a response until it contains this text this many times. Returns the bytes so far.
+/// Reads a response until it contains this text this number of times. Returns the bytes that were read.
 pub(crate) async fn read_until_times(
     client: &mut TcpStream,
     wanted: &str,
@@ -766,23 +766,23 @@ pub(crate) async fn with_paused_time<T>(future: impl Future<Output = T>) -> T {
     result
 }
 
-/// The body of a raw response as text.
+/// Returns the body of a raw response as text.
 pub(crate) fn body_text(answer: &[u8]) -> String {
     String::from_utf8(body(answer).0).unwrap()
 }
 
-/// The JSON document in the body of a raw response.
+/// Parses the body of a raw response as a JSON document.
 pub(crate) fn body_json(answer: &[u8]) -> serde_json::Value {
     serde_json::from_slice(&body(answer).0).unwrap()
 }
 
-/// The status code of a raw response. 0 if there is no response.
+/// Returns the status code of a raw response. 0: there is no response.
 pub(crate) fn status(answer: &[u8]) -> u16 {
     let head = String::from_utf8_lossy(answer);
     head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0)
 }
 
-/// The body of a raw response, without chunked framing, and whether the body is complete.
+/// Returns the body of a raw response without chunked framing, and whether the body is complete.
 pub(crate) fn body(answer: &[u8]) -> (Vec<u8>, bool) {
     let end = answer.windows(4).position(|window| window == b"\r\n\r\n").expect("a head") + 4;
     let head = String::from_utf8_lossy(&answer[..end]).to_ascii_lowercase();

@@ -62,7 +62,7 @@ pub enum ChangeVerdict {
     NotComparable,
 }
 
-/// How a quantity is measured. There is one value of the whole run. The values of single requests or time
+/// A kind of compared quantity. It has one value for the whole run. Its values for single requests or time
 /// slots show the random variation within the run.
 #[derive(Clone, Copy)]
 enum Measure {
@@ -204,7 +204,7 @@ fn differences(before: &BenchReport, after: &BenchReport) -> Vec<String> {
     setup_differences
 }
 
-/// Draws a bootstrap resample with as many values as `values`, in blocks of consecutive values.
+/// Draws a bootstrap resample of `values` in blocks of consecutive values. It has as many values as `values`.
 fn resample_blocks(values: &[f64], random: &mut fastrand::Rng) -> Vec<f64> {
     let count = values.len();
     let block_length = (count as f64).cbrt().ceil() as usize;
@@ -220,7 +220,7 @@ fn resample_blocks(values: &[f64], random: &mut fastrand::Rng) -> Vec<f64> {
 // === impl Measure ===
 
 impl Measure {
-    /// The row of the quantity with this name.
+    /// Computes the row of this quantity in the comparison. `name` is the name of the quantity.
     fn row(
         self,
         quantity: &'static str,
@@ -333,8 +333,8 @@ mod tests {
     use super::*;
     use tokenweir_replay::results::LatencyObjectives;
 
-    /// The report of a run that sends a request every 100 ms. `ttft`: returns the TTFT in seconds for the
-    /// number of a request.
+    /// Builds the report of a run that sends a request every 100 ms. `ttft` returns the TTFT in seconds for
+    /// the number of a request.
     fn report_of(requests: u64, mut ttft: impl FnMut(u64) -> f64) -> BenchReport {
         let objectives = LatencyObjectives::new(1.0, 1.0);
         let run = RunDescription {
@@ -366,14 +366,14 @@ mod tests {
     }
 
     #[test]
-    fn two_runs_of_the_same_distribution_differ_by_noise() {
+    fn two_benchmark_runs_of_the_same_latency_distribution_differ_only_by_noise() {
         let comparison = Comparison::new(&report(1, 500, 1.0), &report(2, 500, 1.0), 0.0);
         assert_eq!(row(&comparison, "TTFT p50").verdict, ChangeVerdict::Noise, "{comparison}");
         assert_eq!(comparison.differences, Vec::<String>::new());
     }
 
     #[test]
-    fn a_slower_run_is_worse_and_a_regression_only_above_the_limit() {
+    fn a_slower_benchmark_run_is_worse_and_a_regression_only_above_the_limit() {
         let (before, after) = (report(1, 500, 1.0), report(2, 500, 1.2));
         let comparison = Comparison::new(&before, &after, 0.1);
         assert_eq!(row(&comparison, "TTFT p50").verdict, ChangeVerdict::Worse);
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn few_requests_give_no_result_for_a_99th_percentile() {
+    fn a_benchmark_run_with_few_requests_gives_no_comparison_of_the_99th_percentile() {
         let comparison = Comparison::new(&report(1, 50, 1.0), &report(2, 50, 5.0), 0.1);
         assert_eq!(row(&comparison, "TTFT p99").verdict, ChangeVerdict::TooFew);
         assert_eq!(row(&comparison, "TTFT p50").verdict, ChangeVerdict::Worse);
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_backend_among_backends_in_turn_is_in_the_samples_the_plot_and_the_comparison() {
+    fn with_round_robin_a_slow_backend_shows_in_the_samples_the_plot_and_the_comparison() {
         for backends in [2, 3, 4, 8] {
             let requests = 13_170;
             let fast = report_of(requests, |_| 0.08);
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_of_different_loads_have_no_verdict_and_no_regression() {
+    fn benchmark_runs_with_different_loads_have_no_verdict_and_no_regression() {
         let (before, mut after) = (report(1, 500, 1.0), report(2, 500, 9.0));
         after.run.scenario.name = "renamed".to_owned();
         assert!(Comparison::new(&before, &after, 0.1).is_comparable, "the name is not the load");
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn goodput_of_other_objectives_is_not_compared() {
+    fn the_goodput_of_benchmark_runs_with_other_objectives_is_not_compared() {
         let (before, mut after) = (report(1, 500, 1.0), report(2, 500, 1.0));
         after.run.objectives = LatencyObjectives::new(0.01, 1.0);
         let comparison = Comparison::new(&before, &after, 0.1);
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn differences_of_the_setups_are_listed() {
+    fn the_comparison_lists_the_differences_between_the_setups_of_the_benchmark_runs() {
         let mut other = report(1, 50, 1.0);
         other.run.scenario = ScenarioPreset::Burst.scenario();
         other.generator.problems = vec!["late".to_owned()];

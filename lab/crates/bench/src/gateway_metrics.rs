@@ -25,7 +25,7 @@ struct CumulativeBuckets {
     /// Upper bound of each bucket in seconds, ascending, and the number of values up to it. The last bound is
     /// infinity.
     buckets: Vec<(f64, f64)>,
-    /// Sum of all values, in seconds.
+    /// Sum of all values of the histogram, in seconds.
     sum: f64,
 }
 
@@ -46,7 +46,7 @@ pub struct QuantityComparison {
 /// are in seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct BucketedSummary {
-    /// Number of values.
+    /// Number of latencies.
     pub count: u64,
     /// Mean of the latencies, computed from their exact sum and not from the buckets.
     pub mean: f64,
@@ -212,7 +212,7 @@ impl CumulativeBuckets {
         bounds.filter(|bound| bound.is_finite()).collect()
     }
 
-    /// Number of values in each bucket.
+    /// Returns the number of values in each bucket.
     fn counts(&self) -> Vec<u64> {
         let mut below = 0.0;
         let counts = self.buckets.iter().map(|(_, cumulative)| {
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn the_increase_is_summed_over_backends_and_only_for_the_model() {
+    fn the_increase_of_gateway_metrics_is_summed_over_backends_and_only_for_the_tested_model() {
         let read = |text: String| GatewayMetricsPage::read(text.as_bytes(), "m").unwrap();
         let (before, after) = (read(page(2, 0.3)), read(page(12, 2.3)));
         let mut statistics = RunStatistics::new(LatencyObjectives::new(1.0, 1.0));
@@ -272,13 +272,12 @@ mod tests {
         assert_eq!((row.gateway.count, row.client.count), (20, 1));
         assert!((row.gateway.mean - 0.2).abs() < 1e-9 && (row.client.mean - 0.3).abs() < 1e-9);
         assert_eq!(row.gateway.p50, Some(0.1));
-        // One value in the bucket from 0.1 to 0.5, so the p50 is interpolated to the middle of the
-        // bucket.
+        // The bucket from 0.1 to 0.5 has one value, so the p50 is interpolated to the middle of the bucket.
         assert_eq!(row.client.p50.map(|p50| (p50 * 1e3).round()), Some(300.0));
     }
 
     #[test]
-    fn values_are_counted_in_the_buckets_of_other_bounds() {
+    fn client_latencies_are_counted_in_buckets_with_the_bounds_of_the_gateway() {
         let mut histogram = LatencyHistogram::default();
         for seconds in [0.0, 0.004, 0.006, 0.5, 99.0] {
             histogram.record_seconds(seconds);
@@ -287,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_without_series_is_empty_and_the_page_of_another_server_is_none() {
+    fn a_gateway_metrics_page_without_series_is_empty_and_a_page_of_another_server_is_rejected() {
         let empty =
             GatewayMetricsPage::read(b"tokenweir_build_info{version=\"1\"} 1\n", "m").unwrap();
         let after = GatewayMetricsPage::read(page(4, 1.0).as_bytes(), "m").unwrap();

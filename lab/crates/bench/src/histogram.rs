@@ -11,17 +11,17 @@ pub type LatencyHistogram = DurationHistogram<8>;
 pub struct LatencySummary {
     /// Number of recorded latencies.
     pub count: u64,
-    /// Mean.
+    /// Mean latency.
     pub mean: f64,
-    /// Median.
+    /// Median latency.
     pub p50: f64,
-    /// 90th percentile.
+    /// 90th percentile of the latencies.
     pub p90: f64,
-    /// 95th percentile.
+    /// 95th percentile of the latencies.
     pub p95: f64,
-    /// 99th percentile.
+    /// 99th percentile of the latencies.
     pub p99: f64,
-    /// Maximum.
+    /// Longest latency.
     pub max: f64,
 }
 

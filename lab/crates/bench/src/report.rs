@@ -50,7 +50,7 @@ pub struct RunDescription {
     pub model: String,
     /// The API of the requests: `completions` or `chat`.
     pub api: String,
-    /// Start time in RFC 3339 format.
+    /// Start time of the run in RFC 3339 format.
     pub started: String,
     /// The load scenario.
     pub scenario: LoadScenario,
@@ -99,9 +99,9 @@ pub struct RunRates {
     pub requests_while_sending: Option<f64>,
     /// Requests per second that met the latency objectives.
     pub good_requests: f64,
-    /// Prompt tokens per second.
+    /// Prompt tokens per second of served requests.
     pub input_tokens: f64,
-    /// Output tokens per second.
+    /// Output tokens per second of served requests.
     pub output_tokens: f64,
     /// Share, from 0 to 1, of the ended requests that met the latency objectives.
     pub goodput: f64,

@@ -21,7 +21,7 @@ pub struct RequestSamples {
 /// The latencies of one sampled request, in seconds. TTFT and E2E count from its intended send time.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct RequestSample {
-    /// Position in the plan.
+    /// Position of the request in the load plan.
     pub number: u64,
     /// Intended send time, in seconds since the start of the run.
     pub at: f64,

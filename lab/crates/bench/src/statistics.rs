@@ -32,9 +32,9 @@ pub struct RunStatistics {
     pub timer_delay: LatencyHistogram,
     /// The sampled requests.
     pub samples: RequestSamples,
-    /// Throughput over time.
+    /// Throughput of the run over time.
     pub timeline: RunTimeline,
-    /// The requests with the highest TTFT.
+    /// The requests with the highest times to first token.
     pub slowest: Vec<SlowRequest>,
     /// The duration of the run until the last request was sent, and the number of requests served in this
     /// time.
@@ -51,9 +51,9 @@ pub struct RequestCounts {
     pub served: u64,
     /// Served requests at which the client disconnected because the trace says so.
     pub client_disconnects: u64,
-    /// Failed requests.
+    /// Number of failed requests.
     pub failed: u64,
-    /// Failed requests by kind.
+    /// Number of failed requests of each kind of failure.
     pub failures: BTreeMap<String, u64>,
     /// Requests that were due before the end of the run but had not ended by then.
     pub unfinished: u64,
@@ -248,8 +248,8 @@ pub(crate) mod tests {
     use super::*;
     use std::time::Duration;
 
-    /// A request of which the response has 11 tokens in 1 s after the first. Times in milliseconds, TTFT in
-    /// seconds.
+    /// Builds the measurement of a request whose response has 11 tokens, 10 of them in the second after the
+    /// first token. `due` and `sent` are in milliseconds, `ttft` is in seconds.
     pub(crate) fn measured(number: u64, due: u64, sent: u64, ttft: f64) -> RequestMeasurement {
         let response = ResponseMeasurement {
             ttft,
@@ -276,7 +276,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn latency_counts_from_the_intended_send_time_and_service_latency_from_the_actual() {
+    fn latency_counts_from_the_intended_send_time_and_service_latency_from_the_actual_one() {
         let mut statistics = statistics();
         statistics.add(&measured(0, 1_000, 3_000, 0.5));
         assert!((statistics.ttft.quantile(0.5) - 2.5).abs() < 0.01);
@@ -287,7 +287,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_sending_phase_excludes_responses_after_the_last_request() {
+    fn the_sending_phase_of_a_benchmark_excludes_responses_after_the_last_request() {
         let mut statistics = statistics();
         for number in 0..100 {
             statistics.on_sent(number as f64);
@@ -297,7 +297,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn failures_are_counted_by_kind_and_consecutive_failures_until_a_served_request() {
+    fn benchmark_failures_are_counted_by_kind_and_in_a_row_until_a_served_request() {
         let mut statistics = statistics();
         let failed =
             RequestMeasurement { result: Err("truncated".into()), ..measured(0, 0, 0, 0.0) };
@@ -314,7 +314,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_long_run_has_bounded_samples_and_slots_and_counts_every_token() {
+    fn a_long_benchmark_run_has_bounded_samples_and_time_slots_and_counts_every_token() {
         let mut statistics = statistics();
         for number in 0..20_000 {
             statistics.add(&measured(number, number * 50, number * 50, 0.3));

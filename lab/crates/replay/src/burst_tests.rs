@@ -1,6 +1,6 @@
 //! Tests of what `kv_aware` learns while requests wait for something other than prefill. In one test, a burst
-//! has more requests than the engines have slots. In the other, an engine computes nothing for some seconds.
-//! Afterwards, `kv_aware` must share the next requests as if the gateway had seen no load before.
+//! has more requests than the engines have sequence slots. In the other, an engine computes nothing for some
+//! seconds. Afterwards, `kv_aware` must share the next requests as if the gateway had seen no load before.
 
 use super::engines::engine_groups::EngineSpec;
 use super::results::RunResults;
@@ -21,7 +21,7 @@ struct Load {
     turns: usize,
 }
 
-/// Twelve streams at once, on two engines with sixteen slots together.
+/// Twelve concurrent streams on two engines, which together have sixteen sequence slots.
 const MODERATE: Load = Load { from_seconds: 60, clients: 12, turns: 16 };
 
 fn requests(loads: &[Load]) -> Vec<TraceRequest> {
@@ -38,8 +38,9 @@ fn requests(loads: &[Load]) -> Vec<TraceRequest> {
     requests
 }
 
-/// The share of requests that the first backend gets, and the 90th percentile of the TTFT in seconds, under
-/// the load [`MODERATE`] after `loads`. `frozen`: seconds during which the first engine computes nothing.
+/// Simulates `loads`, followed by the load [`MODERATE`]. Returns the share of the requests of [`MODERATE`]
+/// that the first backend gets, and the 90th percentile of their TTFT in seconds. `frozen`: seconds during
+/// which the first engine computes nothing.
 fn moderate_load_after(mut loads: Vec<Load>, frozen: Option<Range<u64>>) -> (f64, f64) {
     let spec = EngineSpec { max_num_seqs: 8, ..EngineSpec::DEFAULT };
     let seconds = Duration::from_secs;
@@ -59,7 +60,7 @@ fn moderate_load_after(mut loads: Vec<Load>, frozen: Option<Range<u64>>) -> (f64
     (first / count, sample_quantile(&mut ttfts, 0.9).unwrap())
 }
 
-/// Asserts that, after `loads`, the backends share the load [`MODERATE`] as with a gateway that has seen no
+/// Asserts that, after `loads`, the backends share the load [`MODERATE`] as with a gateway that has had no
 /// load before.
 fn assert_shared(name: &str, loads: Vec<Load>, frozen: Option<Range<u64>>) {
     let (_, fresh) = moderate_load_after(Vec::new(), None);
@@ -72,7 +73,7 @@ fn assert_shared(name: &str, loads: Vec<Load>, frozen: Option<Range<u64>>) {
 const BURST: Load = Load { from_seconds: 45, clients: 40, turns: 3 };
 
 #[test]
-fn ten_seconds_after_a_burst_the_load_is_shared_as_by_a_fresh_gateway() {
+fn ten_seconds_after_a_burst_kv_aware_shares_the_load_like_a_new_gateway() {
     assert_shared("burst", vec![BURST], None);
     let steady = || Load { from_seconds: 0, clients: 4, turns: 20 };
     assert_shared("burst after steady load", vec![steady(), BURST], None);
@@ -83,7 +84,7 @@ fn ten_seconds_after_a_burst_the_load_is_shared_as_by_a_fresh_gateway() {
 }
 
 #[test]
-fn ten_seconds_after_a_pause_of_an_engine_the_load_is_shared_as_by_a_fresh_gateway() {
+fn ten_seconds_after_a_pause_of_an_engine_kv_aware_shares_the_load_like_a_new_gateway() {
     let steady = |clients| vec![Load { from_seconds: 0, clients, turns: 50 }];
     assert_shared("pause at low load", steady(2), Some(20..30));
     assert_shared("pause at moderate load", steady(12), Some(20..30));

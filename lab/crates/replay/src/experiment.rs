@@ -24,14 +24,14 @@ pub struct Experiment<'a> {
     pub seeds: u64,
 }
 
-/// Results of one policy over all seeds.
+/// Results of one routing policy over all seeds.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct PolicyOutcome {
-    /// Name of the policy.
+    /// Name of the routing policy.
     pub policy: &'static str,
-    /// Mean of each metric.
+    /// Mean of each metric over the seeds.
     pub mean: RunMetrics,
-    /// Standard deviation of the goodput.
+    /// Standard deviation of the goodput over the seeds.
     pub goodput_spread: f64,
     /// Goodput with each seed.
     pub goodputs: Vec<f64>,

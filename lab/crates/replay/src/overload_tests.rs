@@ -14,7 +14,7 @@ use tokenweir_routing::PolicyKind;
 /// Number of different system prompts. The eight caches of the fleet together hold 80 of them.
 const SYSTEM_PROMPTS: u64 = 64;
 
-/// 40 requests per second. Each has one of the system prompts of 3,072 tokens and a short question.
+/// Builds 40 requests per second. Each has one of the system prompts of 3,072 tokens and a short question.
 fn requests() -> Vec<TraceRequest> {
     let mut random = fastrand::Rng::with_seed(1);
     let (mut lines, mut now) = (String::new(), 0.0);
@@ -34,8 +34,8 @@ fn requests() -> Vec<TraceRequest> {
     trace::read(lines.as_bytes()).unwrap()
 }
 
-/// The share of the requests whose first token came within a second. `objective_seconds`: the TTFT objective
-/// that the policy knows. 0: the policy knows no objective.
+/// Returns the share of the requests whose first token came within a second. `objective_seconds`: the TTFT
+/// objective that the policy gets. 0: the policy gets no objective.
 fn goodput(group: &str, gateways: usize, view: CacheView, objective_seconds: f64) -> f64 {
     let group: EngineGroup = group.parse().unwrap();
     let mut setup = SimulationSetup::new(vec![group.spec; group.count], clock::now());
@@ -48,7 +48,7 @@ fn goodput(group: &str, gateways: usize, view: CacheView, objective_seconds: f64
 }
 
 #[test]
-fn an_objective_that_is_missed_for_a_moment_does_not_break_up_the_cached_prefixes() {
+fn a_briefly_missed_ttft_objective_does_not_make_kv_aware_spread_cached_prefixes() {
     let fleet = "8:kv=32768,prefill=7000,seqs=64";
     let without = goodput(fleet, 1, CacheView::Approximate, 0.0);
     let with = goodput(fleet, 1, CacheView::Approximate, 1.0);
@@ -56,7 +56,7 @@ fn an_objective_that_is_missed_for_a_moment_does_not_break_up_the_cached_prefixe
 }
 
 #[test]
-fn gateways_with_a_key_do_not_compute_the_same_new_prefix_on_several_backends() {
+fn gateways_that_share_a_key_let_only_one_backend_compute_each_new_prefix() {
     let fleet = "8:kv=32768,prefill=10000,seqs=64";
     let events = goodput(fleet, 4, CacheView::Events, 0.0);
     let with_key = goodput(fleet, 4, CacheView::EventsAndOutlines, 0.0);

@@ -12,17 +12,17 @@ pub struct ServedRequest {
     pub ttft: f64,
     /// Time from the first to the last token in seconds.
     pub decode: f64,
-    /// Prompt tokens.
+    /// Number of prompt tokens.
     pub prompt: u32,
-    /// Prompt tokens from the prefix cache.
+    /// Number of prompt tokens from the prefix cache.
     pub cached: u32,
-    /// Output tokens.
+    /// Number of output tokens.
     pub output: u32,
     /// Predicted time to the first token in seconds. NaN: the router does not predict.
     pub predicted_ttft: f64,
 }
 
-/// Raw results of a run.
+/// Raw results of a simulation run.
 #[derive(Debug, Clone, Default)]
 pub struct RunResults {
     /// Requests that were served.
@@ -49,7 +49,7 @@ pub struct LatencyObjectives {
     pub tpot: f64,
 }
 
-/// Metrics of a run.
+/// Metrics of a simulation run.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct RunMetrics {
     /// Share of the requests that met both latency objectives, from 0 to 1.
@@ -62,11 +62,11 @@ pub struct RunMetrics {
     pub tpot_p50: f64,
     /// 99th percentile of the time per output token in seconds.
     pub tpot_p99: f64,
-    /// Output tokens per second.
+    /// Output tokens per second of all requests together.
     pub tokens_per_second: f64,
     /// Share of prompt tokens from a prefix cache, from 0 to 1.
     pub cached: f64,
-    /// Number of preemptions.
+    /// Number of preemptions of sequences.
     pub preemptions: f64,
     /// How unevenly the backends are busy: standard deviation ÷ mean of their busy times.
     pub imbalance: f64,
@@ -102,7 +102,7 @@ impl LatencyObjectives {
 }
 
 impl RunResults {
-    /// Computes the metrics of the run.
+    /// Computes the metrics of the run. `objectives`: the limits that count for the goodput.
     pub fn figures(&self, objectives: &LatencyObjectives) -> RunMetrics {
         let good = self.served.iter().filter(|served| objectives.is_met_by(served)).count();
         let sum = |read: fn(&ServedRequest) -> u32| -> f64 {

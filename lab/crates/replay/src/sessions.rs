@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_good_if_all_its_turns_are_and_late_turns_are_those_from_the_fifth_on() {
+    fn a_session_is_good_if_all_its_turns_are_good_and_turns_from_the_fifth_on_are_late() {
         let mut requests = Vec::new();
         add_session(&mut requests, 6);
         add_session(&mut requests, 2);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn fairness_is_1_for_equal_sessions_and_a_half_if_one_of_two_waits() {
+    fn the_fairness_is_1_for_sessions_with_equal_ttft_and_a_half_if_one_of_two_waits() {
         let mut requests = Vec::new();
         add_session(&mut requests, 2);
         add_session(&mut requests, 2);
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn independent_requests_are_no_sessions() {
+    fn independent_requests_do_not_count_as_sessions() {
         let requests = vec![TraceRequest::default(); 3];
         let all: Vec<ServedRequest> = (0..3).map(|number| served(number, 1.0, 0)).collect();
         assert_eq!(SessionMetrics::new(&requests, &all, &OBJECTIVES), None);

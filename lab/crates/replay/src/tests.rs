@@ -17,7 +17,7 @@ use tokenweir_routing::{PolicyKind, PromptFingerprint};
 
 const TRACE: &str = "../../traces/conversation.jsonl";
 
-/// The requests of the trace in the repository.
+/// Reads the requests of the trace in the repository.
 fn jobs() -> Vec<TraceRequest> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(TRACE);
     trace::read(&fs::read(path).unwrap()[..]).unwrap()
@@ -46,7 +46,7 @@ fn figures(
 }
 
 #[test]
-fn equal_seeds_give_equal_results_and_different_seeds_do_not() {
+fn simulations_with_equal_seeds_give_equal_results_and_with_different_seeds_do_not() {
     let (jobs, setup) = (&jobs()[..300], setup("4", 1.5));
     for kind in RouterKind::all() {
         let first = figures(&setup, jobs, kind, 1);
@@ -56,7 +56,7 @@ fn equal_seeds_give_equal_results_and_different_seeds_do_not() {
 }
 
 #[test]
-fn every_request_is_served_once_with_all_its_tokens() {
+fn every_simulated_request_is_served_once_with_all_its_tokens() {
     let (jobs, setup) = (jobs(), setup("3:kv=200000", 2.0));
     for kind in RouterKind::all() {
         let score = Simulation::new(&setup, &jobs, kind, 1).run(|| ());
@@ -71,7 +71,7 @@ fn every_request_is_served_once_with_all_its_tokens() {
 }
 
 #[test]
-fn a_request_that_fits_no_backend_is_not_served() {
+fn a_request_that_is_too_long_for_every_simulated_backend_is_not_served() {
     let jobs = jobs();
     let small = setup("2:kv=20000", 0.2);
     let score = Simulation::new(&small, &jobs, KV_AWARE, 1).run(|| ());
@@ -82,7 +82,7 @@ fn a_request_that_fits_no_backend_is_not_served() {
 }
 
 #[test]
-fn a_client_that_disconnects_is_served_until_then() {
+fn a_simulated_client_that_disconnects_gets_its_output_until_then() {
     let mut jobs = jobs();
     for job in &mut jobs {
         job.disconnect_after_tokens = Some(1);
@@ -93,7 +93,7 @@ fn a_client_that_disconnects_is_served_until_then() {
 }
 
 #[test]
-fn kv_aware_has_a_higher_goodput_than_round_robin_also_with_one_slow_backend() {
+fn kv_aware_has_a_higher_goodput_than_round_robin_even_with_one_slow_backend() {
     let (jobs, equal) = (jobs(), setup("4", 1.6));
     let mut one_slow = setup("4", 1.2);
     one_slow.specs[0].prefill_token = default_engine_spec().prefill_token * 4;
@@ -110,7 +110,7 @@ fn kv_aware_has_a_higher_goodput_than_round_robin_also_with_one_slow_backend() {
 }
 
 #[test]
-fn calibration_finds_the_speed_with_the_given_goodput() {
+fn the_calibration_finds_the_trace_speed_with_the_given_goodput() {
     let jobs = [jobs()[..300].to_vec()];
     let experiment =
         Experiment { setup: setup("4", 1.0), jobs: &jobs, objectives: OBJECTIVES, seeds: 2 };
@@ -129,7 +129,7 @@ fn calibration_finds_the_speed_with_the_given_goodput() {
 }
 
 #[test]
-fn late_turns_of_agents_find_more_cached_tokens_with_kv_aware_than_in_turn() {
+fn late_agent_turns_find_more_cached_tokens_with_kv_aware_than_with_round_robin() {
     let jobs = [workload::generate(TrafficShape::Agents, 1_000, 1)];
     let setup = setup("4", 5.0);
     let outcomes = Experiment { setup, jobs: &jobs, objectives: OBJECTIVES, seeds: 1 }
@@ -140,12 +140,12 @@ fn late_turns_of_agents_find_more_cached_tokens_with_kv_aware_than_in_turn() {
     assert!((0.0..=1.0).contains(&kv_aware.fairness), "{kv_aware:?}");
 }
 
-/// A prompt of this number of bytes with these blocks of 512 bytes.
+/// Builds a prompt of this number of bytes with these blocks of 512 bytes.
 pub(super) fn prompt(bytes: u64, blocks: Box<[u64]>) -> PromptFingerprint {
     PromptFingerprint { bytes, blocks, block_bytes: 512, ..PromptFingerprint::default() }
 }
 
-/// A request with a prompt of 30 tokens that arrives at `at`.
+/// Builds a request with a prompt of 30 tokens that arrives at `at`.
 pub(super) fn short_request(at: Duration, output_tokens: u32) -> TraceRequest {
     TraceRequest {
         at,
@@ -156,20 +156,20 @@ pub(super) fn short_request(at: Duration, output_tokens: u32) -> TraceRequest {
     }
 }
 
-/// Number of requests that were sent to the second backend between two times in seconds.
+/// Returns the number of requests that were sent to the second backend between two times in seconds.
 fn sent_to_second(score: &RunResults, from: f64, to: f64) -> usize {
     let matches = |(at, position): &&(f64, usize)| *position == 1 && (from..to).contains(at);
     score.placements.iter().filter(matches).count()
 }
 
-/// A setup with two backends. `first` and `second`: the engine of each, as a group of one backend.
+/// Builds a setup with two backends. `first` and `second`: the engine of each, as a group of one backend.
 fn pair(first: &str, second: &str) -> SimulationSetup {
     let specs = [first, second].map(|text| text.parse::<EngineGroup>().unwrap().spec).to_vec();
     SimulationSetup { specs, spread: Duration::ZERO, ..setup("2", 1.0) }
 }
 
 #[test]
-fn a_frozen_engine_gets_at_most_three_requests_and_its_share_again_afterwards() {
+fn a_simulated_frozen_engine_gets_at_most_three_requests_and_its_usual_share_afterwards() {
     // Two requests arrive per second. The second engine is faster, so it gets most of them. It computes
     // nothing from second 60 to second 70.
     let at = |number: u32| number * Duration::from_millis(500);
@@ -185,7 +185,7 @@ fn a_frozen_engine_gets_at_most_three_requests_and_its_share_again_afterwards() 
 }
 
 #[test]
-fn bursts_are_split_evenly_over_learned_slots_at_any_engine_speed() {
+fn bursts_are_split_evenly_over_learned_sequence_slots_at_any_engine_speed() {
     // Every 20 s, 40 requests arrive at once, for two engines with 16 slots each. One engine is faster.
     let at = |number: u32| number / 40 * Duration::from_secs(20);
     let length = |number: u32| 60 + number * 37 % 80;
@@ -200,7 +200,8 @@ fn bursts_are_split_evenly_over_learned_slots_at_any_engine_speed() {
     }
 }
 
-/// Metrics of `kv_aware` with several gateways in front of four backends, and traffic that shares prefixes.
+/// Simulates `kv_aware` with several gateways in front of four backends, and with traffic that shares
+/// prefixes. Returns the metrics of the run.
 fn with_view(gateways: usize, cache_view: CacheView, exchange: ExchangeSettings) -> RunMetrics {
     let jobs = workload::generate(TrafficShape::SystemPrompts, 1_500, 1);
     let setup = SimulationSetup { gateways, cache_view, exchange, ..setup("4:kv=60000", 25.0) };
@@ -208,7 +209,7 @@ fn with_view(gateways: usize, cache_view: CacheView, exchange: ExchangeSettings)
 }
 
 #[test]
-fn several_gateways_find_more_cached_tokens_with_kv_events_or_an_exchange_than_alone() {
+fn several_gateways_find_more_cached_tokens_with_kv_events_or_a_peer_exchange_than_without() {
     let cached = |gateways, view| with_view(gateways, view, ExchangeSettings::default()).cached;
     let one = cached(1, CacheView::Approximate);
     let approximate = cached(4, CacheView::Approximate);
@@ -219,7 +220,7 @@ fn several_gateways_find_more_cached_tokens_with_kv_events_or_an_exchange_than_a
 }
 
 #[test]
-fn an_exchange_beside_events_adds_the_load_of_the_other_gateways() {
+fn a_peer_exchange_beside_kv_events_adds_the_load_of_the_other_gateways() {
     let lossy = ExchangeSettings { loss: 1.0, ..ExchangeSettings::default() };
     let views = [CacheView::Events, CacheView::EventsAndExchange];
     let exact_views = [CacheView::Exact, CacheView::ExactAndExchange];
@@ -231,9 +232,9 @@ fn an_exchange_beside_events_adds_the_load_of_the_other_gateways() {
 }
 
 #[test]
-fn events_tell_a_gateway_nothing_about_a_text_that_only_another_gateway_sent() {
-    // Each prompt is sent only twice. So if another gateway gets the second request, it has not sent the
-    // prompt before.
+fn kv_events_alone_do_not_show_a_gateway_the_cached_texts_of_another_gateway() {
+    // Each prompt is sent only twice. So if the second request reaches another gateway, that gateway has not
+    // sent the prompt before.
     let request = |number: u32| {
         let mut request = short_request(number / 2 * Duration::from_secs(4), 2);
         request.at += number % 2 * Duration::from_secs(2);
@@ -256,7 +257,7 @@ fn events_tell_a_gateway_nothing_about_a_text_that_only_another_gateway_sent() {
 }
 
 #[test]
-fn an_exchange_without_peers_or_without_messages_changes_nothing() {
+fn a_peer_exchange_without_peers_or_without_messages_changes_nothing() {
     let exchange = ExchangeSettings::default();
     let lossy = ExchangeSettings { loss: 1.0, ..exchange };
     let alone = |gateways| with_view(gateways, CacheView::Approximate, exchange);
@@ -266,7 +267,7 @@ fn an_exchange_without_peers_or_without_messages_changes_nothing() {
 }
 
 #[test]
-fn a_delayed_message_is_worth_less() {
+fn the_longer_the_delay_of_peer_messages_the_fewer_cached_tokens_gateways_find() {
     let delayed = |millis| {
         let exchange = ExchangeSettings { delay: Duration::from_millis(millis), loss: 0.0 };
         with_view(4, CacheView::Exchange, exchange).cached
@@ -275,7 +276,7 @@ fn a_delayed_message_is_worth_less() {
 }
 
 #[test]
-fn requests_wait_in_the_gateway_while_all_backends_are_saturated() {
+fn simulated_requests_wait_in_the_gateway_while_all_backends_are_saturated() {
     let (jobs, mut setup) = (&jobs()[..400], setup("2", 20.0));
     let waits = |setup: &SimulationSetup| {
         let results = Simulation::new(setup, jobs, KV_AWARE, 1).run(|| ());
@@ -295,7 +296,7 @@ fn requests_wait_in_the_gateway_while_all_backends_are_saturated() {
 }
 
 #[test]
-fn the_queue_of_a_gateway_serves_the_least_work_first_and_refuses_what_would_be_late() {
+fn the_gateway_queue_serves_the_least_work_first_and_refuses_requests_that_would_be_late() {
     let (jobs, mut setup) = (&jobs()[..400], setup("2", 5.0));
     let run = |setup: &SimulationSetup| Simulation::new(setup, jobs, KV_AWARE, 1).run(|| ());
     let in_engines = run(&setup).figures(&OBJECTIVES);
@@ -312,7 +313,7 @@ fn the_queue_of_a_gateway_serves_the_least_work_first_and_refuses_what_would_be_
     assert!(refusing.ttft_p99 < 0.2 * ordered.ttft_p99, "{refusing:?} {ordered:?}");
 }
 
-/// Predicted ÷ measured time for each measured point of a kind: `prefill` or `decode`.
+/// Returns predicted ÷ measured time for each measured point of a kind: `prefill` or `decode`.
 fn engine_fit_ratios(kind: &str) -> Vec<f64> {
     let spec = EnginePreset::CpuVllm.spec();
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../engine_fit/points.csv");
@@ -339,7 +340,7 @@ fn engine_fit_ratios(kind: &str) -> Vec<f64> {
 }
 
 #[test]
-fn the_preset_of_the_real_engine_has_the_stated_error() {
+fn the_preset_of_the_measured_vllm_engine_has_the_stated_error() {
     for (kind, points, bound) in [("prefill", 11, 0.02), ("decode", 24, 0.09)] {
         let ratios = engine_fit_ratios(kind);
         let errors = ratios.iter().map(|ratio| (ratio - 1.0).abs());

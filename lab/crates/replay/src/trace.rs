@@ -16,9 +16,9 @@ pub struct TraceRequest {
     /// Arrival time since the first request of the trace. For a request with `after`: the pause of the client
     /// instead.
     pub at: Duration,
-    /// Prompt tokens.
+    /// Number of prompt tokens.
     pub prompt_tokens: u32,
-    /// Output tokens.
+    /// Number of output tokens.
     pub output_tokens: u32,
     /// The prompt as the gateway sees it: its length in bytes and the hashes of its blocks.
     pub prompt: PromptFingerprint,
@@ -36,7 +36,7 @@ pub struct TraceRequest {
     pub tenant: u64,
 }
 
-/// An error in reading a trace.
+/// Why a trace cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The trace could not be read.
@@ -47,7 +47,7 @@ pub enum TraceError {
     Line {
         /// Line number, counted from 1.
         line: usize,
-        /// Parse error.
+        /// The parse error of the line.
         source: serde_json::Error,
     },
     /// The trace has no requests.
@@ -177,7 +177,7 @@ mod tests {
 "#;
 
     #[test]
-    fn a_trace_is_sorted_by_arrival_and_an_invalid_line_is_reported() {
+    fn a_trace_is_sorted_by_arrival_and_an_invalid_line_is_reported_with_its_number() {
         let jobs = read(MOONCAKE.as_bytes()).unwrap();
         assert_eq!(jobs[0].prompt_tokens, 1024);
         assert_eq!((jobs[1].at, jobs[1].output_tokens), (Duration::from_secs(3), 5));
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_blocks_of_the_trace_are_equal_blocks_of_the_engine() {
+    fn equal_prompt_blocks_of_a_trace_become_equal_blocks_of_the_engine() {
         let jobs = read(MOONCAKE.as_bytes()).unwrap();
         let (first, second) = (jobs[0].request(16), jobs[1].request(16));
         assert_eq!(first.block_hashes.len(), 64);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_in_bytes_cover_the_tokens_of_their_prompt() {
+    fn trace_blocks_measured_in_bytes_cover_all_tokens_of_their_prompt() {
         let line = r#"{"timestamp": 0, "input_length": 256, "output_length": 3, "hash_ids": [7, 8],
             "block_bytes": 512, "input_bytes": 1024}"#
             .replace('\n', " ");

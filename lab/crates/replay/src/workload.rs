@@ -22,7 +22,7 @@ named_enum! {
     pub enum TrafficShape {
         /// Independent questions with answers of medium length.
         Chat = "chat",
-        /// Short prompts, long answers: reasoning.
+        /// Short prompts and long answers, as with reasoning models.
         Reasoning = "reasoning",
         /// Long prompts, very short answers, nothing shared: code completion.
         Completion = "completion",
@@ -113,8 +113,8 @@ pub fn generate(shape: TrafficShape, count: usize, seed: u64) -> Vec<TraceReques
 }
 
 impl Generator {
-    /// Random time in seconds to the next session, for each request of this session. It is distributed
-    /// exponentially with a mean of 1.
+    /// Draws a random time in seconds, exponentially distributed with a mean of 1. The next session starts
+    /// after this time multiplied by the number of requests of the current session.
     fn gap(&mut self) -> f64 {
         -(1.0 - self.random.f64()).ln()
     }
@@ -123,7 +123,7 @@ impl Generator {
         (median * (sigma * standard_normal(&mut self.random)).exp()).clamp(1.0, PROMPT_TOKENS_MAX)
     }
 
-    /// Random index below `count`. Low indexes are more frequent, see [`popular`].
+    /// Draws a random index below `count`. Low indexes are more frequent, see [`popular`].
     fn popular(&mut self, count: u32) -> u64 {
         popular(&mut self.random, count)
     }
@@ -133,27 +133,29 @@ impl Generator {
         Segment { id: self.next_id, tokens }
     }
 
-    /// A text that several sessions share. `kind` and `index` identify the text and determine its length.
+    /// Returns a text that several sessions share. `kind` and `index` identify the text and determine its
+    /// length.
     fn shared_segment(kind: u64, index: u64, median: f64, sigma: f64) -> Segment {
         let id = mix(kind, index);
         let mut random = fastrand::Rng::with_seed(id);
         Segment { id, tokens: (median * (sigma * standard_normal(&mut random)).exp()).round() }
     }
 
-    /// Random number of turns from 1 to `max`, from a geometric distribution with about this mean.
+    /// Draws a random number of turns from 1 to `max`, from a geometric distribution with about this mean.
     fn turns(&mut self, mean: f64, max: usize) -> usize {
         let continues = 1.0 - mean.recip();
         (1..max).take_while(|_| self.random.f64() < continues).count() + 1
     }
 
-    /// A text of its own. Its length is from the lognormal distribution with this median and sigma.
+    /// Returns a text that no other prompt has. Its length is from the lognormal distribution with this
+    /// median and sigma.
     fn random_segment(&mut self, median: f64, sigma: f64) -> Segment {
         let tokens = self.lognormal(median, sigma);
         self.new_segment(tokens)
     }
 
-    /// A request with the texts `shared` and then a text of its own. The pairs are the median and the sigma
-    /// of lognormal distributions.
+    /// Adds a request whose prompt consists of the texts `shared` and a text of its own. The pairs are the
+    /// median and the sigma of lognormal distributions.
     fn single(
         &mut self,
         at: Duration,
@@ -166,7 +168,7 @@ impl Generator {
         self.push(&[shared, &[question]].concat(), output, at, None);
     }
 
-    /// A session in which each turn repeats the history. A turn is sent some time after the end of the
+    /// Adds a session in which each turn repeats the history. A turn is sent some time after the end of the
     /// previous turn. The pairs are the median and the sigma of lognormal distributions.
     fn turn_taking(
         &mut self,
@@ -229,15 +231,15 @@ impl Generator {
     }
 }
 
-/// Random number of bytes per token of a prompt. It depends only on the first part of the prompt, so all
-/// prompts with a common prefix have the same value.
+/// Draws a random number of bytes per token for a prompt. It depends only on the first part of the prompt, so
+/// all prompts with a common prefix have the same value.
 fn bytes_per_token(prompt: &[Segment]) -> f64 {
     let id = prompt.first().map_or(0, |segment| segment.id);
     let deviation = standard_normal(&mut fastrand::Rng::with_seed(mix(id, 2)));
     BYTES_PER_TOKEN * (BYTES_SIGMA * deviation).exp()
 }
 
-/// Random index below `count`, by Zipf's law with an exponent of about 1.
+/// Draws a random index below `count`, by Zipf's law with an exponent of about 1.
 fn popular(random: &mut fastrand::Rng, count: u32) -> u64 {
     let total = f64::from(count + 1).ln();
     ((random.f64() * total).exp() - 1.0) as u64
@@ -270,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_repeats_the_prompt_and_the_output_of_the_turn_before_it() {
+    fn a_generated_turn_repeats_the_prompt_and_the_output_of_the_turn_before_it() {
         let requests = generate(TrafficShape::Conversation);
         let turns = requests.iter().filter_map(|next| Some((next, &requests[next.after?])));
         let mut count = 0;
@@ -284,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_share_prefixes_only_in_shapes_with_shared_texts() {
+    fn generated_requests_share_prefixes_only_in_traffic_shapes_with_shared_texts() {
         for shape in TrafficShape::ALL {
             let requests = generate(shape);
             let shared =
@@ -302,14 +304,14 @@ mod tests {
     }
 
     #[test]
-    fn about_one_request_arrives_per_second() {
+    fn generated_traffic_has_about_one_request_per_second() {
         let requests = super::generate(TrafficShape::Chat, 20_000, 1);
         let last = requests.last().unwrap().at.as_secs_f64();
         assert!((16_000.0..26_000.0).contains(&last), "{last}");
     }
 
     #[test]
-    fn bytes_per_token_vary_among_prompts_and_not_within_a_conversation() {
+    fn bytes_per_token_vary_among_generated_prompts_but_not_within_a_conversation() {
         let ratio = |request: &TraceRequest| {
             (request.prompt.bytes as f64 / f64::from(request.prompt_tokens)).ln()
         };

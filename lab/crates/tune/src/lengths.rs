@@ -46,7 +46,7 @@ mod tests {
     use tokenweir_replay::trace;
 
     #[test]
-    fn a_trace_has_means_and_percentiles() {
+    fn request_lengths_from_a_trace_have_means_and_percentiles() {
         let line = |input: u32| {
             format!("{{\"timestamp\":0,\"input_length\":{input},\"output_length\":7}}\n")
         };
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gateways_page_has_means() {
+    fn request_lengths_from_a_gateways_metrics_page_have_means() {
         let page = b"tokenweir_tokens_total{type=\"input\",source=\"exact\"} 3000\n\
             tokenweir_tokens_total{type=\"output\",source=\"exact\"} 500\n\
             tokenweir_tokens_total{type=\"cached\",source=\"exact\"} 9\n\

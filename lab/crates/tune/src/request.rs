@@ -36,9 +36,9 @@ pub struct TuneRequest {
 /// The distribution of prompt lengths or output lengths, in tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct TokenLengths {
-    /// The mean.
+    /// Mean length.
     pub mean: f64,
-    /// The 95th percentile.
+    /// 95th percentile of the lengths.
     pub p95: f64,
 }
 
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tokens_are_one_number_or_mean_and_percentile() {
+    fn token_lengths_are_parsed_as_one_number_or_as_mean_and_percentile() {
         assert_eq!("512".parse(), Ok(TokenLengths { mean: 512.0, p95: 512.0 }));
         assert_eq!("512:2000".parse(), Ok(TokenLengths { mean: 512.0, p95: 2000.0 }));
         for invalid in ["", "0", "9:3", "a:b", "-1", "1:2:3", "NaN"] {

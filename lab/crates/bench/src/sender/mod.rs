@@ -38,10 +38,10 @@ named_enum! {
     /// The OpenAI API that the benchmark requests call.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
     pub enum RequestShape {
-        /// `/v1/completions`.
+        /// Requests to `/v1/completions`.
         #[default]
         Completions = "completions",
-        /// `/v1/chat/completions`, with one message.
+        /// Requests to `/v1/chat/completions`, with one message.
         Chat = "chat",
     }
 }

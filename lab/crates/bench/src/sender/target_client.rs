@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_error_message_is_extracted_without_its_envelope_and_control_characters() {
+    fn the_message_of_an_error_response_is_extracted_without_json_and_control_characters() {
         let extract = |body: &str| error_message(body.as_bytes());
         assert_eq!(extract(r#"{"error":{"message":"no model"}}"#).as_deref(), Some("no model"));
         assert_eq!(extract(r#"{"message":"no"}"#).as_deref(), Some("no"));

@@ -37,7 +37,7 @@ impl BlockCounts {
         blocks.iter().take_while(|block| self.0.contains_key(block)).count()
     }
 
-    /// Number of prompts that have a block.
+    /// Returns the number of prompts in the set that have this block.
     pub(crate) fn count(&self, block: u64) -> usize {
         self.0.get(&block).map_or(0, |count| *count as usize)
     }
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_is_counted_until_the_last_prompt_with_it_is_removed() {
+    fn a_prompt_block_is_counted_until_the_last_prompt_with_it_is_removed() {
         let mut counts = BlockCounts::default();
         assert_eq!((counts.add(&[1, 2, 3]), counts.add(&[1, 2, 4])), (3, 1));
         assert_eq!((counts.matched(&[1, 2, 3, 9]), counts.count(1), counts.count(9)), (3, 2, 0));

@@ -1,12 +1,13 @@
-//! The texts for which one gateway knows the engine's cache blocks. The gateway learns them from the KV
-//! events of its own requests, which contain the session id of the request. It also learns from the KV events
-//! of other gateways' requests, which contain outlines (hashes of parts of the prompt).
+//! The prompt texts whose cache blocks one gateway can recognize. The gateway learns them from the KV events
+//! of its own requests, which contain the session id of the request. It also learns from the KV events of
+//! other gateways' requests, which contain outlines (hashes of parts of the prompt).
 
 use std::collections::HashSet;
 use tokenweir_kv_events::correlation::PromptOutline;
 
-/// The hashes of the texts whose blocks are known. Each hash covers the text up to the end of a block.
-/// Simulated engines give equal blocks the same hash, so what is known for one backend is known for all.
+/// The hashes of the texts whose cache blocks a gateway can recognize. Each hash covers the text up to the
+/// end of a block. Simulated engines give equal blocks the same hash, so what is known for one backend is
+/// known for all.
 #[derive(Debug, Default)]
 pub(crate) struct KnownTexts {
     own: HashSet<u64>,
@@ -15,20 +16,20 @@ pub(crate) struct KnownTexts {
 }
 
 impl KnownTexts {
-    /// Learns the blocks of a prompt that this gateway sent, after the request has ended and its events have
-    /// arrived.
+    /// Adds the blocks of a prompt that this gateway sent. Called when the request has ended and its KV
+    /// events have arrived.
     pub(crate) fn learn(&mut self, blocks: &[u64]) {
         self.own.extend(blocks);
     }
 
-    /// Learns those blocks of a prompt that its outline contains. The events of the request carry the
+    /// Adds those blocks of a prompt that its outline contains. The KV events of the request carry the
     /// outline.
     pub(crate) fn learn_outline(&mut self, blocks: &[u64]) {
         let anchors = PromptOutline::anchors(blocks.len());
         self.outlined.extend(anchors.map(|anchor| blocks[anchor - 1]));
     }
 
-    /// Number of leading blocks of a prompt that the gateway knows.
+    /// Returns the number of leading blocks of a prompt that the gateway can recognize.
     pub(crate) fn known(&self, blocks: &[u64]) -> usize {
         let own = blocks.iter().take_while(|block| self.own.contains(block)).count();
         let is_outlined = |anchor: &usize| self.outlined.contains(&blocks[anchor - 1]);
@@ -42,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prompt_is_known_up_to_the_first_block_that_no_own_request_had() {
+    fn a_gateway_knows_the_blocks_of_a_prompt_up_to_the_first_that_it_never_sent() {
         let mut texts = KnownTexts::default();
         assert_eq!(texts.known(&[1, 2]), 0);
         texts.learn(&[1, 2, 3]);
@@ -51,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn an_outline_tells_a_prompt_up_to_its_last_anchor() {
+    fn an_outline_makes_the_blocks_of_a_prompt_known_up_to_the_last_hash_in_the_outline() {
         let mut texts = KnownTexts::default();
         let blocks: Vec<u64> = (0..15).collect();
         texts.learn_outline(&blocks);

@@ -7,9 +7,9 @@ pub use tokenweir_sim::engine::EngineSpec;
 /// A group of backends with equal engines, such as `4:prefill=20000,kv=400000`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineGroup {
-    /// Number of backends, from 1 to 10,000.
+    /// Number of backends in the group, from 1 to 10,000.
     pub count: usize,
-    /// Engine of each backend.
+    /// Engine of each backend in the group.
     pub spec: EngineSpec,
 }
 
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_has_a_count_and_differences_from_the_default_engine() {
+    fn a_backend_group_states_a_count_and_differences_from_the_default_engine() {
         assert_eq!("8".parse(), Ok(EngineGroup { count: 8, spec: default_engine_spec() }));
         let group: EngineGroup = "2:prefill=20000,kv=6400".parse().unwrap();
         assert_eq!((group.count, group.spec.blocks), (2, 100));
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_group_is_reported() {
+    fn an_invalid_backend_group_is_reported() {
         let error = |text: &str| text.parse::<EngineGroup>().unwrap_err();
         assert_eq!(error("x"), "`x` is not a number of backends");
         assert_eq!(error("0"), "the number of backends must be from 1 to 10000");

@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokenweir_sim::engine::EngineSpec;
 use tokenweir_sim::engine::cost_model::CostModel;
 
-/// A kind of engine.
+/// An engine of a simulation: a model on a kind of GPU, with measured speeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EnginePreset {
     /// vLLM 0.32 on a CPU with a model of 0.4 million parameters, see `lab/engine_fit`. The KV cache has the

@@ -18,7 +18,7 @@ use super::routing_input::RoutingInput;
 use crate::cache_view::BlockCounts;
 use std::collections::HashMap;
 
-/// State of the router.
+/// The KV router of NVIDIA Dynamo, reimplemented for simulations.
 #[derive(Debug)]
 pub struct DynamoRouter {
     /// Whether the overlap (the cached part of a prompt) comes from the true contents of the caches.
@@ -55,7 +55,7 @@ struct ActiveRequest {
 const BLOCK_TOKENS: f64 = 16.0;
 
 impl DynamoRouter {
-    /// A router that has sent no request yet.
+    /// Creates a router that has sent no request yet.
     pub(crate) fn new(backends: usize, is_exact: bool) -> Self {
         let workers = (0..backends).map(|_| WorkerLoad::default()).collect();
         Self { is_exact, workers, sent: PrefixIndex::new(backends), active: HashMap::new() }

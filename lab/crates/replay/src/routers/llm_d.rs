@@ -12,7 +12,7 @@
 use super::prefix_index::PrefixIndex;
 use super::routing_input::RoutingInput;
 
-/// State of the endpoint picker.
+/// The endpoint picker of llm-d with its default scorers, reimplemented for simulations.
 #[derive(Debug)]
 pub struct LlmDRouter {
     /// The blocks of the prompts that were sent to each backend.
@@ -29,7 +29,7 @@ const SCORER_WEIGHTS: [f64; 4] = [2.0, 2.0, 3.0, 2.0];
 const NEUTRAL_SCORE: f64 = 0.5;
 
 impl LlmDRouter {
-    /// An endpoint picker that has sent no request yet.
+    /// Creates an endpoint picker that has sent no request yet.
     pub(crate) fn new(backends: usize, has_no_hit_lru: bool) -> Self {
         Self {
             prefix_index: PrefixIndex::new(backends),

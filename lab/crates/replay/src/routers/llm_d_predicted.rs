@@ -23,7 +23,7 @@ use super::routing_input::RoutingInput;
 use std::collections::HashMap;
 use tokenweir_routing::Candidate;
 
-/// State of the endpoint picker.
+/// The predicted-latency endpoint picker of llm-d, reimplemented for simulations.
 #[derive(Debug)]
 pub struct PredictedLatencyRouter {
     /// The objectives of TTFT and TPOT in seconds. Infinity: there is no objective.
@@ -45,20 +45,21 @@ struct ActiveRequest {
     tpot_features: Vec<f64>,
 }
 
-/// What the scorer knows about a backend.
+/// The values that the scorer uses about a backend.
 #[derive(Debug, Clone, Copy)]
 struct Prediction {
     /// Share of the prompt that was sent to the backend before.
     share: f64,
-    /// Predicted TTFT and TPOT in seconds.
+    /// Predicted TTFT and predicted TPOT in seconds.
     seconds: [f64; 2],
     /// Objective minus prediction in seconds, for TTFT and for TPOT.
     headroom: [f64; 2],
     requests: u32,
 }
 
-/// Minimum share of the prompt that a backend must have got before to be sticky. The first value applies
-/// before the choice of the tier, the second value after it.
+/// Minimum share of a prompt that a backend must have got before, so that the router prefers it for this
+/// prompt (the backend is sticky). The first value applies before the choice of the tier, the second value
+/// after it.
 const AFFINITY_SHARES: [f64; 2] = [0.99, 0.80];
 /// Greatest difference in seconds by which the predicted TTFT of the sticky backends may exceed that of the
 /// others.
@@ -71,8 +72,8 @@ const HEADROOM_WEIGHTS: [f64; 2] = [0.8, 0.2];
 const SCORE_STEPS: f64 = 100.0;
 
 impl PredictedLatencyRouter {
-    /// An endpoint picker whose models are not trained. `objectives`: TTFT and TPOT in seconds, infinity for
-    /// no objective.
+    /// Creates an endpoint picker whose models are not trained. `objectives`: TTFT and TPOT in seconds,
+    /// infinity for no objective.
     pub(crate) fn new(backends: usize, objectives: [f64; 2]) -> Self {
         Self {
             objectives,
@@ -171,8 +172,8 @@ impl PredictedLatencyRouter {
 const TTFT_FEATURES: usize = 10;
 const TPOT_FEATURES: usize = 6;
 
-/// `prefix-cache-affinity-filter`: only the backends that have at least this share of the prompt, unless
-/// their predicted TTFT is too long.
+/// `prefix-cache-affinity-filter`: keeps only the backends that have at least this share of the prompt,
+/// unless their predicted TTFT is too long.
 fn sticky(predictions: &[Prediction], kept: Vec<usize>, share: f64) -> Vec<usize> {
     let is_sticky = |index: &&usize| predictions[**index].share >= share;
     let least = |is_wanted: bool| {
@@ -183,8 +184,8 @@ fn sticky(predictions: &[Prediction], kept: Vec<usize>, share: f64) -> Vec<usize
     if is_open { kept } else { kept.iter().filter(is_sticky).copied().collect() }
 }
 
-/// `slo-headroom-tier-filter`: only the backends that meet the objectives, if there are any. `explores`:
-/// takes the others instead.
+/// `slo-headroom-tier-filter`: keeps only the backends that meet the objectives, if there are any.
+/// `explores`: keeps the others instead.
 fn tier(predictions: &[Prediction], kept: Vec<usize>, explores: bool) -> Vec<usize> {
     let (met, missed): (Vec<usize>, Vec<usize>) = kept
         .into_iter()
@@ -251,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sticky_backend_is_kept_until_its_predicted_ttft_is_too_long() {
+    fn llm_d_predicted_keeps_the_backend_with_the_prefix_until_its_predicted_ttft_is_too_long() {
         let at = |ttft| [prediction(0.9, ttft, [0.0; 2], 1), prediction(0.0, 1.0, [0.0; 2], 1)];
         assert_eq!(sticky(&at(18.0), vec![0, 1], 0.8), [0]);
         assert_eq!(sticky(&at(20.0), vec![0, 1], 0.8), [0, 1]);
@@ -259,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn backends_that_meet_the_objectives_come_first_and_the_closest_has_the_highest_score() {
+    fn llm_d_predicted_prefers_the_backend_that_meets_the_objectives_most_narrowly() {
         let predictions = [
             prediction(0.0, 1.0, [-0.1, 0.01], 2),
             prediction(0.0, 1.0, [0.4, 0.01], 2),
@@ -272,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_backend_comes_first_if_all_miss_their_objectives() {
+    fn llm_d_predicted_prefers_an_idle_backend_if_all_miss_the_objectives() {
         let predictions =
             [prediction(0.0, 1.0, [-0.1, -0.1], 2), prediction(0.0, 1.0, [-0.4, -0.1], 0)];
         assert_eq!(scores(&predictions, vec![0, 1])[0].0, 1);

@@ -1,7 +1,7 @@
 //! Linear regression that is trained with one observation at a time: recursive least squares with
 //! exponential forgetting.
 
-/// A regression over a fixed number of features.
+/// A linear regression over a fixed number of features that learns from one observation at a time.
 #[derive(Debug)]
 pub(super) struct OnlineRegression {
     weights: Vec<f64>,
@@ -12,7 +12,7 @@ pub(super) struct OnlineRegression {
 
 /// Factor on the weight of all previous observations with each new observation: about the last 1,000 count.
 const FORGETTING: f64 = 0.999;
-/// Initial variance of the weights.
+/// Initial variance of the regression weights.
 const PRIOR_VARIANCE: f64 = 100.0;
 /// Number of observations that are needed before the predictions are used.
 const MIN_OBSERVATIONS: u32 = 20;
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_weights_of_a_linear_function_are_learned() {
+    fn the_online_regression_learns_the_weights_of_a_linear_function() {
         let mut model = OnlineRegression::new(3);
         let mut random = fastrand::Rng::with_seed(1);
         for _ in 0..500 {

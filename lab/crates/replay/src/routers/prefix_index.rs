@@ -18,7 +18,7 @@ impl PrefixIndex {
         Self((0..backends).map(empty).collect())
     }
 
-    /// Number of blocks that were sent to a backend.
+    /// Returns the number of blocks in the set of a backend.
     pub(super) fn len(&self, position: usize) -> usize {
         self.0[position].len()
     }
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_least_recently_used_blocks_are_removed_first() {
+    fn the_prefix_index_removes_the_least_recently_used_blocks_first() {
         let mut index = PrefixIndex::new(2);
         index.send(&[1, 2, 3, 1, 9], 1, 3);
         assert_eq!((index.len(0), index.len(1)), (0, 3));

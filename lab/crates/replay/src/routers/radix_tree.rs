@@ -17,7 +17,7 @@
 use super::prefix_index::PrefixIndex;
 use super::routing_input::RoutingInput;
 
-/// State of the router.
+/// A cache-aware router with a prefix tree per backend, reimplemented for simulations.
 #[derive(Debug)]
 pub struct RadixTreeRouter {
     variant: RadixTreeVariant,
@@ -41,7 +41,7 @@ const THRESHOLDS: (f64, f64, f64) = (0.3, 64.0, 1.5);
 const MAX_TREE_TOKENS: f64 = 67_108_864.0 / 4.0;
 
 impl RadixTreeRouter {
-    /// A router that has sent no request yet.
+    /// Creates a router that has sent no request yet.
     pub(crate) fn new(backends: usize, variant: RadixTreeVariant) -> Self {
         Self { variant, trees: PrefixIndex::new(backends) }
     }

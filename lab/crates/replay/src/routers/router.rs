@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokenweir_protocol::named_enum;
 use tokenweir_routing::{Candidate, Policy, PolicyKind, kv_aware};
 
-/// A router with its state.
+/// A router that a simulation uses, with its state.
 #[derive(Debug)]
 pub enum Router {
     /// A policy of the gateway.
@@ -44,7 +44,7 @@ pub enum Router {
 pub enum RouterKind {
     /// A policy of the gateway.
     Shipped(PolicyKind),
-    /// Another router.
+    /// A router that is not a policy of the gateway.
     Reference(ReferenceRouter),
 }
 
@@ -86,13 +86,13 @@ named_enum! {
 }
 
 impl RouterKind {
-    /// All kinds.
+    /// Returns all routers: the policies of the gateway and the others.
     pub fn all() -> Vec<Self> {
         let references = ReferenceRouter::ALL.into_iter().map(Self::Reference);
         PolicyKind::ALL.into_iter().map(Self::Shipped).chain(references).collect()
     }
 
-    /// Name on the command line and in results.
+    /// Returns the name of the router on the command line and in results.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Shipped(kind) => kind.as_str(),

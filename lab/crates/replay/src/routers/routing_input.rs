@@ -9,7 +9,7 @@ use tokenweir_sim::engine::{EngineSpec, SimulatedEngineLoad};
 pub struct RoutingInput<'a> {
     /// Number of the request in the trace.
     pub number: usize,
-    /// The request.
+    /// The request for which the router picks a backend.
     pub job: &'a TraceRequest,
     /// The candidates, with the gateway's estimates of their loads.
     pub candidates: &'a [Candidate],

@@ -5,7 +5,7 @@ use super::prefix_index::PrefixIndex;
 use super::routing_input::RoutingInput;
 use std::collections::HashMap;
 
-/// State of the router.
+/// A router that counts the prompt tokens in flight at each backend.
 #[derive(Debug)]
 pub struct TokenLoadRouter {
     rule: TokenLoadRule,
@@ -44,7 +44,7 @@ const FULL_BACKLOG_TOKENS: f64 = 65_536.0;
 const BACKLOG_AND_SHARE_WEIGHTS: [f64; 2] = [2.0, 1.5];
 
 impl TokenLoadRouter {
-    /// A router that has sent no request yet.
+    /// Creates a router that has sent no request yet.
     pub(crate) fn new(backends: usize, rule: TokenLoadRule) -> Self {
         Self {
             rule,

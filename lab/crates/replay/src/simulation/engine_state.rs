@@ -20,7 +20,7 @@ pub(super) struct EngineState {
     pub(super) process: u32,
     /// Whether the process has ended and the next one cannot serve yet.
     pub(super) is_down: bool,
-    /// Preemptions of the processes that have ended.
+    /// Number of preemptions of the processes that have ended.
     earlier_preemptions: u64,
     seed: u64,
     publishes: bool,

@@ -18,7 +18,8 @@ pub(super) enum SimulationEvent {
     KvEvents(usize),
     /// A message between gateways arrives.
     PeerMessage(PeerMessage),
-    /// The gateway of a request that has ended now knows which blocks have its text: number of the request.
+    /// A gateway can recognize the cache blocks of a prompt that it sent, because its request has ended:
+    /// number of the request.
     TextLearned(usize),
     /// The outline (hashes of parts) of a prompt arrives at all gateways: number of the request.
     OutlineReceived(usize),

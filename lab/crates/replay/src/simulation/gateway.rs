@@ -24,8 +24,8 @@ pub(super) struct SimulatedGateway {
     pub(super) health: Vec<BackendHealth>,
     /// The prompts without output that this gateway sent. Used if the gateways receive KV events.
     pub(super) pending_prompts: Vec<BlockCounts>,
-    /// The texts whose blocks this gateway knows. Used if the KV events count only for texts that the gateway
-    /// has sent.
+    /// The texts whose cache blocks this gateway can recognize. Used if the KV events count only for texts
+    /// that the gateway has sent.
     pub(super) known_texts: KnownTexts,
     /// Number of requests that were sent to a backend.
     pub(super) decision_count: u64,
@@ -122,8 +122,8 @@ impl SimulatedGateway {
     }
 
     /// Replaces each candidate's number of cached tokens by the number in the published cache or in the
-    /// gateway's own pending prompts. If the gateway must learn which blocks have which text, its estimate
-    /// remains where it does not know the text.
+    /// gateway's own pending prompts. If KV events count only for texts that the gateway has sent, its
+    /// estimate remains for all other texts.
     fn set_cached_tokens(
         &self,
         job: &TraceRequest,

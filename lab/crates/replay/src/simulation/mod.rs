@@ -47,7 +47,7 @@ pub struct Simulation<'a> {
     /// The state of each request, by its number in the trace.
     in_flight: Vec<InFlightRequest>,
     rng: fastrand::Rng,
-    /// Draws the lost messages between gateways.
+    /// Random generator that decides which messages between gateways are lost.
     loss_rng: fastrand::Rng,
     arrived_requests: usize,
     results: RunResults,
@@ -77,7 +77,7 @@ struct InFlightRequest {
 const LOSS_SEED: u64 = 0x6c6f_7373;
 
 impl<'a> Simulation<'a> {
-    /// A simulation at time 0.
+    /// Creates a simulation at time 0.
     pub fn new(
         setup: &'a SimulationSetup,
         requests: &'a [TraceRequest],

@@ -36,7 +36,7 @@ pub struct SimulationSetup {
     /// Objectives that the reimplemented routers know: time to first token and time per output token, in
     /// seconds. Infinity: no objective.
     pub known_objectives: [f64; 2],
-    /// Settings of the policies.
+    /// Settings of the routing policies.
     pub policy: Policy,
     /// The instant of real time that corresponds to virtual time 0.
     pub epoch: Instant,
@@ -66,7 +66,7 @@ pub struct RestartSettings {
 }
 
 impl Default for SimulatedAdmission {
-    /// The defaults of the gateway.
+    /// Returns the defaults of the gateway.
     fn default() -> Self {
         let thresholds =
             SaturationThresholds { waiting: Some(16), kv_usage: Some(0.97), in_flight: None };

@@ -62,7 +62,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_machine_that_can_serve_half_of_the_tokens_in_time_drops_the_longest_prompts() {
+    fn the_goodput_bound_drops_the_longest_prompts_if_only_half_of_the_tokens_are_in_time() {
         let request = |at: u64, prompt_tokens| TraceRequest {
             at: Duration::from_millis(at),
             prompt_tokens,

@@ -28,7 +28,7 @@ named_enum! {
 pub struct Cell {
     /// The kind of traffic.
     pub shape: TrafficShape,
-    /// The backends.
+    /// The fleet of backends.
     pub fleet: FleetKind,
     /// The load, stated as the goodput that `LMetric` has at it, relative to its goodput without load. The
     /// arrival rate is chosen accordingly.
@@ -42,7 +42,7 @@ pub const OBJECTIVES: LatencyObjectives = LatencyObjectives::new(2.0, 0.1);
 pub(super) const LOADS: [f64; 2] = [0.95, 0.75];
 
 impl FleetKind {
-    /// The engine of each backend.
+    /// Returns the engine of each backend.
     pub(super) fn specs(self) -> Vec<EngineSpec> {
         match self {
             Self::Equal => vec![EnginePreset::Llama8bL40s.spec(); 4],
@@ -60,7 +60,7 @@ impl FleetKind {
 }
 
 impl Cell {
-    /// All cells (setups) of the tournament.
+    /// Returns all cells (setups) of the tournament.
     pub fn all() -> Vec<Self> {
         let fleets = |shape| FleetKind::ALL.into_iter().map(move |fleet| (shape, fleet));
         // Mixed traffic is left out: its results are between those of agents and of chats.

@@ -54,7 +54,7 @@ pub struct Tournament {
 /// The results of all routers in a cell (one setup of the tournament).
 #[derive(Debug, Clone, Serialize)]
 pub struct CellResult {
-    /// The cell.
+    /// The cell (setup of the tournament) that was simulated.
     pub cell: Cell,
     /// Factor by which requests arrive faster than in the generated traffic, which has about one request per
     /// second.
@@ -210,7 +210,7 @@ mod tests {
     use tokenweir_routing::PolicyKind;
 
     #[test]
-    fn equal_seeds_give_equal_results_and_a_higher_load_a_lower_goodput() {
+    fn a_tournament_gives_equal_results_for_equal_seeds_and_lower_goodput_for_higher_load() {
         let kinds = vec![
             RouterKind::Shipped(PolicyKind::RoundRobin),
             RouterKind::Reference(ReferenceRouter::LMetric),

@@ -5,29 +5,30 @@ use super::{CellResult, RouterScore};
 use crate::routers::RouterKind;
 use serde::Serialize;
 
-/// The results of one router over all cells. Regrets are in percentage points of goodput.
+/// The results of one router over all cells (setups of the tournament). Regrets are in percentage points of
+/// goodput.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Standing {
     /// Name of the router.
     pub router: &'static str,
-    /// Mean goodput, from 0 to 1.
+    /// Mean goodput over all cells, from 0 to 1.
     pub goodput: f64,
-    /// Mean regret: how far the goodput is below that of the best router.
+    /// Mean regret over all cells: how far the goodput is below that of the best router.
     pub regret: f64,
-    /// Share of the cells with a regret of at most one percentage point.
+    /// Share of the cells (setups) in which the regret is at most one percentage point.
     pub within_one: f64,
-    /// Share of the cells with a regret of at most three percentage points.
+    /// Share of the cells (setups) in which the regret is at most three percentage points.
     pub within_three: f64,
-    /// Greatest regret.
+    /// Greatest regret in a cell (setup).
     pub worst: f64,
     /// Goodput of the first router minus the goodput of this router in percentage points: the mean over the
     /// cells, and the bounds of its 95 % interval.
     pub behind_first: [f64; 3],
     /// Mean of the 99th percentiles of the TTFT in seconds.
     pub ttft_p99: f64,
-    /// Mean of [`RouterScore::wasted`].
+    /// Mean of [`RouterScore::wasted`] over all cells.
     pub wasted: f64,
-    /// Mean of [`RouterScore::fairness`].
+    /// Mean of [`RouterScore::fairness`] over all cells.
     pub fairness: f64,
 }
 
@@ -96,7 +97,7 @@ mod tests {
     use tokenweir_routing::PolicyKind;
 
     #[test]
-    fn the_best_router_has_no_regret_and_the_others_have_the_difference() {
+    fn the_best_router_has_regret_0_and_the_others_have_the_difference_in_goodput() {
         let score = |goodput| vec![RouterScore { goodput, ..RouterScore::default() }];
         let scores = [("round_robin", 0.90), ("lmetric", 0.95), ("exact_state", 0.99)];
         let result = CellResult {

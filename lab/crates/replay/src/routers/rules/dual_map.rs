@@ -1,4 +1,4 @@
-//! `DualMap` (arXiv 2602.06502): two hash functions assign two backends, the homes, to each prefix. The home
+//! `DualMap` (arXiv 2602.06502): two hash functions assign two backends to each prefix (its homes). The home
 //! with more of the prompt in its cache gets the request if it meets the objective. Otherwise the home with
 //! the lower predicted TTFT gets the request.
 //!
@@ -12,14 +12,14 @@ use std::collections::VecDeque;
 use tokenweir_routing::kv_aware::{self, KvAwareSettings};
 use tokenweir_routing::{Candidate, mix};
 
-/// State of the router.
+/// The router of `DualMap`, which assigns two backends to each prefix.
 #[derive(Debug)]
 pub struct DualMapRouter {
     /// Objective of the TTFT in seconds.
     objective: f64,
     /// The leading blocks of each of the last requests.
     recent: VecDeque<Box<[u64]>>,
-    /// The blocks in `recent`.
+    /// For each block, the number of requests in `recent` that have it.
     counts: BlockCounts,
 }
 

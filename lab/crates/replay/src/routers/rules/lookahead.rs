@@ -6,7 +6,7 @@ use crate::routers::RoutingInput;
 use std::collections::VecDeque;
 use tokenweir_routing::Candidate;
 
-/// State of the router.
+/// A router that also considers the request after the current one.
 #[derive(Debug, Default)]
 pub struct LookaheadRouter {
     recent: VecDeque<PastRequest>,

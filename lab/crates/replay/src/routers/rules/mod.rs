@@ -1,5 +1,5 @@
-//! Routing rules that no product has: rules from papers, rules with few terms, and a rule that knows what no
-//! gateway can know.
+//! Routing rules that no product has: rules from papers, rules with few terms, and a rule that uses the true
+//! state of the engines, which no gateway can get.
 
 mod dual_map;
 mod formulas;
