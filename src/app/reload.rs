@@ -151,7 +151,7 @@ impl Reloader {
             Err(error) => {
                 tracing::error!(
                     error,
-                    "discovered backends are invalid: keeping the previous backends"
+                    "the discovered backends are invalid: keeping the previous backends"
                 );
             }
         }

@@ -169,7 +169,7 @@ mod tests {
             (
                 "twice",
                 format!("tenants:\n- name: a\n  keys: [{key}, {{ name: l, hash: '{HASH}' }}]\n"),
-                "FILE:3:121: duplicate hash: the key `k` of `a` has the same one",
+                "FILE:3:121: duplicate hash: the key `k` of `a` has the same hash",
             ),
             (
                 "names",

@@ -15,7 +15,7 @@ pub struct SimulatedFaults {
     /// Close the listener and all connections after this time, like a killed process.
     #[arg(long, value_name = "DURATION")]
     pub fail_after: Option<humantime::Duration>,
-    /// The backends take this many times as long for each engine step and each prompt token.
+    /// Take this many times as long for each engine step and each prompt token.
     #[arg(long, value_name = "FACTOR")]
     pub slow_factor: Option<PositiveNumber>,
     /// Begin to be slow after this time, instead of at the start.

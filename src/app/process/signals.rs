@@ -52,7 +52,7 @@ impl SighupListener {
     pub(crate) fn new() -> Self {
         let listener = signal(SignalKind::hangup());
         if let Err(error) = &listener {
-            tracing::error!(%error, "cannot receive SIGHUP: it does not reload the configuration");
+            tracing::error!(%error, "cannot receive SIGHUP: the signal does not reload the configuration");
         }
         Self(listener.ok())
     }

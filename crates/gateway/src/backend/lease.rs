@@ -267,7 +267,7 @@ impl Backend {
         };
         estimate(lookup).or_else(|| {
             let backend = &self.identity.id;
-            tracing::error!(%backend, "load estimates of the backend cannot be used: they begin anew");
+            tracing::error!(%backend, "the load estimates of the backend are no usable numbers: they begin anew");
             self.estimator(rank).forget_observations();
             estimate(None)
         })

@@ -153,7 +153,7 @@ fn start_background_tasks(
 async fn log_drain_progress(open_streams: Arc<ExchangeRegistry>) {
     loop {
         tokio::time::sleep(DRAIN_PROGRESS_INTERVAL).await;
-        tracing::info!(open = open_streams.open(), "still draining: requests are open");
+        tracing::info!(open = open_streams.open(), "still draining: waiting for open requests");
     }
 }
 

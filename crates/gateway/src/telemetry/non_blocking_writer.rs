@@ -122,7 +122,7 @@ impl NonBlockingWriterState {
         }
         self.written_lines.fetch_add(unflushed, Ordering::Relaxed);
         if unflushed > 0 && self.is_dropping.swap(false, Ordering::Relaxed) {
-            tracing::info!(log = self.name, "lines of this log are written again");
+            tracing::info!(log = self.name, "the output of this log accepts lines again");
         }
     }
 
@@ -131,7 +131,11 @@ impl NonBlockingWriterState {
     fn drop_lines(&self, lines: u64, error: &str) {
         self.dropped_lines.fetch_add(lines, Ordering::Relaxed);
         if !self.is_dropping.swap(true, Ordering::Relaxed) {
-            tracing::warn!(log = self.name, error, "lines of this log are lost");
+            tracing::warn!(
+                log = self.name,
+                error,
+                "lines of this log are lost: its output does not accept them"
+            );
         }
     }
 }

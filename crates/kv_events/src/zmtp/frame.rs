@@ -36,7 +36,9 @@ pub enum ProtocolError {
     #[error("the publisher of KV events sent an invalid frame")]
     Frame,
     /// A message has too many bytes or parts.
-    #[error("the publisher of KV events sent a message of more than {MAX_MESSAGE_BYTES} bytes")]
+    #[error(
+        "the publisher of KV events sent a message of more than {MAX_MESSAGE_BYTES} bytes or {MAX_PARTS} parts"
+    )]
     TooLong,
 }
 

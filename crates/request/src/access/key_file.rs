@@ -87,7 +87,7 @@ impl KeyFile {
             for (index, key) in tenant.keys.iter().enumerate() {
                 let key_name = format!("`{}` of `{}`", key.name, tenant.name);
                 if let Some(other) = hashes.insert(key.hash.lookup_hash(), key_name) {
-                    let problem = format!("duplicate hash: the key {other} has the same one");
+                    let problem = format!("duplicate hash: the key {other} has the same hash");
                     return Err(key_file_error(&format!("{path}.keys.{index}.hash"), problem));
                 }
             }

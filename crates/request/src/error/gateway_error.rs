@@ -51,7 +51,7 @@ pub enum GatewayError {
     /// The head of the request is not valid HTTP.
     #[error("the request is not valid HTTP, or is ambiguous, so that servers parse it differently")]
     BadHead,
-    /// The head of the request exceeds `limits.header` bytes or 100 headers.
+    /// The head of the request exceeds 64 KiB or 100 headers.
     #[error("the request headers are longer or more numerous than this gateway allows")]
     HeadTooLarge,
     /// The target of the request is too long.

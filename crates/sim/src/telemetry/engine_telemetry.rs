@@ -26,7 +26,7 @@ impl BucketLayout for EnginePhase {
     ];
 }
 
-/// A histogram of times in seconds. Its default bucket bounds are those of [`EnginePhase`].
+/// A histogram of times in seconds. Its default bucket bounds are those of vLLM for the phases of a request.
 pub type EngineHistogram = FixedBucketHistogram<EnginePhase>;
 
 /// The histograms and finish reasons of one engine. Times are simulated.

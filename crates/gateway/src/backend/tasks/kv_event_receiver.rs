@@ -245,7 +245,7 @@ impl EventSink for RankSink {
             tracing::info!(
                 backend = %self.backend,
                 state = state.as_str(),
-                "the state of the KV events changed: only in state exact is the cache fully known"
+                "the state of the KV events changed: the gateway knows the whole cache only in state exact"
             );
         }
         self.rank.set_state(state);

@@ -150,7 +150,7 @@ impl PeerExchange {
                     if self.counters.reject(reason) {
                         tracing::warn!(
                             reason = reason.as_str(),
-                            "ignored a message of the bus of the gateways: {reason}"
+                            "ignored a message from the message bus of the gateways: {reason}"
                         );
                     }
                 }

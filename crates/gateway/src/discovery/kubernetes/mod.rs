@@ -116,7 +116,10 @@ impl ServiceWatcher {
         let service = &self.display_name;
         let reported = self.last_reported.as_ref().map_or(0, Vec::len);
         if is_resource_version_expired(error) {
-            tracing::debug!(service, "the resource version has expired: listing again");
+            tracing::debug!(
+                service,
+                "the resource version of the watch has expired: listing again"
+            );
             self.events = watch(&self.client, &self.namespace, &self.settings);
             return None;
         }
