@@ -1,7 +1,7 @@
 //! A tournament of routers. Each combination of a kind of traffic, a fleet and a load is a *cell*. In each
 //! cell, every router is simulated with several generated traffics.
 //!
-//! The first part of a run, [`WARM_UP`] of its time, is not measured, so that the first fill of the caches
+//! The first part of a run, `WARM_UP` of its time, is not measured, so that the first fill of the caches
 //! does not count. The load of a cell is the load at which `LMetric` has a given goodput with traffic seed 0,
 //! which no result uses. The regret of a router in a cell is the mean goodput of the best router minus its
 //! own. [`ReferenceRouter::ExactState`] does not count as the best router, because no gateway can have its
