@@ -18,7 +18,7 @@ pub struct RouterScore {
     pub ttft_p99: f64,
     /// Share of the requests that were refused.
     pub refused: f64,
-    /// Share of the computed tokens that belong to requests whose TTFT exceeded [`PATIENCE`].
+    /// Share of the computed tokens that belong to requests whose TTFT exceeded `PATIENCE`.
     pub wasted: f64,
     /// How often the caches are filled: tokens that the engines computed, relative to the tokens that all KV
     /// caches hold.
