@@ -109,10 +109,10 @@ async fn under_overload_the_diagnosis_names_refused_requests_and_two_drained_bac
         assert_value(&page, series, expected);
     }
     wait_until!(program.log().contains("backend drained: it gets no new requests"));
-    wait_until!(program.log().contains("requests are refused: this is the first one"));
+    wait_until!(program.log().contains("the gateway begins to refuse requests"));
     wait_until!(program.log().contains("verdict begins: The gateway refuses requests"));
     let log = program.log();
-    assert_eq!(log.matches("requests are refused: this is the first one").count(), 1, "{log}");
+    assert_eq!(log.matches("the gateway begins to refuse requests").count(), 1, "{log}");
     assert!(log.contains("an operator at 127.0.0.1") && log.contains("new kernel"), "{log}");
 }
 

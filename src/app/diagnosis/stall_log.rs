@@ -40,7 +40,7 @@ impl StallLog {
                 stalls = new,
                 stalled_now = streams,
                 backends = names.join(", "),
-                "streams stall: they have or had no output for longer than the stall threshold"
+                "streams stall: they had no output for longer than the stall threshold"
             );
         }
         self.stalls += new;

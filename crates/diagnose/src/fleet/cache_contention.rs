@@ -13,8 +13,8 @@ use tokenweir_engine::address::BackendId;
 const WINDOW: Duration = Duration::from_mins(5);
 /// Time between two stored observations. The growth of the counts in the window is computed from them.
 const MARK_INTERVAL: Duration = Duration::from_secs(15);
-/// Minimum age of the oldest stored observation of a pair of groups. A pair whose observations are all
-/// younger is not judged.
+/// Time for which two groups of prompts must have been observed before a verdict says that they evict
+/// each other.
 const MIN_OBSERVED: Duration = Duration::from_mins(1);
 /// Minimum number of requests of each group in the window.
 const MIN_REQUESTS: u64 = 5;

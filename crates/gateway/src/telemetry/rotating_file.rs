@@ -127,7 +127,7 @@ impl Write for RotatingFile {
             tracing::error!(
                 file = %self.path.display(),
                 %error,
-                "writing the file failed: dropping lines until a write succeeds"
+                "the file cannot be written: its lines are dropped until a write succeeds"
             );
         }
         self.is_failing = result.is_err();

@@ -21,7 +21,8 @@ use tokenweir_request::observe::Exchange;
 use tokenweir_request::record::Attempt;
 use tokenweir_routing::resilience::FailureKind;
 
-/// The prefill legs of one request, over all its attempts.
+/// The prefill legs of one request, over all its attempts. A prefill leg makes another backend compute
+/// only the prompt.
 #[derive(Default)]
 pub(super) struct Legs {
     /// The parameters from the response to a prefill leg that no decode backend has received yet.

@@ -200,7 +200,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     ),
     MetricDescriptor::new(
         "tokenweir_anomalies",
-        "Backends at which a measure is far from its usual value of the last hour.",
+        "Backends at which a metric of the engine is far from its usual value of the last hour.",
         &[MetricLabel::fixed("measure", || measure_names().collect())],
         MetricSource::Status(|status, emit| {
             for name in measure_names() {

@@ -34,7 +34,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     ),
     MetricDescriptor::new(
         "tokenweir_certificate_expiry_timestamp_seconds",
-        "Unix time at which a certificate that the gateway presents to this side expires. NaN: none.",
+        "Unix time at which the certificate that the gateway presents to this side expires. NaN: none.",
         &[MetricLabel::fixed("side", || TlsPeer::NAMES.to_vec())],
         MetricSource::Status(|status, emit| {
             for (side, expires) in TlsPeer::ALL.iter().zip(status.certificates.expire) {

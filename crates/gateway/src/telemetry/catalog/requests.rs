@@ -181,7 +181,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     ),
     MetricDescriptor::new(
         "tokenweir_finish_reasons_total",
-        "Choices, by the finish reason that the engine reported.",
+        "Choices of responses, by the finish reason that the engine reported.",
         &[MetricLabel::MODEL, MetricLabel::fixed("reason", || FinishReason::NAMES.to_vec())],
         MetricSource::Record(|record, emit| {
             for finish in record.observed.finish_reasons.iter().flatten() {

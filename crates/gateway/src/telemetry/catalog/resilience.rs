@@ -35,7 +35,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     ),
     MetricDescriptor::new(
         "tokenweir_stream_continuations_total",
-        "Streams that went on at another backend after output was sent, by cause.",
+        "Streams that another backend continued after output was sent, by cause.",
         &[MetricLabel::fixed("cause", || InterruptionCause::NAMES.to_vec())],
         MetricSource::Record(|record, emit| {
             for continuation in &record.continuations.begun {
@@ -45,7 +45,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     ),
     MetricDescriptor::new(
         "tokenweir_prefill_legs_total",
-        "Prefill legs at other backends, by whether the decode backend got their blocks.",
+        "Requests whose prompt another backend computed, by whether the decode backend got its KV blocks.",
         &[MetricLabel::fixed("result", || vec!["used", "unused", "failed"])],
         MetricSource::Record(|record, emit| {
             let mut is_used = record.is_prefilled_elsewhere();
@@ -78,7 +78,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     ),
     MetricDescriptor::new(
         "tokenweir_stream_continuations_refused_total",
-        "Interrupted streams that did not go on at another backend, by reason.",
+        "Interrupted streams that no other backend continued, by reason.",
         &[MetricLabel::fixed("reason", || ContinuationRefusal::NAMES.to_vec())],
         MetricSource::RecordEvent(|record| {
             record.continuations.refusal.map(ContinuationRefusal::as_str)
@@ -86,7 +86,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     ),
     MetricDescriptor::new(
         "tokenweir_stream_continuation_seconds_total",
-        "Time from the interruption of a stream to its next output, of streams that went on at another backend.",
+        "Time from the interruption of a stream to its next output, if another backend continued it.",
         &[],
         MetricSource::RecordValue(|record| {
             let gap: f64 = record.continuations.begun.iter().filter_map(Continuation::gap).sum();
@@ -95,7 +95,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     ),
     MetricDescriptor::value(
         "tokenweir_stream_continuation_memory_bytes",
-        "Memory that open streams keep for their continuation now (limits.continuation_memory).",
+        "Memory for the continuation of the open streams by another backend (limits.continuation_memory).",
         |status| Some(status.continuation_bytes as f64),
     ),
     MetricDescriptor::new(

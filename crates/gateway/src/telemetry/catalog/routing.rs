@@ -145,7 +145,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     ),
     MetricDescriptor::value(
         "tokenweir_kv_events_outlines_total",
-        "KV events with a prompt outline from another gateway.",
+        "KV events whose session id contains hashes of a prompt of another gateway.",
         |status| Some(status.kv_learning.outlines as f64),
     ),
     MetricDescriptor::value(
@@ -193,7 +193,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     ),
     MetricDescriptor::new(
         "tokenweir_shadow_regret_seconds_total",
-        "Time to first token that the choices of a shadow policy would have cost. Predicted, not measured.",
+        "Predicted extra time to first token if the choices of a shadow policy had been used.",
         &[POLICY],
         MetricSource::Record(|record, emit| {
             for shadow in finite_shadows(record).filter(|shadow| shadow.regret > 0.0) {
@@ -203,7 +203,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     ),
     MetricDescriptor::new(
         "tokenweir_shadow_saving_seconds_total",
-        "Time to first token that the choices of a shadow policy would have saved. Predicted, not measured.",
+        "Predicted saved time to first token if the choices of a shadow policy had been used.",
         &[POLICY],
         MetricSource::Record(|record, emit| {
             for shadow in finite_shadows(record).filter(|shadow| shadow.regret < 0.0) {

@@ -233,7 +233,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     ),
     MetricDescriptor::new(
         "tokenweir_usage_events_total",
-        "Usage events that the gateway requested and the client did not, by result.",
+        "Usage events that the gateway requested although the client did not, by result.",
         &[MetricLabel::fixed("result", || UsageEventOutcome::NAMES.to_vec())],
         MetricSource::RecordEvent(|record| {
             record.observed.usage_event.map(UsageEventOutcome::as_str)

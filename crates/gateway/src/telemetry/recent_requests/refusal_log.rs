@@ -38,7 +38,7 @@ impl RefusalLog {
         let reason = record.refusal.unwrap_or("unknown");
         if is_first {
             let request_id = record.request_id.as_str();
-            tracing::warn!(reason, request_id, "requests are refused: this is the first one");
+            tracing::warn!(reason, request_id, "the gateway begins to refuse requests");
         }
         self.requests += u64::from(self.period.is_current());
         if is_refused {
@@ -55,7 +55,7 @@ impl RefusalLog {
         let refused = refused_by_reason.values().sum();
         let reasons = refused_by_reason.iter().map(|(reason, count)| format!("{reason} {count}"));
         let reasons = reasons.collect::<Vec<_>>().join(", ");
-        tracing::info!(seconds, requests, refused, reasons, "requests are not refused any more");
+        tracing::info!(seconds, requests, refused, reasons, "the gateway stops refusing requests");
         Some(EndedWave { seconds, requests, refused, reasons })
     }
 }

@@ -184,8 +184,8 @@ impl ExchangeRegistry {
         }
     }
 
-    /// Requests that the streams of a backend continue at other backends. Returns the number of streams for
-    /// which this is possible.
+    /// Makes other backends continue the streams of a backend. Returns the number of streams for which this
+    /// is possible.
     pub fn move_streams(&self, backend: &str) -> usize {
         let streams = self.streams.values();
         let of_backend = streams.iter().filter(|(_, activity)| {

@@ -67,7 +67,7 @@ mod tests {
     use tokenweir_protocol::clock;
 
     #[test]
-    fn running_requests_are_returned_for_times_that_overlap_reports_with_waiting_requests() {
+    fn a_time_that_overlaps_load_reports_with_waiting_requests_gets_their_running_requests() {
         let (queues, start) = (ReportedQueues::default(), clock::epoch());
         let at = |millis| start + Duration::from_millis(millis);
         let reports = [(100, 0.0, 4.0), (200, 3.0, 7.0), (300, 5.0, 8.0), (400, 0.0, 6.0)];

@@ -25,7 +25,7 @@ pub struct RouterScore {
     pub turnovers: f64,
     /// Share of prompt tokens from a prefix cache.
     pub cached: f64,
-    /// Jain's index of fairness over the goodputs of the tenants that sent at least [`MIN_TENANT_REQUESTS`]
+    /// Jain's index of fairness over the goodputs of the tenants that sent at least `MIN_TENANT_REQUESTS`
     /// requests. 1: all goodputs are equal.
     pub fairness: f64,
 }

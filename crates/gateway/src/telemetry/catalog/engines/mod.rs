@@ -133,7 +133,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     ),
     MetricDescriptor::of_backend(
         "tokenweir_engine_kv_block_reuse_gap_count_total",
-        "Gaps that tokenweir_engine_kv_block_reuse_gap_seconds_total contains.",
+        "Times between two uses of a KV block that tokenweir_engine_kv_block_reuse_gap_seconds_total contains.",
         |backend| backend.engine?.kv_blocks.reuse_gap[1],
     ),
     MetricDescriptor::new(
@@ -163,7 +163,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     ),
     MetricDescriptor::of_backend(
         "tokenweir_engine_admission_rejections_total",
-        "Requests that the engine rejected because its own queue limit was reached.",
+        "Requests that the engine rejected because its own queue was full.",
         |backend| backend.engine?.admission_rejections,
     ),
     MetricDescriptor::of_backend(
