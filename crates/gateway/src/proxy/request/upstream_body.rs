@@ -197,6 +197,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_continuous_usage_sample_has_the_same_request_ids_in_every_process() {
+        let is_sampled = |id: &u32| usage_sampling_value(&format!("sample-{id}")) < 0.5;
+        let sampled: Vec<u32> = (0..24).filter(is_sampled).collect();
+        assert_eq!(sampled, [0, 4, 7, 8, 11, 13, 14, 18, 19, 20, 21, 22]);
+    }
+
+    #[test]
     fn the_sent_request_body_is_the_one_that_the_last_backend_got() {
         let original = Bytes::from_static(br#"{"model":"m"}"#);
         let body = UpstreamBody {
