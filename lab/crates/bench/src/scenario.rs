@@ -181,7 +181,7 @@ impl fmt::Display for TokenRange {
     }
 }
 
-/// Maximum number of tokens of a prompt or output that a range may contain.
+/// Maximum number of tokens of a prompt or an output in a scenario.
 const MAX_TOKENS: u32 = 10_000_000;
 
 #[cfg(test)]

@@ -145,7 +145,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     ),
     MetricDescriptor::value(
         "tokenweir_kv_events_outlines_total",
-        "KV events whose session id contains hashes of a prompt of another gateway.",
+        "KV events from which this gateway learned a prompt that another gateway sent.",
         |status| Some(status.kv_learning.outlines as f64),
     ),
     MetricDescriptor::value(

@@ -11,7 +11,7 @@ use serde::Serialize;
 pub struct Standing {
     /// Name of the router.
     pub router: &'static str,
-    /// Mean goodput over all cells, from 0 to 1.
+    /// Mean goodput of the router over all cells (setups), from 0 to 1.
     pub goodput: f64,
     /// Mean regret over all cells: how far the goodput is below that of the best router.
     pub regret: f64,
