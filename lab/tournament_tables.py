@@ -25,9 +25,11 @@ NAMES = {
     "five_terms": "five terms",
     "exact_state": "`kv_aware` on the true state",
     "lookahead": "lookahead",
+    "without_admission": "`kv_aware`, `admission.enabled: false`",
 }
 OURS = "kv_aware"
 CLAIRVOYANT = "exact_state"
+AT_ONCE = "without_admission"
 # Quantile of Student's t-distribution for a 95 % interval, by the number of values.
 STUDENT = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
 
@@ -45,7 +47,7 @@ class Setup:
         self.shape, self.fleet, self.load = cell["shape"], cell["fleet"], cell["load"]
         self.bound = result["bound"]
         self.scores = result["scores"]
-        self.others = [router for router in self.scores if router not in (OURS, CLAIRVOYANT)]
+        self.others = [router for router in self.scores if router not in (OURS, CLAIRVOYANT, AT_ONCE)]
 
     def mean(self, router: str, key: str = "goodput") -> float:
         """Mean over the seeds, shares in percent."""
@@ -88,12 +90,12 @@ def standings(report: dict) -> None:
 
 def matrix(setups: list[Setup]) -> None:
     """One row for each kind of traffic: goodput and interval, and the lead. Losses above a point are bold."""
-    columns = sorted({(setup.fleet, -setup.load) for setup in setups})
-    heads = [f"{fleet.replace('_', ' ')}, {-load:g}" for fleet, load in columns]
+    columns = sorted({(setup.fleet, setup.load) for setup in setups})
+    heads = [f"{fleet.replace('_', ' ')}, {load:g}" for fleet, load in columns]
     print("\n| traffic | " + " | ".join(heads) + " |")
     print("|---|" + "--:|" * len(columns))
     for shape in dict.fromkeys(setup.shape for setup in setups):
-        row = {(setup.fleet, -setup.load): setup for setup in setups if setup.shape == shape}
+        row = {(setup.fleet, setup.load): setup for setup in setups if setup.shape == shape}
         texts = []
         for column in columns:
             setup = row[column]
@@ -132,14 +134,34 @@ def remarks(setups: list[Setup]) -> None:
     print(f"half of the interval of a setup: median {sorted(spread)[len(spread) // 2]:.1f}, greatest {max(spread):.1f}")
 
 
+def admission(setups: list[Setup]) -> None:
+    """Prints what admission control changes at each load."""
+    for load in sorted({setup.load for setup in setups}):
+        chosen = [setup for setup in setups if setup.load == load and AT_ONCE in setup.scores]
+        if not chosen:
+            return
+        gains = {setup: setup.mean(OURS) - setup.mean(AT_ONCE) for setup in chosen}
+        spread = 1.96 * stdev(gains.values()) / len(gains) ** 0.5
+        p99 = [mean(setup.mean(router, "ttft_p99") for setup in chosen) for router in (AT_ONCE, OURS)]
+        refused = mean(setup.mean(OURS, "refused") for setup in chosen)
+        worst = min(gains, key=gains.get)
+        print(
+            f"admission at {load:g}: {mean(gains.values()):+.1f} ± {spread:.1f} points, worst {gains[worst]:+.1f} ({worst.shape}, {worst.fleet}), "
+            f"best {max(gains.values()):+.1f}; TTFT p99 {p99[0]:.1f} → {p99[1]:.1f} s; {refused:.1f} % refused"
+        )
+
+
 def main() -> None:
     with open(sys.argv[1], encoding="utf-8") as file:
         report = json.load(file)
+    if report["config"] is not None:
+        sys.exit(f"the tables show the default configuration, but this tournament used {report['config']}")
     setups = [Setup(result) for result in report["cells"]]
     standings(report)
     matrix(setups)
     losses(setups)
     remarks(setups)
+    admission(setups)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 //! time, a load generator, and a calculator of vLLM's settings. The gateway does not need this program.
 
 mod admin_client;
+mod admission;
 pub mod bench;
 pub mod cli;
 mod output;

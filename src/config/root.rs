@@ -57,7 +57,7 @@ pub struct Config {
     pub routes: Vec<RouteConfig>,
     /// Selection of a backend for each request.
     pub routing: RoutingConfig,
-    /// The admission queue, in which requests wait while every backend of a model is saturated.
+    /// The admission queue, in which requests wait while every backend of a model is full.
     pub admission: AdmissionConfig,
     /// Authentication and permissions of clients and operators.
     pub access: AccessConfig,

@@ -24,8 +24,7 @@ pub struct GatewaySettings {
     pub objective_models: Vec<(String, String)>,
     /// The routing policy.
     pub policy: PolicyKind,
-    /// If a backend's engine has this number of waiting requests, the gateway sends no further requests to
-    /// the backend. `None`: no limit.
+    /// Number of waiting requests from which a backend counts as full. `None`: no limit.
     pub max_waiting: Option<u32>,
     /// Time after which the gateway closes an idle connection to a backend.
     pub idle_connection: Duration,

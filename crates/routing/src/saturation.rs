@@ -1,33 +1,35 @@
-//! Decides whether a backend is saturated: further requests would only wait in its engine, where
-//! the gateway can no longer move them to another backend.
+//! Decides whether the backends that can serve a request are full: a further request would only wait in an
+//! engine, where the gateway can no longer move it to another backend.
 //!
 //! ```text
-//! saturated = in_flight ≥ max_in_flight                    known to this gateway itself
-//!           ∨ certainty × waiting ≥ max_waiting
-//!           ∨ certainty × k ÷ (1 − k) ≥ max_kv_usage ÷ (1 − max_kv_usage)
-//! waiting   = reported_waiting + sent_since                if the last report had waiting requests
-//!           = sent_since − (batch − running)               if not
-//! k         = estimated KV cache usage
-//! batch     = max(256, 2 × running)
+//! full    = waiting ≥ max(max_waiting, running ÷ 16) ∨ k ÷ (1 − k) ≥ max_kv_usage ÷ (1 − max_kv_usage), both × certainty
+//! waiting = reported_waiting + sent_since                if the last report had waiting requests
+//!         = sent_since − (batch − running)               if not
+//! k       = estimated KV cache usage
+//! batch   = max(256, 2 × running)
 //! ```
 //!
+//! - A full backend stays a candidate while any other is not full: it may have the prefix of the prompt in its
+//!   cache, and the policy weighs that against its queue. Without this rule, the requests with a popular prefix
+//!   leave the backend that has it, evict what the other backends have cached, and fill these, too.
 //! - `sent_since` is the number of requests sent since the last report, less those that ended.
 //! - An engine without waiting requests does not report how many more it could run. `batch` is the number
 //!   of requests that it is assumed to run at once.
 //! - `certainty`, from 0 to 1, falls with the age of the report, so a backend whose scrapes fail does not
-//!   stay saturated.
-//! - An idle backend is never saturated, whatever KV cache usage it reports.
-//! - An engine at a standstill may not count as saturated, because its metrics do not change. While the
-//!   other backends are saturated, requests wait in the admission queue and are not sent to this engine,
-//!   see [`is_stuck`].
+//!   stay full.
+//! - An idle backend is never full, whatever KV cache usage it reports.
+//! - An engine at a standstill may not count as full, because its metrics do not change. While all others
+//!   are full, requests wait in the admission queue and are not sent to this engine.
+//! - `max_in_flight` is a limit of each backend: a backend at the limit is no candidate.
 
-use super::{Candidate, ReportedLoad};
+use super::{Candidate, PolicyKind, ReportedLoad};
 
-/// The thresholds from which a backend counts as saturated, one for each measure of load. `None`:
-/// this measure does not make a backend saturated.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
+/// The thresholds from which a backend counts as full, one for each measure of load. `None`: this measure
+/// does not make a backend full.
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SaturationThresholds {
-    /// Threshold for the number of requests that wait in the engine.
+    /// Threshold for the number of requests that wait in the engine. It grows with the number of running
+    /// requests.
     pub waiting: Option<u32>,
     /// Threshold for the KV cache usage, from 0 to 1.
     pub kv_usage: Option<f64>,
@@ -35,6 +37,9 @@ pub struct SaturationThresholds {
     pub in_flight: Option<u32>,
 }
 
+/// Share of the running requests that may wait before the engine counts as full. An engine that runs more
+/// requests starts more of them between two reports.
+const WAITING_SHARE: f64 = 1.0 / 16.0;
 /// Least number of sequences that an engine without a queue is assumed to run at once: the default
 /// of vLLM's `--max-num-seqs`. An engine that runs more than half of this number is assumed to be able to
 /// run twice as many as it runs now.
@@ -46,26 +51,68 @@ const MAX_PRESSURE_USAGE: f64 = 0.99;
 const STUCK_OVERDUE_SECONDS: f64 = 2.0;
 
 /// Whether the engine of a candidate seems to be at a standstill. A request is better off in the admission
-/// queue, waiting for a saturated backend, than at such an engine.
-pub fn is_stuck(candidate: &Candidate) -> bool {
+/// queue, waiting for a full backend, than at such an engine.
+fn is_stuck(candidate: &Candidate) -> bool {
     candidate.overdue >= STUCK_OVERDUE_SECONDS
 }
 
+impl Default for SaturationThresholds {
+    /// 4 waiting requests or a KV cache usage of 0.97, and any number of requests in flight.
+    fn default() -> Self {
+        Self { waiting: Some(4), kv_usage: Some(0.97), in_flight: None }
+    }
+}
+
 impl SaturationThresholds {
-    /// Whether a candidate has reached one of the thresholds.
-    pub fn is_saturated(&self, candidate: &Candidate) -> bool {
+    /// Keeps the candidates among which the policy picks. If all backends are full, none remains: the request
+    /// waits.
+    pub fn retain_open(&self, candidates: &mut Vec<Candidate>, policy: PolicyKind) {
+        if self.are_full(candidates) {
+            candidates.clear();
+        }
+        // These policies weigh no queue, so a slow backend would get its share of the requests however long
+        // its queue is.
+        let is_blind = matches!(policy, PolicyKind::RoundRobin | PolicyKind::Random);
+        candidates.retain(|candidate| {
+            let is_excluded =
+                if is_blind { self.is_full(candidate) } else { self.is_at_limit(candidate) };
+            !is_excluded
+        });
+    }
+
+    /// Whether a request would wait at each of these backends. A backend at a standstill counts only if all
+    /// are at a standstill.
+    fn are_full(&self, candidates: &[Candidate]) -> bool {
+        let mut moving = candidates.iter().filter(|candidate| !is_stuck(candidate)).peekable();
+        if moving.peek().is_some() {
+            return moving.all(|candidate| self.is_full(candidate));
+        }
+        candidates.iter().all(|candidate| self.is_full(candidate))
+    }
+
+    /// Whether the gateway has the greatest allowed number of requests in flight at the backend.
+    fn is_at_limit(&self, candidate: &Candidate) -> bool {
+        self.in_flight.is_some_and(|limit| candidate.in_flight >= limit)
+    }
+
+    /// Whether a further request would wait in the engine of the candidate.
+    fn is_full(&self, candidate: &Candidate) -> bool {
+        if self.is_at_limit(candidate) {
+            return true;
+        }
         let reported = &candidate.reported;
-        let is_idle = reported.running + reported.waiting + reported.sent_since <= 0.0;
-        let exceeds_waiting =
-            |threshold| candidate.certainty * waiting(reported) >= f64::from(threshold);
+        if reported.running + reported.waiting + reported.sent_since <= 0.0 {
+            return false;
+        }
+        let exceeds_waiting = |threshold| {
+            let limit = f64::from(threshold).max(WAITING_SHARE * reported.running);
+            candidate.certainty * waiting(reported) >= limit
+        };
         let exceeds_usage = |threshold| {
             let usage = candidate.kv_usage.unwrap_or(0.0);
             candidate.certainty * pressure(usage) >= pressure(threshold)
         };
-        self.in_flight.is_some_and(|threshold| candidate.in_flight >= threshold)
-            || !is_idle
-                && (self.waiting.is_some_and(exceeds_waiting)
-                    || self.kv_usage.is_some_and(exceeds_usage))
+        self.waiting.is_some_and(exceeds_waiting) || self.kv_usage.is_some_and(exceeds_usage)
     }
 }
 
@@ -102,34 +149,92 @@ mod tests {
         Candidate { reported: ReportedLoad { sent_since, ..candidate.reported }, ..candidate }
     }
 
-    fn is_saturated(candidate: Candidate) -> bool {
-        THRESHOLDS.is_saturated(&candidate)
+    fn is_full(candidate: Candidate) -> bool {
+        THRESHOLDS.is_full(&candidate)
+    }
+
+    fn at_position(position: usize, candidate: Candidate) -> Candidate {
+        Candidate { position, ..candidate }
+    }
+
+    /// The positions of the candidates that remain.
+    fn open(
+        thresholds: SaturationThresholds,
+        policy: PolicyKind,
+        mut candidates: Vec<Candidate>,
+    ) -> Vec<usize> {
+        thresholds.retain_open(&mut candidates, policy);
+        candidates.iter().map(|candidate| candidate.position).collect()
     }
 
     #[test]
-    fn saturation_counts_the_reported_waiting_requests_and_those_sent_or_ended_since() {
-        assert!(!is_saturated(reporting_candidate(15.0, 0.5)));
-        assert!(is_saturated(reporting_candidate(16.0, 0.5)));
-        assert!(is_saturated(since(1.0, reporting_candidate(15.0, 0.5))), "one was sent since");
-        assert!(!is_saturated(since(-1.0, reporting_candidate(16.0, 0.5))), "one has ended since");
+    fn a_full_backend_stays_a_candidate_while_another_has_capacity() {
+        let full = at_position(0, reporting_candidate(100.0, 1.0));
+        let free = at_position(1, reporting_candidate(0.0, 0.5));
+        for policy in PolicyKind::ALL {
+            let is_blind = matches!(policy, PolicyKind::RoundRobin | PolicyKind::Random);
+            let expected = if is_blind { vec![1] } else { vec![0, 1] };
+            assert_eq!(open(THRESHOLDS, policy, vec![full, free]), expected, "{policy:?}");
+            assert!(open(THRESHOLDS, policy, vec![full, full]).is_empty(), "{policy:?}");
+        }
     }
 
     #[test]
-    fn a_backend_without_waiting_requests_is_saturated_only_by_more_requests_than_a_batch() {
+    fn a_request_waits_for_a_full_backend_rather_than_go_to_a_stuck_one() {
+        let open =
+            |candidates: &[Candidate]| open(THRESHOLDS, PolicyKind::KvAware, candidates.to_vec());
+        let full = at_position(0, reporting_candidate(100.0, 0.5));
+        let free = at_position(1, reporting_candidate(0.0, 0.5));
+        let stuck = at_position(2, Candidate { overdue: STUCK_OVERDUE_SECONDS, ..free });
+        assert!(open(&[full, stuck]).is_empty());
+        assert_eq!(open(&[full, stuck, free]), [0, 2, 1], "the policy decides");
+        assert_eq!(open(&[stuck]), [2], "no other backend can serve the request");
+    }
+
+    #[test]
+    fn a_backend_with_the_greatest_number_in_flight_is_no_candidate() {
+        let thresholds = SaturationThresholds { in_flight: Some(20), ..THRESHOLDS };
+        let at_limit = at_position(0, reporting_candidate(0.0, 0.5));
+        let below = at_position(1, Candidate { in_flight: 19, ..reporting_candidate(0.0, 0.5) });
+        for policy in PolicyKind::ALL {
+            assert_eq!(open(thresholds, policy, vec![at_limit, below]), [1], "{policy:?}");
+            assert!(open(thresholds, policy, vec![at_limit]).is_empty(), "{policy:?}");
+        }
+    }
+
+    #[test]
+    fn waiting_counts_requests_sent_or_ended_since_the_report() {
+        assert!(!is_full(reporting_candidate(15.0, 0.5)));
+        assert!(is_full(reporting_candidate(16.0, 0.5)));
+        assert!(is_full(since(1.0, reporting_candidate(15.0, 0.5))), "one was sent since");
+        assert!(!is_full(since(-1.0, reporting_candidate(16.0, 0.5))), "one has ended since");
+    }
+
+    #[test]
+    fn the_more_requests_run_the_more_may_wait() {
+        let candidate = |running| {
+            let reported = ReportedLoad { waiting: 16.0, running, sent_since: 0.0 };
+            Candidate { reported, ..idle_candidate() }
+        };
+        assert!(is_full(candidate(256.0)) && !is_full(candidate(257.0)));
+    }
+
+    #[test]
+    fn without_a_queue_only_more_than_a_batch_fills() {
         let sent = |running, count| {
             let reported = ReportedLoad { waiting: 0.0, running, sent_since: count };
             Candidate { reported, ..idle_candidate() }
         };
-        assert!(!is_saturated(sent(8.0, 248.0 + 15.0)));
-        assert!(is_saturated(sent(8.0, 248.0 + 16.0)));
-        assert!(!is_saturated(sent(600.0, 600.0 + 15.0)), "a large batch may double");
-        assert!(is_saturated(sent(600.0, 600.0 + 16.0)));
+        assert!(!is_full(sent(8.0, 248.0 + 15.0)));
+        assert!(is_full(sent(8.0, 248.0 + 16.0)));
+        assert!(!is_full(sent(600.0, 600.0 + 15.0)), "a large batch may double");
+        assert!(is_full(sent(600.0, 600.0 + 38.0)));
     }
 
     #[test]
-    fn an_ageing_load_report_ends_the_saturation_of_a_backend_gradually_and_never_causes_it() {
+    fn an_ageing_report_stops_counting_gradually() {
         let at = |waiting, kv_usage, certainty| {
-            is_saturated(Candidate { certainty, ..reporting_candidate(waiting, kv_usage) })
+            is_full(Candidate { certainty, ..reporting_candidate(waiting, kv_usage) })
         };
         assert!(at(20.0, 0.5, 0.9) && !at(20.0, 0.5, 0.7), "a short queue fades soon");
         assert!(at(40.0, 0.5, 0.5) && !at(40.0, 0.5, 0.3), "a longer one later");
@@ -138,39 +243,39 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_without_reports_is_saturated_by_local_load_only() {
+    fn without_reports_only_requests_in_flight_fill() {
         let unreported =
             Candidate { in_flight: 1_000, kv_usage: None, certainty: 0.0, ..idle_candidate() };
-        assert!(!is_saturated(unreported));
+        assert!(!is_full(unreported));
         let thresholds = SaturationThresholds { in_flight: Some(1_000), ..THRESHOLDS };
-        assert!(thresholds.is_saturated(&unreported));
-        assert!(!thresholds.is_saturated(&Candidate { in_flight: 999, ..unreported }));
+        assert!(thresholds.is_full(&unreported));
+        assert!(!thresholds.is_full(&Candidate { in_flight: 999, ..unreported }));
     }
 
     #[test]
-    fn an_idle_backend_is_never_saturated_by_kv_usage() {
-        assert!(!is_saturated(Candidate { kv_usage: Some(1.0), ..idle_candidate() }));
-        assert!(is_saturated(reporting_candidate(0.0, 1.0)));
+    fn kv_usage_never_fills_an_idle_backend() {
+        assert!(!is_full(Candidate { kv_usage: Some(1.0), ..idle_candidate() }));
+        assert!(is_full(reporting_candidate(0.0, 1.0)));
     }
 
     proptest! {
         #[test]
-        fn a_lower_certainty_of_the_load_report_never_saturates_a_backend(
+        fn a_lower_certainty_never_fills_a_backend(
             waiting in 0.0..2_000.0_f64, kv_usage in 0.0..1.2_f64, sent in 0.0..600.0_f64,
             certainty in 0.0..1.0_f64, less in 0.0..1.0_f64,
         ) {
             let at = |certainty| {
                 let candidate = since(sent, reporting_candidate(waiting, kv_usage));
-                is_saturated(Candidate { certainty, ..candidate })
+                is_full(Candidate { certainty, ..candidate })
             };
             prop_assert!(at(certainty) || !at(certainty * less));
         }
 
         #[test]
-        fn one_more_request_never_ends_the_saturation_of_a_backend(
+        fn one_more_request_never_makes_room(
             waiting in 0.0..50.0_f64, kv_usage in 0.0..1.2_f64, sent in -20.0..600.0_f64,
         ) {
-            let at = |sent| is_saturated(since(sent, reporting_candidate(waiting, kv_usage)));
+            let at = |sent| is_full(since(sent, reporting_candidate(waiting, kv_usage)));
             prop_assert!(at(sent + 1.0) || !at(sent));
         }
     }

@@ -79,7 +79,7 @@ pub struct ReplayArgs {
     /// Use only the first N requests of the trace. [default for --workload: 10000]
     #[arg(long, value_name = "N")]
     pub max_requests: Option<usize>,
-    /// Configuration file, for the weights of the default policy.
+    /// Configuration file of the gateway: sections `routing` and `admission`. [default: no file]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Print one JSON object.
@@ -94,14 +94,15 @@ llm_d_optimized (its recommended scorers), llm_d_predicted (its predicted-latenc
 radix_tree (the cache-aware policy of the SGLang and vLLM routers), smg (that of its successor), \
 dynamo and dynamo_approximate (NVIDIA Dynamo's KV router with true and with estimated cache \
 contents), lmetric, dual_map, lpwl (least pending prefill with this prompt), five_terms and \
-lookahead (rules that no router ships), exact_state (kv_aware on the true state of the engines), and \
-backlog_and_share.
+lookahead (rules that no router ships), exact_state (kv_aware on the true state of the engines), \
+without_admission (kv_aware without admission control), and backlog_and_share.
 
 Keys of --backends: prefill (tokens/s), kv (tokens), seqs, batch (tokens), step (ms) and block \
 (tokens). The defaults describe a model of 8 billion parameters on a GPU of 80 GB: 30,000 tokens/s, \
 430,000 tokens, 256 sequences, 2,048 tokens per step, 10 ms for an empty step.
 
-The engines are models of vLLM's scheduler. The policies and their inputs are those of the gateway.
+The engines are models of vLLM's scheduler. The policies, their inputs and their admission control are those \
+of the gateway, with the objectives in `slos`; the other routers send each request at once.
 
 To send a trace to a server: tokenweir-lab bench URL --trace FILE.";
 

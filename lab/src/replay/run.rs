@@ -2,6 +2,7 @@
 
 use super::args::ReplayArgs;
 use super::requests;
+use crate::admission;
 use crate::output::print_json;
 use crate::progress::ProgressLine;
 use serde::Serialize;
@@ -16,7 +17,6 @@ use tokenweir_replay::routers::RouterKind;
 use tokenweir_replay::sessions::LATE_TURN;
 use tokenweir_replay::simulation::{RestartSettings, SimulationSetup};
 use tokenweir_replay::trace::TraceRequest;
-use tokenweir_routing::Policy;
 
 /// The JSON document that the command prints with `--json`: the results of all policies.
 #[derive(Debug, Serialize)]
@@ -54,7 +54,7 @@ pub(crate) fn run(replay: &ReplayArgs) -> ExitCode {
     };
     let first_jobs = jobs.first().map_or(&[][..], Vec::as_slice);
     let mut experiment = Experiment {
-        setup: build_setup(replay, first_jobs, loaded.config.routing.policy(&loaded.config.slos)),
+        setup: build_setup(replay, first_jobs, &loaded.config),
         jobs: &jobs,
         objectives: LatencyObjectives::new(replay.ttft.as_secs_f64(), replay.tpot.as_secs_f64()),
         seeds: replay.seeds,
@@ -93,8 +93,8 @@ pub(crate) fn run(replay: &ReplayArgs) -> ExitCode {
 
 /// Builds the parameters of the simulation. Each router that can use objectives gets `--ttft` and `--tpot`,
 /// as the policy of a real gateway gets the objectives of `slos`.
-fn build_setup(replay: &ReplayArgs, jobs: &[TraceRequest], policy: Policy) -> SimulationSetup {
-    let mut policy = policy;
+fn build_setup(replay: &ReplayArgs, jobs: &[TraceRequest], config: &Config) -> SimulationSetup {
+    let mut policy = config.routing.policy(&config.slos);
     let objectives = [replay.ttft.as_secs_f64(), replay.tpot.as_secs_f64()];
     policy.kv_aware.ttft_objective_seconds = objectives[0];
     SimulationSetup {
@@ -108,6 +108,7 @@ fn build_setup(replay: &ReplayArgs, jobs: &[TraceRequest], policy: Policy) -> Si
             .restart_every
             .map(|interval| RestartSettings { interval, downtime: replay.restart_downtime }),
         known_objectives: objectives,
+        admission: admission::simulated(&config.admission, replay.ttft),
         policy,
         ..SimulationSetup::new(replay.specs(), clock::now())
     }

@@ -36,14 +36,7 @@ pub struct TournamentArgs {
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
     pub gateways: u16,
-    /// Admission control, the same for each policy: a backend gets no request while this number of
-    /// requests waits in its engine. [default: none]
-    #[arg(long, value_name = "N")]
-    pub max_waiting: Option<u32>,
-    /// Refuse requests that cannot meet the objective.
-    #[arg(long, requires = "max_waiting")]
-    pub refuse_late: bool,
-    /// Configuration file, for the weights of the default policy.
+    /// Configuration file of the gateway: sections `routing` and `admission`. [default: no file]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Print one JSON object.
@@ -52,7 +45,9 @@ pub struct TournamentArgs {
 }
 
 const HELP: &str = "\
-A setup is a kind of traffic, a fleet and a load: `retrieval/unequal/0.95`. The load is the one at which \
-LMetric has 0.95 of its goodput without load. The regret of a policy in a setup is its distance from the \
+A setup is a kind of traffic, a fleet and a load: `retrieval/unequal/0.95`. The load is a share of the \
+capacity: of the greatest load at which kv_aware without admission control, LMetric, llm-d with no-hit-lru or \
+prefix_affinity has 90 % of its goodput without load. Policies of the gateway run with its admission control, \
+which also refuses requests that cannot meet the TTFT objective; other routers run without. The regret of a policy in a setup is its distance from the \
 best policy of the setup, in points of goodput. `tokenweir-lab replay --help` describes the values of \
 --policy.";

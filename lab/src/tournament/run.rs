@@ -1,22 +1,25 @@
 //! Runs the tournament of routers and prints the standings (the routers by their mean goodput).
 
 use super::args::TournamentArgs;
+use crate::admission;
 use crate::output::print_json;
 use crate::progress::ProgressLine;
 use serde::Serialize;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokenweir::commands::report_config_error;
 use tokenweir::config::{Config, Overrides};
 use tokenweir_protocol::clock;
 use tokenweir_replay::routers::RouterKind;
-use tokenweir_replay::simulation::SimulatedAdmission;
 use tokenweir_replay::tournament::standings::{self, Standing};
 use tokenweir_replay::tournament::{Cell, CellResult, OBJECTIVES, Tournament};
 
 /// The JSON document that the command prints with `--json`.
 #[derive(Debug, Serialize)]
 struct TournamentReport<'a> {
+    /// The configuration file of the gateway. `None`: the default configuration.
+    config: Option<&'a Path>,
     first_seed: u64,
     seeds: u64,
     requests: usize,
@@ -38,16 +41,14 @@ pub(crate) fn run(arguments: &TournamentArgs) -> ExitCode {
         parts.is_empty() || parts.iter().any(|part| cell.name().contains(part))
     };
     let cells: Vec<Cell> = Cell::all().into_iter().filter(is_chosen).collect();
-    let objective = arguments.refuse_late.then(|| Duration::from_secs_f64(OBJECTIVES.ttft));
+    let objective = Duration::from_secs_f64(OBJECTIVES.ttft);
     let tournament = Tournament {
         policy: loaded.config.routing.policy(&loaded.config.slos),
         seeds: arguments.first_seed..=arguments.first_seed + arguments.seeds - 1,
         requests: arguments.requests as usize,
         seconds: arguments.duration.as_secs_f64(),
         gateways: arguments.gateways.into(),
-        admission: arguments
-            .max_waiting
-            .map(|waiting| SimulatedAdmission { objective, ..SimulatedAdmission::above(waiting) }),
+        admission: admission::simulated(&loaded.config.admission, objective),
         epoch: clock::now(),
         kinds,
     };
@@ -57,6 +58,7 @@ pub(crate) fn run(arguments: &TournamentArgs) -> ExitCode {
     let standings = standings::standings(&results, &tournament.kinds);
     if arguments.json {
         let report = TournamentReport {
+            config: arguments.config.as_deref(),
             first_seed: arguments.first_seed,
             seeds: arguments.seeds,
             requests: tournament.requests,

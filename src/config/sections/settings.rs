@@ -63,20 +63,20 @@ pub struct TiersConfig {
     pub names: Vec<String>,
 }
 
-/// The admission queue, in which requests wait while every backend of a model is saturated.
+/// The admission queue, in which requests wait while every backend of a model is full.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct AdmissionConfig {
     /// Whether requests wait for a backend with capacity.
     pub enabled: bool,
-    /// Number of requests in the engine's queue at which a backend is saturated. `None`: the queue
-    /// is not considered.
+    /// Number of requests in the engine's queue at which a backend is full. A sixteenth of the running
+    /// requests counts instead if that is more. `None`: the queue is not considered.
     pub max_waiting: Option<u32>,
-    /// KV cache usage at which a backend is saturated, 0.01 to 0.99. `None`: the usage is not
+    /// KV cache usage at which a backend is full, 0.01 to 0.99. `None`: the usage is not
     /// considered.
     pub max_kv_usage: Option<f64>,
-    /// Number of requests of this gateway at which a backend is saturated, whatever load it
-    /// reports. `None`: no limit.
+    /// Greatest number of requests of this gateway at a backend, whatever load it reports. `None`: no
+    /// limit.
     pub max_in_flight: Option<u32>,
     /// Maximum number of requests in the queue. 0: no queue.
     pub queue_capacity: usize,
@@ -301,7 +301,7 @@ impl AdmissionConfig {
         PriorityClasses::new(self.classes.iter().map(|name| name.as_str().into()))
     }
 
-    /// The thresholds at which a backend is saturated.
+    /// The thresholds at which a backend is full.
     pub const fn marks(&self) -> SaturationThresholds {
         SaturationThresholds {
             waiting: self.max_waiting,
@@ -312,13 +312,14 @@ impl AdmissionConfig {
 }
 
 impl Default for AdmissionConfig {
-    /// Saturation at 16 waiting requests or 97 % KV usage. 1,024 requests wait up to 30 s.
+    /// A backend is full at 4 waiting requests or 97 % KV usage. 1,024 requests wait up to 30 s.
     fn default() -> Self {
+        let thresholds = SaturationThresholds::default();
         Self {
             enabled: true,
-            max_waiting: Some(16),
-            max_kv_usage: Some(0.97),
-            max_in_flight: None,
+            max_waiting: thresholds.waiting,
+            max_kv_usage: thresholds.kv_usage,
+            max_in_flight: thresholds.in_flight,
             queue_capacity: 1_024,
             max_wait: Duration::from_secs(30),
             max_backend_wait: None,

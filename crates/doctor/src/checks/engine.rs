@@ -41,7 +41,7 @@ pub(super) fn queue_limit(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Re
     let observation = "it has refused no request; whether its queue has a limit cannot be seen";
     let gateway = match facts.config.max_waiting {
         Some(max_waiting) => format!(
-            "The gateway holds requests back while {max_waiting} wait there, other clients do not."
+            "The gateway holds requests back while {max_waiting} wait at every backend, other clients do not."
         ),
         None => "The gateway does not hold requests back either (admission).".to_owned(),
     };

@@ -31,8 +31,9 @@ fn engine_queue_backlog() -> Alert {
                       average.",
             confirm: "Dashboard, row Queue and scheduling: does one backend queue requests, or do \
                       all?",
-            action: "If all do, add backends. If one does, lower `admission.max_waiting`, so that \
-                     requests wait in the gateway for the first free backend.",
+            action: "If all do, add backends. If one does, compare its share of cached tokens with \
+                     that of the others: requests follow their prefix. \
+                     `admission.max_in_flight` limits what one backend gets.",
         },
     }
 }

@@ -1,10 +1,10 @@
-//! Admission queue: requests wait here while all backends that could serve them are saturated.
+//! Admission queue: requests wait here while all backends that could serve them are full.
 //!
 //! ```text
 //! order         highest class first; within a class tenants in turn, by granted tokens (fair
 //!               queueing); within a tenant by the time of arrival + `TIME_PER_TOKEN` for each token
 //!               of work. A later request goes first if the prompt of the first one is in the cache of a
-//!               saturated backend, and the later request fits the backend with capacity better
+//!               full backend, and the later request fits the backend with capacity better
 //! full queue    a new request may displace the last request of the tenant with the most requests
 //!               in the lowest class. It does so if it has a higher class, or if it has the same
 //!               class and its tenant has fewer requests, including the new request

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 #[derive(Debug, Default)]
 pub struct ExhaustedModels(Vec<Option<Arc<str>>>);
 
-/// The queue in which requests wait while all backends that could serve them are saturated.
+/// The queue in which requests wait while all backends that could serve them are full.
 #[derive(Debug)]
 pub struct AdmissionQueue<T> {
     /// Greatest number of queued requests.

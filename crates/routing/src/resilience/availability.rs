@@ -6,7 +6,7 @@ named_enum! {
     /// Whether a backend may be sent new requests, and if not, why.
     #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
     pub enum Availability {
-        /// The backend gets new requests. A saturated backend is available too: requests wait for
+        /// The backend gets new requests. A full backend is available too: requests wait for
         /// it in the queue.
         Available = "available",
         /// The circuit breaker has ejected the backend, because it failed requests.

@@ -8,8 +8,10 @@ use super::routers::RouterKind;
 use super::simulation::{SimulatedAdmission, Simulation, SimulationSetup};
 use super::trace::{self, TraceRequest};
 use std::fmt::Write;
+use std::time::Duration;
 use tokenweir_protocol::clock;
 use tokenweir_routing::PolicyKind;
+use tokenweir_routing::saturation::SaturationThresholds;
 
 /// Number of different system prompts. The eight caches of the fleet together hold 80 of them.
 const SYSTEM_PROMPTS: u64 = 64;
@@ -40,7 +42,12 @@ fn goodput(group: &str, gateways: usize, view: CacheView, objective_seconds: f64
     let group: EngineGroup = group.parse().unwrap();
     let mut setup = SimulationSetup::new(vec![group.spec; group.count], clock::now());
     (setup.gateways, setup.cache_view) = (gateways, view);
-    setup.admission = Some(SimulatedAdmission::default());
+    setup.admission = Some(SimulatedAdmission {
+        thresholds: SaturationThresholds::default(),
+        max_wait: Duration::from_secs(30),
+        objective: None,
+        has_tenants: true,
+    });
     setup.policy.kv_aware.ttft_objective_seconds = objective_seconds;
     let kind = RouterKind::Shipped(PolicyKind::KvAware);
     let results = Simulation::new(&setup, &requests(), kind, 1).run(|| ());

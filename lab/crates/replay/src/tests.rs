@@ -13,6 +13,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 use tokenweir_protocol::clock;
+use tokenweir_routing::saturation::SaturationThresholds;
 use tokenweir_routing::{PolicyKind, PromptFingerprint};
 
 const TRACE: &str = "../../traces/conversation.jsonl";
@@ -275,6 +276,12 @@ fn the_longer_the_delay_of_peer_messages_the_fewer_cached_tokens_gateways_find()
     assert!(delayed(5) > delayed(600_000));
 }
 
+/// Admission control with the default thresholds and this greatest wait.
+fn admission(max_wait: Duration) -> SimulatedAdmission {
+    let thresholds = SaturationThresholds::default();
+    SimulatedAdmission { thresholds, max_wait, objective: None, has_tenants: true }
+}
+
 #[test]
 fn simulated_requests_wait_in_the_gateway_while_all_backends_are_saturated() {
     let (jobs, mut setup) = (&jobs()[..400], setup("2", 20.0));
@@ -284,10 +291,9 @@ fn simulated_requests_wait_in_the_gateway_while_all_backends_are_saturated() {
     };
     assert_eq!(waits(&setup), (400, 400));
     let max_wait = Duration::from_hours(1);
-    setup.admission = Some(SimulatedAdmission { max_wait, ..SimulatedAdmission::default() });
+    setup.admission = Some(admission(max_wait));
     assert_eq!(waits(&setup), (400, 400), "each request is sent in the end");
-    setup.admission =
-        Some(SimulatedAdmission { max_wait: Duration::ZERO, ..SimulatedAdmission::default() });
+    setup.admission = Some(admission(Duration::ZERO));
     let (served, placed) = waits(&setup);
     assert!(
         served == placed && placed < 400,
@@ -301,7 +307,8 @@ fn the_gateway_queue_serves_the_least_work_first_and_refuses_requests_that_would
     let run = |setup: &SimulationSetup| Simulation::new(setup, jobs, KV_AWARE, 1).run(|| ());
     let in_engines = run(&setup).figures(&OBJECTIVES);
     let max_wait = Duration::from_hours(1);
-    setup.admission = Some(SimulatedAdmission { max_wait, ..SimulatedAdmission::above(2) });
+    let thresholds = SaturationThresholds { waiting: Some(2), ..SaturationThresholds::default() };
+    setup.admission = Some(SimulatedAdmission { thresholds, ..admission(max_wait) });
     let ordered = run(&setup).figures(&OBJECTIVES);
     assert!(ordered.ttft_p50 < 0.7 * in_engines.ttft_p50, "{ordered:?} {in_engines:?}");
     let objective = Some(Duration::from_secs(2));

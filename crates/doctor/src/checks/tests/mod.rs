@@ -181,7 +181,7 @@ impl Default for GatewaySettings {
             models: Vec::new(),
             objective_models: Vec::new(),
             policy: PolicyKind::KvAware,
-            max_waiting: Some(16),
+            max_waiting: Some(4),
             idle_connection: Duration::from_secs(3),
             scrape_timeout: Duration::from_secs(2),
             max_page: 4 << 20,

@@ -60,8 +60,7 @@ pub(super) struct BackendSearch<'a> {
     pub(super) requirements: &'a BackendRequirements<'a>,
     /// The backends of earlier attempts of the request. They are excluded.
     pub(super) tried: &'a [Arc<Backend>],
-    /// The saturation thresholds. Backends above one of them are excluded. `None`: saturation is
-    /// ignored.
+    /// The thresholds from which backends count as full. `None`: full backends get requests, too.
     pub(super) thresholds: Option<&'a SaturationThresholds>,
     pub(super) breaker_mode: BreakerMode,
     /// Whether backends that are down only because their engine seems stuck are allowed.
@@ -77,10 +76,10 @@ pub(super) struct BackendSearch<'a> {
 pub(super) struct EligibleBackends {
     /// The candidates for the policy.
     pub(super) candidates: Vec<Candidate>,
-    /// The greatest number of tokens of the prompt that a single backend, saturated or not, has cached.
+    /// The greatest number of tokens of the prompt that a single backend, full or not, has cached.
     pub(super) most_cached: f64,
-    /// Whether any backend was excluded only because it is saturated.
-    pub(super) has_saturated: bool,
+    /// Whether backends could serve the request, and all of them are full.
+    pub(super) are_full: bool,
     /// Number of backends that are up and were not tried, whether or not their circuit breakers exclude
     /// them.
     pub(super) up_count: usize,
@@ -168,7 +167,7 @@ impl EligibleBackends {
 
     /// Whether no backend may serve the request, now or when it has capacity.
     pub(super) fn is_empty(&self) -> bool {
-        self.candidates.is_empty() && !self.has_saturated
+        self.candidates.is_empty() && !self.are_full
     }
 
     /// Whether the share of backends with a closed circuit breaker is below the panic threshold.

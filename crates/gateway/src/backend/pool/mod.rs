@@ -141,16 +141,16 @@ impl BackendPool {
         Ok(offer.ok_or(GatewayError::NoBackend)?.accept(requirements, now))
     }
 
-    /// Offers the backend that the policy picks among the backends below the saturation thresholds.
-    /// `None`: at least one backend could serve the request, and all such backends are saturated.
+    /// Offers the backend that the policy picks. `None`: at least one backend could serve the request, and all
+    /// such backends are full. Without thresholds no backend counts as full.
     /// Fails if no backend could serve the request.
     pub fn offer(
         &self,
-        thresholds: &SaturationThresholds,
+        thresholds: Option<&SaturationThresholds>,
         requirements: BackendRequirements<'_>,
         now: Instant,
     ) -> Result<Option<BackendOffer>, GatewayError> {
-        self.offer_within(&BackendSearch::new(&requirements, &[], Some(thresholds), now))
+        self.offer_within(&BackendSearch::new(&requirements, &[], thresholds, now))
     }
 
     /// Offers the backend that the policy picks for the prefill leg of a request, except the
@@ -232,7 +232,7 @@ impl BackendOffer {
     }
 
     /// Number of prompt tokens that the offered backend must compute although another backend that
-    /// may serve the request, saturated or not, has them in its cache.
+    /// may serve the request, full or not, has them in its cache.
     pub fn lost_tokens(&self) -> f64 {
         self.picked.most_cached - self.picked.candidate().cached
     }

@@ -9,18 +9,41 @@ use crate::backend::state::DownCause;
 use tokenweir_peers::ExchangeKey;
 
 #[test]
-fn the_lost_tokens_of_an_offered_backend_are_those_that_only_a_saturated_backend_has_cached() {
+fn the_lost_tokens_of_an_offered_backend_are_those_that_only_a_full_backend_has_cached() {
     let thresholds = SaturationThresholds { waiting: None, kv_usage: None, in_flight: Some(1) };
     let (pool, known, new) = (pool(&[None, None]), long_prompt("known "), long_prompt("new "));
     let lost_tokens = |prompt| {
         let requirements = BackendRequirements { prompt, ..requirements(None) };
-        pool.offer(&thresholds, requirements, clock::now()).unwrap().unwrap().lost_tokens()
+        pool.offer(Some(&thresholds), requirements, clock::now()).unwrap().unwrap().lost_tokens()
     };
     assert!(lost_tokens(&known) <= 0.0);
     let requirements = BackendRequirements { prompt: &known, ..requirements(None) };
     let _lease = lease_offered(&pool, &thresholds, requirements, clock::now()).unwrap();
     assert!(lost_tokens(&known) > 10_000.0, "{}", lost_tokens(&known));
     assert!(lost_tokens(&new) <= 0.0);
+}
+
+#[test]
+fn a_request_stays_at_the_full_backend_that_has_its_prefix() {
+    use tokenweir_routing::LoadReport;
+    let (pool, known, now) = (pool(&[None, None]), long_prompt("known "), clock::now());
+    let requirements = BackendRequirements { prompt: &known, ..requirements(None) };
+    let (lease, _) = pool.lease(requirements, &[], now).unwrap();
+    let holder = lease.backend().clone();
+    drop(lease);
+    let report = |backend: &Backend, waiting: f64| {
+        let report = LoadReport { waiting, running: 8.0, ..LoadReport::default() };
+        backend.load.estimator.on_report(&report, &backend.load.estimator.local_load(), now);
+    };
+    let thresholds = SaturationThresholds::default();
+    let lease = || lease_offered(&pool, &thresholds, requirements, now).unwrap();
+    for backend in pool.backends().iter() {
+        report(backend, if Arc::ptr_eq(backend, &holder) { 16.0 } else { 0.0 });
+    }
+    let (leased, _) = lease().unwrap();
+    assert!(Arc::ptr_eq(leased.backend(), &holder));
+    pool.backends().iter().for_each(|backend| report(backend, 17.0));
+    assert!(lease().is_none(), "all are full");
 }
 
 #[test]

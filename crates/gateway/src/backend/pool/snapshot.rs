@@ -17,7 +17,6 @@ use tokenweir_protocol::clock;
 use tokenweir_request::error::{self, GatewayError};
 use tokenweir_request::record::RoutingDecision;
 use tokenweir_routing::resilience::Availability;
-use tokenweir_routing::saturation::{self, SaturationThresholds};
 use tokenweir_routing::{
     Candidate, CandidateSampler, Policy, PolicyChoice, RoutingContext, RoutingRequest,
 };
@@ -62,7 +61,7 @@ const MAX_COMPARED_CACHES: usize = 64;
 pub(super) struct PickedBackend {
     pub(super) context: RoutingContext,
     choice: PolicyChoice,
-    /// Greatest number of prompt tokens that an eligible backend has cached, saturated or not.
+    /// Greatest number of prompt tokens that an eligible backend has cached, full or not.
     pub(super) most_cached: f64,
     /// Positions of the backends of the route that are no candidates, each with the reason.
     excluded: Box<[(usize, &'static str)]>,
@@ -72,7 +71,7 @@ pub(super) struct PickedBackend {
 
 impl PoolSnapshot {
     /// Picks a backend for a request with the policy. `None`: at least one backend could serve the
-    /// request, and all such backends are saturated. Fails if no backend could serve the request.
+    /// request, and all such backends are full. Fails if no backend could serve the request.
     /// `sequence`: the number of the decision.
     pub(super) fn pick(
         &self,
@@ -101,7 +100,7 @@ impl PoolSnapshot {
                 Ok(Some(PickedBackend { context, choice, most_cached, excluded }))
             }
             None if search.is_prefill_leg => Ok(None),
-            None if eligible.has_saturated => {
+            None if eligible.are_full => {
                 self.request_wake(route, now);
                 Ok(None)
             }
@@ -251,7 +250,6 @@ impl PoolSnapshot {
             ignores_ejections: matches!(search.breaker_mode, BreakerMode::Ignored),
             ..EligibleBackends::default()
         };
-        let mut is_capacity_expected = false;
         let mut lookup = CacheLookup::new(requirements.prompt);
         let now_nanos = clock::nanos(now);
         for position in up {
@@ -269,20 +267,14 @@ impl PoolSnapshot {
                 candidate.output = requirements.bounded_output(candidate.output);
                 (candidate.position, candidate.has_adapter) = (position, has_adapter);
                 eligible.most_cached = eligible.most_cached.max(candidate.cached);
-                let is_saturated = |limits: &SaturationThresholds| limits.is_saturated(candidate);
-                if search.thresholds.is_some_and(is_saturated) {
-                    eligible.has_saturated = true;
-                    is_capacity_expected |= !saturation::is_stuck(candidate);
-                } else {
-                    eligible.candidates.push(*candidate);
-                }
+                eligible.candidates.push(*candidate);
             };
             backend.visit_candidates(requirements.prompt, &mut lookup, now_nanos, visit);
         }
-        // If a saturated backend makes progress, the request waits for it instead of going to a stuck
-        // backend.
-        if is_capacity_expected {
-            eligible.candidates.retain(|candidate| !saturation::is_stuck(candidate));
+        if let Some(thresholds) = search.thresholds {
+            let has_candidates = !eligible.candidates.is_empty();
+            thresholds.retain_open(&mut eligible.candidates, self.policy.kind);
+            eligible.are_full = has_candidates && eligible.candidates.is_empty();
         }
         tokenweir_routing::impute_missing_estimates(&mut eligible.candidates);
         eligible

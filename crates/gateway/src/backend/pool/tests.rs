@@ -89,19 +89,19 @@ pub(super) fn lease_offered(
     requirements: BackendRequirements<'_>,
     now: Instant,
 ) -> Result<Option<(Lease, Arc<RoutingDecision>)>, GatewayError> {
-    let offer = pool.offer(thresholds, requirements, now)?;
+    let offer = pool.offer(Some(thresholds), requirements, now)?;
     Ok(offer.map(|offer| offer.accept(requirements, now)))
 }
 
 #[test]
-fn saturated_backends_are_not_leased_and_a_fully_saturated_pool_is_no_error() {
+fn backends_at_their_limit_are_not_leased() {
     let thresholds = SaturationThresholds { waiting: None, kv_usage: None, in_flight: Some(1) };
     let pool = pool(&[None, None]);
     let lease = |model| lease_offered(&pool, &thresholds, requirements(model), clock::now());
     let (first, _) = lease(None).unwrap().unwrap();
     let (second, _) = lease(None).unwrap().unwrap();
     assert_ne!(first.backend().identity.id, second.backend().identity.id);
-    assert!(lease(None).unwrap().is_none(), "all backends are saturated");
+    assert!(lease(None).unwrap().is_none(), "all backends are at their limit");
     drop(second);
     assert!(lease(None).unwrap().is_some());
     pool.backends().iter().for_each(|backend| backend.mark_down("gone"));
@@ -128,7 +128,7 @@ pub(super) fn pick(
 }
 
 #[test]
-fn a_request_waits_for_a_saturated_backend_rather_than_go_to_a_stuck_one() {
+fn a_request_waits_for_a_full_backend_rather_than_a_stuck_one() {
     let thresholds = SaturationThresholds { waiting: None, kv_usage: None, in_flight: Some(2) };
     let pool = pool(&[None, None]);
     let start = clock::now();
@@ -140,7 +140,7 @@ fn a_request_waits_for_a_saturated_backend_rather_than_go_to_a_stuck_one() {
     let stuck = lease_at(start).unwrap();
     let others = [lease_at(later).unwrap(), lease_at(later).unwrap()];
     assert!(others.iter().all(|other| other.backend().identity.id != stuck.backend().identity.id));
-    assert!(lease_at(later).is_none(), "one is saturated, the other one is stuck");
+    assert!(lease_at(later).is_none(), "one is full, the other one is stuck");
     stuck.backend_feedback().on_first_output(later);
     assert_eq!(lease_at(later).unwrap().backend().identity.id, stuck.backend().identity.id);
 }

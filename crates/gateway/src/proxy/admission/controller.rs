@@ -75,7 +75,7 @@ impl AdmissionController {
 
     /// Replaces the settings. Waiting requests stay in the queue, in the new class with the name of
     /// their class, or else in the default class. `None` disables admission control: waiting
-    /// requests get a lease on any available backend without regard to saturation.
+    /// requests get a lease on any available backend however full it is.
     pub fn update_settings(&self, settings: Option<AdmissionSettings>) {
         self.with_queue(|queue| {
             let previous = self.settings.load_full();
@@ -89,7 +89,7 @@ impl AdmissionController {
             }
             self.settings.store(settings.map(Arc::new));
         });
-        // A backend that was saturated may have capacity under the new thresholds.
+        // A backend that was full may have capacity under the new thresholds.
         self.pool.capacity_notifier.notify();
     }
 
@@ -249,8 +249,8 @@ impl AdmissionController {
         requirements: BackendRequirements<'_>,
         now: Instant,
     ) -> Result<Capacity, GatewayError> {
-        let thresholds = settings.map(|settings| settings.thresholds).unwrap_or_default();
-        let error = match self.pool.offer(&thresholds, requirements, now) {
+        let thresholds = settings.map(|settings| &settings.thresholds);
+        let error = match self.pool.offer(thresholds, requirements, now) {
             Ok(Some(offer)) => return Ok(Capacity::Backend(offer)),
             Ok(None) => return Ok(Capacity::Full),
             Err(error) => error,

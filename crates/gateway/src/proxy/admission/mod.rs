@@ -4,7 +4,7 @@
 //! A request for a model that no backend can serve now waits in the same queue, if the model is
 //! [expected](crate::backend::routes::RouteTable::is_expected) and `max_backend_wait` allows it.
 //!
-//! If a backend below the saturation thresholds can serve a request, the request gets a lease at
+//! If a backend that is not full can serve a request, the request gets a lease at
 //! once. Otherwise the request waits in the admission queue. When a backend gets capacity, the
 //! first queued request that this backend can serve gets the lease, unless another backend has the
 //! prompt of that request in its cache and a later request of the same tenant fits better, see

@@ -11,7 +11,7 @@ use tokenweir_routing::saturation::SaturationThresholds;
 /// the maximum wait.
 #[derive(Debug, Clone)]
 pub struct AdmissionSettings {
-    /// A backend above one of these thresholds gets no new requests.
+    /// The thresholds from which a backend counts as full.
     pub thresholds: SaturationThresholds,
     /// Maximum number of waiting requests.
     pub queue_capacity: usize,

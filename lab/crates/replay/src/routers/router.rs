@@ -80,6 +80,8 @@ named_enum! {
         FiveTerms = "five_terms",
         /// The formula of `kv_aware` on the true state of the engines.
         ExactState = "exact_state",
+        /// `kv_aware` in a gateway without admission control.
+        WithoutAdmission = "without_admission",
         /// The least predicted TTFT of this request and the next one together.
         Lookahead = "lookahead",
     }
@@ -115,6 +117,12 @@ impl RouterKind {
         }
     }
 
+    /// Whether requests wait in the gateway while all backends are full. The products that the references
+    /// stand for send each request at once by default.
+    pub(crate) const fn has_admission(self) -> bool {
+        matches!(self, Self::Shipped(_) | Self::Reference(ReferenceRouter::ExactState))
+    }
+
     /// A new router for a fleet of `backend_count` backends. `policy`: settings of the policies of the
     /// gateway. `objectives`: the time to first token and the time per output token in seconds, infinity for
     /// no objective.
@@ -145,6 +153,9 @@ impl RouterKind {
             ReferenceRouter::FiveTerms => Router::FiveTerms,
             ReferenceRouter::ExactState => {
                 Router::Exact(Policy { kind: PolicyKind::KvAware, ..*policy })
+            }
+            ReferenceRouter::WithoutAdmission => {
+                Router::Shipped(Policy { kind: PolicyKind::KvAware, ..*policy })
             }
             ReferenceRouter::Lookahead => Router::Lookahead(LookaheadRouter::default()),
         }

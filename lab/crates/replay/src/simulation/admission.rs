@@ -4,15 +4,21 @@
 use super::event::SimulationEvent;
 use super::gateway::QueuedArrival;
 use super::{InFlightRequest, Simulation};
+use std::time::Duration;
 use tokenweir_routing::admission::{
     AdmissionQueue, EnqueueOutcome, ExhaustedModels, QueuedRequest,
 };
+
+/// Number of times that a client repeats a refused request: the default of `OpenAI`'s SDKs.
+const CLIENT_RETRIES: u32 = 2;
 
 impl Simulation<'_> {
     pub(super) fn handle_arrival(&mut self, number: usize) {
         self.arrived_requests += 1;
         let gateway = self.rng.usize(0..self.gateways.len());
-        self.results.arrivals[number] = self.now.as_secs_f64();
+        if self.retries[number] == 0 {
+            self.results.arrivals[number] = self.now.as_secs_f64();
+        }
         self.admit(gateway, QueuedArrival { number, arrived_at: self.now });
     }
 
@@ -25,7 +31,7 @@ impl Simulation<'_> {
             return self.accept(gateway, arrival, offer);
         }
         let (number, now) = (arrival.number, self.setup.epoch + self.now);
-        let Some(admission) = self.setup.admission else { return self.end(number, None) };
+        let Some(admission) = self.admission else { return self.end(number, None) };
         let job = &self.requests[number];
         let routing_request = self.gateways[gateway].decision(job, 0);
         let candidates = self.candidates(gateway, number, &routing_request);
@@ -45,17 +51,20 @@ impl Simulation<'_> {
         };
         let queue = &mut self.gateways[gateway].queue;
         let left = deadline.saturating_sub(self.now);
-        let is_late = late_at.is_some_and(|late_at| late_at < ends_at)
-            && queue.expected_wait(&request, now).is_some_and(|wait| wait >= left);
-        if is_late {
-            return self.end(number, None);
+        if late_at.is_some_and(|late_at| late_at < ends_at)
+            && let Some(wait) = queue.expected_wait(&request, now)
+            && let Some(excess) = wait.checked_sub(left)
+        {
+            return self.refuse(number, excess.as_secs().saturating_add(1).min(60));
         }
         match queue.enter(request, now) {
-            EnqueueOutcome::Full(_) => return self.end(number, None),
+            EnqueueOutcome::Full(refused) => {
+                return self.refuse(number, refused.retry_after.into());
+            }
             EnqueueOutcome::Waits(id) => self.in_flight[number].queued = Some(id),
             EnqueueOutcome::QueuedDisplacing(id, displaced) => {
                 self.in_flight[number].queued = Some(id);
-                self.end(displaced.ticket.payload.number, None);
+                self.refuse(displaced.ticket.payload.number, displaced.retry_after.into());
             }
         }
         self.in_flight[number].gateway = gateway;
@@ -93,9 +102,22 @@ impl Simulation<'_> {
     pub(super) fn refuse_late(&mut self, number: usize) {
         let InFlightRequest { gateway, queued, .. } = self.in_flight[number];
         let now = self.setup.epoch + self.now;
-        let left = queued.and_then(|id| self.gateways[gateway].queue.leave(id, now));
-        if left.is_some() {
-            self.end(number, None);
+        let refused = queued.and_then(|id| self.gateways[gateway].queue.refuse(id, now));
+        if let Some(refused) = refused {
+            self.in_flight[number].queued = None;
+            self.refuse(number, refused.retry_after.into());
         }
+    }
+
+    /// Refuses a request. Its client sends the request again after `retry_after` seconds, as the SDKs of
+    /// `OpenAI` do, but only `CLIENT_RETRIES` times.
+    fn refuse(&mut self, number: usize, retry_after: u64) {
+        if self.retries[number] == CLIENT_RETRIES {
+            return self.end(number, None);
+        }
+        self.retries[number] += 1;
+        self.arrived_requests -= 1;
+        let at = self.now + Duration::from_secs(retry_after);
+        self.schedule(at, SimulationEvent::Arrival(number));
     }
 }

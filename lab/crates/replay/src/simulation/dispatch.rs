@@ -32,8 +32,9 @@ impl Simulation<'_> {
             return Some(Offer { candidate: None, lost_tokens: 0.0 });
         }
         let most_cached = candidates.iter().map(|candidate| candidate.cached).fold(0.0, f64::max);
-        if let Some(admission) = &self.setup.admission {
-            candidates.retain(|candidate| !admission.thresholds.is_saturated(candidate));
+        if let Some(admission) = &self.admission {
+            let policy = self.gateways[gateway].router.policy().unwrap_or_default();
+            admission.thresholds.retain_open(&mut candidates, policy);
             if candidates.is_empty() {
                 return None;
             }

@@ -42,6 +42,8 @@ pub struct Simulation<'a> {
     engines: Vec<EngineState>,
     gateways: Vec<SimulatedGateway>,
     scrape_interval: Duration,
+    /// Admission control of the gateways. `None`: they send each request at once.
+    admission: Option<SimulatedAdmission>,
     /// For each request, by its number in the trace: the requests that the client sends after its end.
     followers: Vec<Vec<usize>>,
     /// The state of each request, by its number in the trace.
@@ -49,7 +51,10 @@ pub struct Simulation<'a> {
     rng: fastrand::Rng,
     /// Random generator that decides which messages between gateways are lost.
     loss_rng: fastrand::Rng,
+    /// Number of requests that have arrived, without those that were refused and will be sent again.
     arrived_requests: usize,
+    /// Number of times that the client has repeated each request, by its number in the trace.
+    retries: Vec<u32>,
     results: RunResults,
 }
 
@@ -96,6 +101,7 @@ impl<'a> Simulation<'a> {
             now: Duration::ZERO,
             engines: setup.specs.iter().enumerate().map(engine).collect(),
             scrape_interval: kind.scrape_interval(setup.scrape),
+            admission: if kind.has_admission() { setup.admission } else { None },
             followers: trace::followers(requests),
             gateways: (0..setup.gateways.max(1))
                 .map(|_| SimulatedGateway::new(setup, kind))
@@ -104,6 +110,7 @@ impl<'a> Simulation<'a> {
             rng: fastrand::Rng::with_seed(seed),
             loss_rng: fastrand::Rng::with_seed(mix(seed ^ LOSS_SEED)),
             arrived_requests: 0,
+            retries: vec![0; requests.len()],
             results: RunResults {
                 arrivals: vec![f64::NAN; requests.len()],
                 ..RunResults::default()
@@ -279,7 +286,7 @@ impl<'a> Simulation<'a> {
             );
             self.results.served.push(ServedRequest {
                 request: number,
-                ttft: request.first_output_at.saturating_sub(request.arrived_at).as_secs_f64(),
+                ttft: request.first_output_at.as_secs_f64() - self.results.arrivals[number],
                 decode,
                 prompt: job.prompt_tokens,
                 cached: request.cached_tokens,

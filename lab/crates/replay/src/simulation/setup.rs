@@ -26,7 +26,8 @@ pub struct SimulationSetup {
     pub cache_view: CacheView,
     /// The exchange of messages between gateways, for the cache views that have it.
     pub exchange: ExchangeSettings,
-    /// Admission control of the gateways. `None`: disabled.
+    /// Admission control of the gateways. `None`: disabled. Routers that are not policies of the gateway
+    /// have none.
     pub admission: Option<SimulatedAdmission>,
     /// Position of a backend whose engine computes nothing during a period. It still accepts
     /// requests, and its metrics can be scraped. `None`: there is no such backend.
@@ -45,7 +46,7 @@ pub struct SimulationSetup {
 /// Admission control of the gateways.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SimulatedAdmission {
-    /// A backend above one of these thresholds gets no new requests.
+    /// The thresholds from which a backend counts as full.
     pub thresholds: SaturationThresholds,
     /// Greatest wait of a request in a gateway. After this time, the gateway refuses the request.
     pub max_wait: Duration,
@@ -63,26 +64,6 @@ pub struct RestartSettings {
     pub interval: Duration,
     /// Time from the end of a process until the next process can serve.
     pub downtime: Duration,
-}
-
-impl Default for SimulatedAdmission {
-    /// Returns the defaults of the gateway.
-    fn default() -> Self {
-        let thresholds =
-            SaturationThresholds { waiting: Some(16), kv_usage: Some(0.97), in_flight: None };
-        let max_wait = Duration::from_secs(30);
-        Self { thresholds, max_wait, objective: None, has_tenants: true }
-    }
-}
-
-impl SimulatedAdmission {
-    /// The defaults of the gateway, except that a backend with `waiting` or more waiting requests gets no new
-    /// requests.
-    pub fn above(waiting: u32) -> Self {
-        let admission = Self::default();
-        let thresholds = SaturationThresholds { waiting: Some(waiting), ..admission.thresholds };
-        Self { thresholds, ..admission }
-    }
 }
 
 impl SimulationSetup {

@@ -30,16 +30,15 @@ pub struct Cell {
     pub shape: TrafficShape,
     /// The fleet of backends.
     pub fleet: FleetKind,
-    /// The load, stated as the goodput that `LMetric` has at it, relative to its goodput without load. The
-    /// arrival rate is chosen accordingly.
+    /// The load as a share of the capacity of the fleet for this traffic.
     pub load: f64,
 }
 
 /// Objectives of the TTFT and of the time per output token: those of `MLPerf` for a model of 8 billion
 /// parameters.
 pub const OBJECTIVES: LatencyObjectives = LatencyObjectives::new(2.0, 0.1);
-/// The loads of the tournament, as [`Cell::load`]: 0.95 is below saturation, 0.75 is an overload.
-pub(super) const LOADS: [f64; 2] = [0.95, 0.75];
+/// The loads of the tournament, as [`Cell::load`]: two below saturation, and an overload.
+pub(super) const LOADS: [f64; 3] = [0.8, 0.95, 1.1];
 
 impl FleetKind {
     /// Returns the engine of each backend.

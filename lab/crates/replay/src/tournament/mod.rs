@@ -2,10 +2,11 @@
 //! cell, every router is simulated with several generated traffics.
 //!
 //! The first part of a run, `WARM_UP` of its time, is not measured, so that the first fill of the caches
-//! does not count. The load of a cell is the load at which `LMetric` has a given goodput with traffic seed 0,
-//! which no result uses. The regret of a router in a cell is the mean goodput of the best router minus its
+//! does not count. The load of a cell is a share of the capacity. The capacity is the greatest load at which
+//! any of `CALIBRATION_ROUTERS`, without admission control, has 90 % of its goodput without load, with traffic
+//! seed 0, which no result uses. The regret of a router in a cell is the mean goodput of the best router minus its
 //! own. [`ReferenceRouter::ExactState`] does not count as the best router, because no gateway can have its
-//! knowledge.
+//! knowledge, and [`ReferenceRouter::WithoutAdmission`] does not, because it is a setting of the gateway.
 
 mod bound;
 mod cell;
@@ -22,12 +23,11 @@ use super::routers::{ReferenceRouter, RouterKind};
 use super::simulation::{SimulatedAdmission, Simulation, SimulationSetup};
 use super::trace::TraceRequest;
 use super::workload::{self, TrafficShape};
-use cell::LOADS;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::time::Instant;
-use tokenweir_routing::Policy;
+use tokenweir_routing::{Policy, PolicyKind};
 use tokenweir_sim::engine::EngineSpec;
 
 /// The parameters that all cells of a tournament share.
@@ -69,9 +69,22 @@ pub struct CellResult {
 
 /// Share of the time of a run, at its start, that is not measured.
 const WARM_UP: f64 = 0.3;
-/// The first value is the number of speeds that are tried, each twice the previous speed. The second value is
-/// the number of bisections between two of these speeds.
-const CALIBRATION_STEPS: (usize, u32) = (12, 5);
+/// The routers that do not count as the best router of a cell.
+const NO_COMPETITORS: [&str; 2] =
+    [ReferenceRouter::ExactState.as_str(), ReferenceRouter::WithoutAdmission.as_str()];
+/// The routers that define the capacity of a cell. Each is the best one for some traffic.
+const CALIBRATION_ROUTERS: [RouterKind; 4] = [
+    RouterKind::Reference(ReferenceRouter::WithoutAdmission),
+    RouterKind::Shipped(PolicyKind::PrefixAffinity),
+    RouterKind::Reference(ReferenceRouter::LlmDNoHitLru),
+    RouterKind::Reference(ReferenceRouter::LMetric),
+];
+/// Goodput at the capacity, relative to the goodput without load.
+const CAPACITY_GOODPUT: f64 = 0.9;
+/// Greatest number of times that the speed is doubled in the search for the capacity.
+const MAX_DOUBLINGS: usize = 12;
+/// Number of bisections between two of these speeds.
+const BISECTIONS: u32 = 5;
 
 impl Tournament {
     /// Runs cells on all processor cores. `on_step` is called after each cell, on any thread.
@@ -79,10 +92,9 @@ impl Tournament {
         let groups: Vec<&[Cell]> =
             cells.chunk_by(|a, b| (a.shape, a.fleet) == (b.shape, b.fleet)).collect();
         let run_group = |group: &&[Cell]| -> Vec<CellResult> {
-            let speeds = self.calibrate(group[0].shape, group[0].fleet);
+            let capacity = self.capacity(group[0].shape, group[0].fleet);
             let run = |cell: &Cell| {
-                let at = LOADS.iter().position(|load| load.total_cmp(&cell.load).is_eq());
-                let result = self.run_cell(cell, speeds[at.unwrap_or(0)]);
+                let result = self.run_cell(cell, capacity * cell.load);
                 on_step();
                 result
             };
@@ -122,22 +134,15 @@ impl Tournament {
         workload::generate(shape, requests, seed)
     }
 
-    /// The speeds at which [`ReferenceRouter::LMetric`] has the goodputs of [`LOADS`], relative to its goodput
-    /// without load.
-    fn calibrate(&self, shape: TrafficShape, fleet: FleetKind) -> [f64; 2] {
+    /// The greatest speed at which any of [`CALIBRATION_ROUTERS`] has [`CAPACITY_GOODPUT`].
+    fn capacity(&self, shape: TrafficShape, fleet: FleetKind) -> f64 {
         let alone = Self { gateways: 1, admission: None, ..self.clone() };
-        let goodput = |speed: f64| {
+        let goodput = |kind: RouterKind, speed: f64| {
             let requests = alone.traffic(shape, speed, 0);
-            score(
-                &alone.setup(fleet, speed),
-                &requests,
-                RouterKind::Reference(ReferenceRouter::LMetric),
-                0,
-            )
-            .goodput
+            score(&alone.setup(fleet, speed), &requests, kind, 0).goodput
         };
-        // The first speed is a tenth of the speed at which full batches, without cached tokens, keep the
-        // engines always busy.
+        // At a tenth of the speed at which full batches, without cached tokens, keep the engines always busy,
+        // there is no load.
         let requests = self.traffic(shape, 0.0, 0);
         let seconds = |spec: &EngineSpec| {
             let output_token = spec.step_base / spec.max_num_seqs + spec.decode_sequence;
@@ -147,22 +152,20 @@ impl Tournament {
             };
             requests.iter().map(work).sum::<f64>()
         };
-        let capacity: f64 = fleet.specs().iter().map(|spec| seconds(spec).recip()).sum();
-        let least = 0.1 * capacity * requests.len() as f64;
-        let unloaded = goodput(least);
-        let mut tried = vec![(least, unloaded)];
-        LOADS.map(|load| {
-            let target = load * unloaded;
-            while let Some((speed, last)) = tried.last().copied()
-                && last >= target
-                && tried.len() <= CALIBRATION_STEPS.0
-            {
-                tried.push((2.0 * speed, goodput(2.0 * speed)));
-            }
-            let high = tried.iter().position(|(_, goodput)| *goodput < target);
-            let high = high.map_or(tried[tried.len() - 1].0, |index| tried[index].0);
-            bisect_speed((high / 2.0, high), CALIBRATION_STEPS.1, |speed| goodput(speed) >= target)
-        })
+        let busy: f64 = fleet.specs().iter().map(|spec| seconds(spec).recip()).sum();
+        let least = 0.1 * busy * requests.len() as f64;
+        let unloaded = CALIBRATION_ROUTERS.map(|kind| goodput(kind, least));
+        let is_served = |speed: f64| {
+            let mut routers = CALIBRATION_ROUTERS.iter().zip(unloaded);
+            routers.any(|(kind, unloaded)| goodput(*kind, speed) >= CAPACITY_GOODPUT * unloaded)
+        };
+        let mut low = least;
+        let mut doublings = 0;
+        while doublings < MAX_DOUBLINGS && is_served(2.0 * low) {
+            low *= 2.0;
+            doublings += 1;
+        }
+        bisect_speed((low, 2.0 * low), BISECTIONS, is_served)
     }
 }
 
@@ -196,8 +199,7 @@ impl CellResult {
     pub fn regret(&self, router: &str) -> Option<f64> {
         let goodput = |router: &str| self.mean(router, |score| score.goodput);
         let own = goodput(router)?;
-        let others =
-            self.scores.keys().filter(|name| **name != ReferenceRouter::ExactState.as_str());
+        let others = self.scores.keys().filter(|name| !NO_COMPETITORS.contains(name));
         let best = others.filter_map(|name| goodput(name)).fold(own, f64::max);
         Some((best - own) * 100.0)
     }
@@ -207,7 +209,6 @@ impl CellResult {
 mod tests {
     use super::*;
     use tokenweir_protocol::clock;
-    use tokenweir_routing::PolicyKind;
 
     #[test]
     fn a_tournament_gives_equal_results_for_equal_seeds_and_lower_goodput_for_higher_load() {
