@@ -1,7 +1,10 @@
 //! Limits of rates, of memory and of the lengths of lists.
 
 pub mod memory_charge;
+mod party;
 pub mod rate_limiter;
+
+pub use party::Party;
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv6Addr};

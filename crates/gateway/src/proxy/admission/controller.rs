@@ -8,12 +8,11 @@ use super::waiter::{
 use crate::backend::pool::{BackendOffer, BackendPool, BackendRequirements};
 use arc_swap::ArcSwapOption;
 use http::HeaderMap;
-use http::header::AUTHORIZATION;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokenweir_protocol::clock;
-use tokenweir_protocol::limits::client_network;
+use tokenweir_protocol::limits::Party;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::record::RequestRecord;
@@ -28,7 +27,7 @@ pub struct AdmissionController {
     pool: Arc<BackendPool>,
     /// The current settings. `None`: admission control is disabled, so no further request is queued.
     settings: ArcSwapOption<AdmissionSettings>,
-    /// Hashes tenants, which can be secret tokens. Each process has a new random hash key.
+    /// Hashes tenants, whose names clients may choose. Each process has a new random hash key.
     tenant_hasher: RandomState,
     queue: Mutex<AdmissionQueue<LeaseWaiter>>,
 }
@@ -124,9 +123,9 @@ impl AdmissionController {
 
     /// The flow of a request: the index of its priority class, of which 0 takes precedence over all
     /// others, and a hash of its tenant. Flows of the same class share the queue fairly. The tenant is that
-    /// of the API key.
-    /// Without an API key, the value of the configured tenant header stands for the tenant, or else
-    /// the `Authorization` header, or else the network of the client.
+    /// of the API key. Without an API key, the value of the configured tenant header stands for the
+    /// tenant, or else the network of the client. A token that nobody has checked does not: a client could
+    /// send another one with each request.
     fn flow(
         &self,
         settings: &AdmissionSettings,
@@ -134,13 +133,11 @@ impl AdmissionController {
         record: &RequestRecord,
     ) -> (usize, u64) {
         let priority_class = settings.classes.class_of_tier(record.tier.as_str());
-        let header = || settings.tenant_header.as_ref().and_then(|name| headers.get(name));
-        let tenant_hash = if let Some(caller) = &record.caller {
-            self.tenant_hasher.hash_one(&*caller.tenant)
-        } else if let Some(value) = header().or_else(|| headers.get(AUTHORIZATION)) {
-            self.tenant_hasher.hash_one(value.as_bytes())
-        } else {
-            self.tenant_hasher.hash_one(client_network(record.client))
+        let tenant = record.caller.as_ref().map(|caller| &*caller.tenant);
+        let header = settings.tenant_header.as_ref().and_then(|name| headers.get(name));
+        let tenant_hash = match (tenant, header) {
+            (None, Some(value)) => self.tenant_hasher.hash_one(value.as_bytes()),
+            _ => self.tenant_hasher.hash_one(Party::new(tenant, record.client)),
         };
         (priority_class, tenant_hash)
     }
