@@ -9,8 +9,10 @@ use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body_util::Full;
 use std::collections::HashSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
+use tokenweir_protocol::limits::Party;
 use tokenweir_protocol::openai::engine_control::Permissions;
 use tokenweir_protocol::openai::request_fields::RequestFields;
 use tokenweir_protocol::openai::route::{ApiRoute, RouteError};
@@ -190,6 +192,20 @@ impl Principal {
     /// The tenant of the principal. `None`: the request was not authenticated by an API key.
     pub(super) fn tenant(&self) -> Option<&str> {
         self.key.as_ref().map(|key| &*key.caller.tenant)
+    }
+
+    /// Counts a repetition of an open request towards the limits of the key, except that of open
+    /// requests. Fails if another limit is exceeded.
+    pub(super) fn count_repetition(&mut self, now: Instant) -> Result<(), GatewayError> {
+        let Some(key) = &self.key else { return Ok(()) };
+        let (rate_limit_status, result) = key.count_repetition(now);
+        self.rate_limit_status = rate_limit_status;
+        result
+    }
+
+    /// The party to which the resources of a request are charged. `client`: the address of the client.
+    pub(super) fn party(&self, client: IpAddr) -> Party {
+        Party::new(self.tenant(), client)
     }
 
     /// A digest that identifies the client of a request, so that only this client can return to the

@@ -17,6 +17,7 @@ use super::response::{EarlyResponse, ProxyResponseBody};
 use super::{routing_headers, unread};
 use crate::backend::Lease;
 use crate::backend::pool::BackendRequirements;
+use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, UPGRADE};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, request};
 use http_body::Body;
@@ -53,7 +54,7 @@ pub fn handle_request<B: IncomingBody + Send + 'static>(
     early: &EarlyResponse,
     request: Request<B>,
 ) -> impl Future<Output = Response<ProxyResponseBody>> {
-    let RecordedRequest { exchange, principal, permit, route, configured, origin } = recorded;
+    let RecordedRequest { exchange, principal, permit, route, configured, origin, .. } = recorded;
     let mut exchange = exchange.with_abort_handle(abort_handle);
     let (mut head, body) = request.into_parts();
     async move {
@@ -161,9 +162,8 @@ async fn forward_read<B: IncomingBody>(
     let ProxyContext { state, settings, .. } = &**context;
     let (access, pool) = (&state.access, &state.pool);
     let memory = &state.body_memory;
-    // The memory permit and `original` are dropped when this function returns.
-    let (original, mut memory_permit) =
-        body::receive_body(settings, memory, principal, exchange, head, body).await?;
+    // The body is dropped when this function returns.
+    let original = body::receive_body(settings, memory, principal, exchange, head, body).await?;
     let record = exchange.record();
     let fields = body::peek_request(head, &original, record.api)?;
     record.options = settings.options(&head.headers, &fields);
@@ -182,9 +182,8 @@ async fn forward_read<B: IncomingBody>(
     let record = exchange.record();
     let body = (&*original, record.options.prompt_bytes.media);
     let prompt = features::hash_prompt(&fields, &route, salt, body, pool.peer_key.as_ref());
-    let body = UpstreamBody::new(original.clone(), record, head, &fields, &route, edits)?;
+    let body = UpstreamBody::new(original, record, head, &fields, &route, edits)?;
     record.options.usage_requested = body.requests_usage_event();
-    memory_permit.add(body.edited_copy_bytes())?;
     let requirements = BackendRequirements {
         model: fields.model.as_deref(),
         prompt: &prompt,
@@ -200,15 +199,16 @@ async fn forward_read<B: IncomingBody>(
         session: features::session_hash(&head.headers, &settings.session_headers, &fields),
         seed: fastrand::u64(..),
     };
-    state.recording.sample(record, &fields, requirements, &original);
+    state.recording.sample(record, &fields, requirements, body.original());
     let headers = &head.headers;
     if fields.stream {
         let api = record.api.unwrap_or(Api::Other);
         early.allow(api, exchange.policy().rules.keep_alive);
     }
     if let Some(plan) = plan {
-        let memory = (&*state.continuation_memory, memory_permit.owner);
-        continuation::begin(exchange, plan, &context.retry, memory, original.len());
+        let memory = (&*state.continuation_memory, body.original().party());
+        let bytes = body.original().len();
+        continuation::begin(exchange, plan, &context.retry, memory, bytes);
     }
     let record = exchange.record();
     let lease = state.admission.lease(record, headers, requirements).await?;
@@ -242,8 +242,8 @@ async fn forward_read<B: IncomingBody>(
         *continuation = Some(Box::new(StreamContinuation {
             context: context.clone(),
             head: prepared.head.clone(),
-            body_hash: xxh3_64(&original),
-            body: prepared.body.into_sent(),
+            body_hash: xxh3_64(prepared.body.original()),
+            body: if exchange.needs_body() { prepared.body.into_sent() } else { Bytes::new() },
             model: fields.model.as_deref().map(Into::into),
             prompt: prompt.clone(),
             path: requirements.path,
@@ -260,7 +260,6 @@ async fn forward_read<B: IncomingBody>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
     use http_body_util::Full;
 
     /// The size of the future that a function returns, in bytes.

@@ -28,8 +28,7 @@ pub(super) async fn forward<B: IncomingBody>(
 ) -> ForwardResult {
     let (state, settings) = (&context.state, &context.settings);
     let memory = &state.body_memory;
-    let (body, _memory_permit) =
-        body::receive_body(settings, memory, principal, exchange, head, body).await?;
+    let body = body::receive_body(settings, memory, principal, exchange, head, body).await?;
     let id = route::stored_response_id(head.uri.path()).unwrap_or_default();
     let backend = state.stored_responses.locate(id, principal, &state.pool)?;
     let (fields, prompt) = (RequestFields::default(), Arc::new(PromptFingerprint::default()));

@@ -12,7 +12,6 @@ use super::request::features;
 use super::request::forwarded_body::ForwardedBody;
 use super::request::upstream_body::UpstreamBody;
 use crate::backend::pool::BackendRequirements;
-use bytes::Bytes;
 use http::{StatusCode, request};
 use std::time::Duration;
 use tokenweir_net::request_stream::RequestStream;
@@ -100,7 +99,7 @@ async fn forward(
     record.options = settings.options(&head.headers, &fields);
     let route = principal.model_route(pool, record, &fields)?;
     state.recording.log_start(record);
-    let no_body = Bytes::new();
+    let no_body = state.body_memory.no_body(principal.party(record.client));
     let control = EngineControlCheck::check(access, principal, &route, record, &fields, &no_body)?;
     let prompt =
         features::hash_prompt(&fields, &route, None, (&no_body, 0), pool.peer_key.as_ref());

@@ -75,9 +75,8 @@ impl GatewayError {
         if let Some(seconds) = row.retry_after {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
-        // The SDKs of OpenAI and Anthropic retry after 409 and 5xx, but a retry of these errors fails
-        // again.
-        if matches!(self, Self::Poison | Self::Loop | Self::IdempotencyKey(_)) {
+        // The SDKs of OpenAI and Anthropic retry after 5xx, but a retry of these errors fails again.
+        if matches!(self, Self::Poison | Self::Loop) {
             headers.insert(X_SHOULD_RETRY, HeaderValue::from_static("false"));
         }
         if row.status == StatusCode::UNAUTHORIZED {

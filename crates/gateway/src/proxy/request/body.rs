@@ -1,16 +1,17 @@
 //! Receives the complete body of a request. The gateway needs all of the body to read its fields
 //! and to retry the request.
 
-use super::body_memory::{BodyMemory, BodyMemoryPermit, BodyOwner};
+use super::body_memory::{BodyMemory, BodyMemoryPermit, HeldBody, ReceivedBody};
 use super::settings::RequestSettings;
 use crate::proxy::access::Principal;
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderValue, Method, request};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, Full};
 use hyper::body::Body;
 use std::error::Error as StdError;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::openai::request_fields::RequestFields;
@@ -30,29 +31,43 @@ const MIN_UPLOAD_RATE: f64 = 256.0;
 const SLOW_UPLOAD_FACTOR: u32 = 2;
 
 /// The body of a request as the server receives it.
-pub trait IncomingBody: Body<Data = Bytes, Error: StdError + 'static> + Unpin {}
+pub trait IncomingBody: Body<Data = Bytes, Error: StdError + 'static> + Unpin {
+    /// The body, if the gateway has received it before.
+    fn take_held(&mut self) -> Option<HeldBody> {
+        None
+    }
+}
 
-impl<B: Body<Data = Bytes, Error: StdError + 'static> + Unpin> IncomingBody for B {}
+impl IncomingBody for Full<Bytes> {}
+
+impl IncomingBody for ReceivedBody {
+    fn take_held(&mut self) -> Option<HeldBody> {
+        self.take()
+    }
+}
 
 /// Reads the complete body of a request within the limits of `settings` and of the `memory` of all
-/// bodies. Records the length of the body and the time at which it was complete. Returns the body and
-/// the permit for its memory. Fails as [`read_body`] does.
-pub(crate) async fn receive_body<'a>(
+/// bodies. Records the length of the body and the time at which it was complete. Fails as [`read_body`]
+/// does.
+pub(crate) async fn receive_body(
     settings: &RequestSettings,
-    memory: &'a BodyMemory,
+    memory: &Arc<BodyMemory>,
     principal: &Principal,
     exchange: &mut Exchange,
     head: &request::Parts,
-    body: impl IncomingBody,
-) -> Result<(Bytes, BodyMemoryPermit<'a>), GatewayError> {
+    mut body: impl IncomingBody,
+) -> Result<HeldBody, GatewayError> {
+    if let Some(held) = body.take_held() {
+        return Ok(held);
+    }
     let (limit, idle_timeout) = (settings.max_body_bytes, settings.body_idle_timeout);
-    let owner = BodyOwner::new(principal.tenant(), exchange.record().client);
-    let mut memory_permit = memory.empty_permit(owner);
-    let body = read_body(head, body, limit, idle_timeout, &mut memory_permit).await?;
+    let party = principal.party(exchange.record().client);
+    let mut permit = memory.empty_permit(party);
+    let bytes = read_body(head, body, limit, idle_timeout, &mut permit).await?;
     let record = exchange.record();
     record.timings.received = Some(clock::now());
-    record.bytes_in = body.len() as u64;
-    Ok((body, memory_permit))
+    record.bytes_in = bytes.len() as u64;
+    Ok(HeldBody::new(bytes, permit))
 }
 
 /// Maximum time that a client may take for the first `received` bytes of a body. Without this limit, a
@@ -86,10 +101,10 @@ pub(crate) fn declared_length(
 /// buffer grows, the old and the new buffer exist, and both are counted.
 async fn read_body(
     head: &request::Parts,
-    mut body: impl IncomingBody,
+    mut body: impl Body<Data = Bytes, Error: StdError + 'static> + Unpin,
     limit: usize,
     idle_timeout: Duration,
-    memory_permit: &mut BodyMemoryPermit<'_>,
+    memory_permit: &mut BodyMemoryPermit,
 ) -> Result<Bytes, GatewayError> {
     let encodings = head.headers.get_all(CONTENT_ENCODING).iter().map(HeaderValue::as_bytes);
     let is_identity = |encoding: &[u8]| {
@@ -154,7 +169,7 @@ fn next_capacity(received: usize, declared: usize) -> usize {
 fn grow_buffer(
     received: impl AsRef<[u8]>,
     capacity: usize,
-    memory_permit: &mut BodyMemoryPermit<'_>,
+    memory_permit: &mut BodyMemoryPermit,
 ) -> Result<BytesMut, GatewayError> {
     memory_permit.add(capacity)?;
     let mut larger = BytesMut::with_capacity(capacity);
@@ -204,7 +219,7 @@ pub(crate) fn peek_request(
 
 #[cfg(test)]
 mod tests {
-    use super::super::body_memory::tests::owner;
+    use super::super::body_memory::tests::party;
     use super::*;
     use futures_util::{Stream, StreamExt, stream};
     use http::Request;
@@ -218,7 +233,7 @@ mod tests {
         declared: Option<usize>,
         chunks: impl Stream<Item = io::Result<Bytes>>,
         limit: usize,
-        permit: &mut BodyMemoryPermit<'_>,
+        permit: &mut BodyMemoryPermit,
     ) -> Result<Bytes, GatewayError> {
         let mut head = Request::new(()).into_parts().0;
         head.headers.extend(declared.map(|length| (CONTENT_LENGTH, HeaderValue::from(length))));
@@ -231,7 +246,8 @@ mod tests {
         limit: usize,
     ) -> Result<Bytes, GatewayError> {
         let chunks = stream::iter(chunks).map(|chunk| chunk.map(Bytes::from));
-        read(None, chunks, limit, &mut BodyMemory::default().empty_permit(owner("a"))).await
+        read(None, chunks, limit, &mut Arc::new(BodyMemory::default()).empty_permit(party("a")))
+            .await
     }
 
     #[tokio::test]
@@ -264,7 +280,8 @@ mod tests {
                 tokio::time::sleep(pause).await;
                 Ok(Bytes::from(chunk))
             });
-            read(None, chunks, 9, &mut BodyMemory::default().empty_permit(owner("a"))).await
+            read(None, chunks, 9, &mut Arc::new(BodyMemory::default()).empty_permit(party("a")))
+                .await
         };
         assert_eq!(read_with_pauses(IDLE_TIMEOUT / 2).await.unwrap(), "abc");
         let result = read_with_pauses(2 * IDLE_TIMEOUT).await;
@@ -277,8 +294,8 @@ mod tests {
             tokio::time::sleep(IDLE_TIMEOUT / 30 * 29).await;
             Ok(Bytes::from("x"))
         });
-        let (began_at, memory) = (clock::now(), BodyMemory::default());
-        let result = read(None, bytes, 100, &mut memory.empty_permit(owner("a"))).await;
+        let (began_at, memory) = (clock::now(), Arc::new(BodyMemory::default()));
+        let result = read(None, bytes, 100, &mut memory.empty_permit(party("a"))).await;
         assert_eq!(result, Err(GatewayError::BodyTimeout { seconds: 30 }));
         assert!(clock::now() - began_at < IDLE_TIMEOUT * 3);
     }
@@ -288,8 +305,8 @@ mod tests {
         const CHUNK_BYTES: usize = 16 << 10;
         const BODY_BYTES: usize = 100 * CHUNK_BYTES;
         for declared in [Some(BODY_BYTES), None] {
-            let memory = BodyMemory::default();
-            let (mut permit, mut received) = (memory.empty_permit(owner("a")), 0);
+            let memory = Arc::new(BodyMemory::default());
+            let (mut permit, mut received) = (memory.empty_permit(party("a")), 0);
             let chunks = stream::iter(0..100).map(|_| {
                 // The memory before this chunk is bounded by the bytes received so far.
                 assert!(
@@ -320,8 +337,8 @@ mod tests {
             (599, 3, Err(GatewayError::BodyMemory)),
             (600, 3, Ok(400)),
         ] {
-            let memory = BodyMemory::new(limit);
-            let mut permit = memory.empty_permit(owner("a"));
+            let memory = Arc::new(BodyMemory::new(limit));
+            let mut permit = memory.empty_permit(party("a"));
             let chunks = stream::iter(0..chunks).map(|_| Ok(Bytes::from(vec![b'x'; 100])));
             let result = read(None, chunks, 1_000, &mut permit).await;
             assert_eq!(result.map(|_| memory.used_bytes()), counted, "{limit}");

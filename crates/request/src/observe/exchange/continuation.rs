@@ -22,6 +22,13 @@ impl Exchange {
         self.inner.response.is_spliced
     }
 
+    /// Whether a continuation needs the body of the request. `false`: the stream is not continued, for
+    /// example because there is no memory for its body.
+    pub fn needs_body(&self) -> bool {
+        let splicer = self.inner.splicer.as_ref();
+        splicer.is_some_and(|splicer| splicer.refusal().is_none())
+    }
+
     /// The body of the request that continues the stream. `body`: the body of the first request.
     pub fn continuation_request(&self, body: &[u8]) -> Result<Bytes, ContinuationRefusal> {
         let splicer = self.inner.splicer.as_ref().ok_or(ContinuationRefusal::Api)?;
