@@ -82,19 +82,19 @@ pub(super) struct ErrorRow {
     pub(super) retry_after: Option<u32>,
 }
 
+const fn row(
+    status: StatusCode,
+    fault: Fault,
+    kind: &'static str,
+    reason: &'static str,
+) -> ErrorRow {
+    ErrorRow { status, fault, kind, reason, code: None, param: None, retry_after: None }
+}
+
 impl GatewayError {
     pub(super) fn row(&self) -> ErrorRow {
         use Fault::{Backend, Client, Gateway};
         use StatusCode as S;
-        let row = |status, fault, kind, reason| ErrorRow {
-            status,
-            fault,
-            kind,
-            reason,
-            code: None,
-            param: None,
-            retry_after: None,
-        };
         let too_many = |reason, retry_after: u32| ErrorRow {
             retry_after: Some(retry_after),
             ..row(S::TOO_MANY_REQUESTS, Gateway, "TooManyRequestsError", reason)

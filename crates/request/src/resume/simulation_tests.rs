@@ -40,7 +40,7 @@ struct Client {
 /// The expected state of a run.
 struct Facts {
     key: RunKey,
-    tenant: u8,
+    party: Party,
     request: Digest,
     written: usize,
     end: Option<End>,
@@ -84,6 +84,13 @@ fn text(run: usize, position: usize, length: usize) -> &'static [u8] {
     &random[start..start + length]
 }
 
+impl Facts {
+    fn of(arrival: &Arrival) -> Self {
+        let Arrival { key, party, request, .. } = *arrival;
+        Self { key, party, request, written: 0, end: None, alone_since: None }
+    }
+}
+
 impl World {
     fn new(seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
@@ -116,40 +123,36 @@ impl World {
         self.check();
     }
 
-    fn arrive(&mut self) {
+    /// A random request.
+    fn random_arrival(&mut self) -> Arrival {
         let tenant = self.random.u8(..2);
-        let key = RunKey::new(Digest::of(&[&[tenant]]), &[self.random.u8(..3)]);
-        let request = Digest::of(&[&[u8::from(self.random.u8(..8) == 0)]]);
-        let may_begin = self.random.u8(..8) > 0;
-        let was_known = self.registry.is_known(&key);
-        let had_events = self.random.u8(..4) == 0;
         let earlier = RunId::new(self.random.u64(..=self.runs.len() as u64));
-        let had_events_of = had_events.then_some(earlier);
-        let known_id = was_known.then(|| RunId::new(self.latest[&key] as u64));
-        let has_run = had_events_of.is_none() || had_events_of == known_id;
-        let arrival = Arrival {
-            key,
-            request,
+        Arrival {
+            key: RunKey::new(Digest::of(&[&[tenant]]), &[self.random.u8(..3)]),
+            request: Digest::of(&[&[u8::from(self.random.u8(..8) == 0)]]),
             party: Party::new(Some(&tenant.to_string()), CLIENT),
             client: CLIENT,
             new_id: RunId::new(self.runs.len() as u64),
-            had_events_of,
-            may_begin,
+            had_events_of: (self.random.u8(..4) == 0).then_some(earlier),
+            may_begin: self.random.u8(..8) > 0,
             places: self.places,
-        };
+        }
+    }
+
+    fn arrive(&mut self) {
+        let arrival = self.random_arrival();
+        let Arrival { key, request, may_begin, had_events_of, .. } = arrival;
+        let was_known = self.registry.is_known(&key);
+        let known_id = was_known.then(|| RunId::new(self.latest[&key] as u64));
+        let has_run = had_events_of.is_none() || had_events_of == known_id;
         let (reader, run) = match self.registry.enter(&arrival, &self.settings) {
             Entry::Begun(producer, reader) => {
                 assert!(!was_known && may_begin && has_run, "one run for each key");
                 let run = self.runs.len();
                 self.latest.insert(key, run);
-                let (written, end, alone_since) = (0, None, None);
-                self.runs.push(Facts { key, tenant, request, written, end, alone_since });
-                self.engines.push(Engine {
-                    producer,
-                    run,
-                    flag: Arc::default(),
-                    is_waiting: false,
-                });
+                self.runs.push(Facts::of(&arrival));
+                let flag = Arc::default();
+                self.engines.push(Engine { producer, run, flag, is_waiting: false });
                 (reader, run)
             }
             Entry::Attached(reader) => {
@@ -234,9 +237,8 @@ impl World {
         let Some(index) = pick(&mut self.random, self.clients.len()) else { return };
         let run = self.clients[index].run;
         let was_open = self.is_kept(run) && self.runs[run].end.is_none();
-        let tenant = self.runs[run].tenant;
-        let of_tenant =
-            self.absent_runs().filter(|other| self.runs[*other].tenant == tenant).count();
+        let party = self.runs[run].party;
+        let of_party = self.absent_runs().filter(|other| self.runs[*other].party == party).count();
         let of_all = self.absent_runs().count();
         drop(self.clients.swap_remove(index));
         if self.clients.iter().any(|other| other.run == run) {
@@ -244,8 +246,8 @@ impl World {
         }
         self.runs[run].alone_since = Some(self.now);
         if was_open {
-            let has_place = of_tenant < (self.places / 4).max(1) && of_all < self.places / 2;
-            assert_eq!(self.is_kept(run), has_place, "{of_tenant} {of_all} {}", self.places);
+            let has_place = of_party < (self.places / 4).max(1) && of_all < self.places / 2;
+            assert_eq!(self.is_kept(run), has_place, "{of_party} {of_all} {}", self.places);
         }
     }
 

@@ -133,19 +133,15 @@ pub async fn follow<B: IncomingBody + Send + 'static>(
     let Some(last) = LastEvent::from_headers(&head.headers) else {
         return refuse(&context, recorded, abort, head, UNKNOWN_EVENT).await;
     };
-    let RecordedRequest { exchange, principal, .. } = &mut recorded;
-    let (settings, memory) = (&context.settings, &context.state.body_memory);
-    let received = body::receive_body(settings, memory, principal, exchange, &head, body).await;
-    let body = match received {
+    let body = match receive(&context, &mut recorded, &head, body).await {
         Ok(body) => body,
         Err(error) => return refuse(&context, recorded, abort, head, error).await,
     };
-    let client = exchange.record().client;
     let arrival = Arrival {
         key,
         request: request_digest(&head, &body),
         party: body.party(),
-        client,
+        client: recorded.exchange.record().client,
         new_id: RunId::new(fastrand::u64(..)),
         had_events_of: last.run(),
         may_begin: recorded.permit.is_ok(),
@@ -178,6 +174,17 @@ pub async fn follow<B: IncomingBody + Send + 'static>(
         Entry::TooManyReaders => IdempotencyProblem::TooManyReaders,
     };
     refuse(&context, recorded, abort, head, GatewayError::IdempotencyKey(problem)).await
+}
+
+async fn receive<B: IncomingBody>(
+    context: &ProxyContext,
+    recorded: &mut RecordedRequest,
+    head: &request::Parts,
+    body: B,
+) -> Result<HeldBody, GatewayError> {
+    let RecordedRequest { exchange, principal, .. } = recorded;
+    let memory = &context.state.body_memory;
+    body::receive_body(&context.settings, memory, principal, exchange, head, body).await
 }
 
 /// Returns the response to the first request with its key, when its run has the response head.
