@@ -1,8 +1,7 @@
 //! The party to which a shared resource is charged.
 
-use super::client_network;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 
 /// A tenant, or the network of a client without a tenant. One party may use only a part of a resource that
 /// all clients share: memory, the queue, requests without a client.
@@ -10,6 +9,15 @@ use std::net::IpAddr;
 /// A header that nobody has checked is no part of it: a client could choose another one for each request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Party(u64);
+
+/// The address by which limits count a client without a key: an IPv4 address unchanged, or the /64
+/// network of an IPv6 address. One client usually has all addresses of a /64 network.
+pub fn client_network(ip: IpAddr) -> IpAddr {
+    match ip.to_canonical() {
+        IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from(u128::from(ip) & !u128::from(u64::MAX))),
+        ip @ IpAddr::V4(_) => ip,
+    }
+}
 
 impl Party {
     /// The party of a request. `tenant`: the tenant of the API key. `None`: the request has none.
@@ -21,11 +29,6 @@ impl Party {
             (None, IpAddr::V6(network)) => network.hash(&mut hasher),
         }
         Self(hasher.finish())
-    }
-
-    /// A number that stands for the party.
-    pub const fn number(self) -> u64 {
-        self.0
     }
 }
 
