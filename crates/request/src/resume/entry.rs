@@ -2,40 +2,15 @@
 
 use super::absence::Absence;
 use super::buffer::Buffer;
-use super::digest::{Digest, RunKey};
-use super::event_ids::RunId;
 use super::producer::Producer;
 use super::reader::Reader;
 use super::registry::Registry;
-use super::run::Run;
+use super::run::{Arrival, Run};
 use super::settings::ResumeSettings;
 use crate::record::ResumeOutcome;
-use std::net::IpAddr;
 use std::sync::Arc;
+use tokenweir_protocol::limits::client_network;
 use tokenweir_protocol::limits::memory_charge::Charge;
-use tokenweir_protocol::limits::{Party, client_network};
-
-/// A request with an `Idempotency-Key` when it arrives. It begins a run, or attaches to the run of
-/// an earlier request.
-#[derive(Debug, Clone, Copy)]
-pub struct Arrival {
-    /// The client and the `Idempotency-Key` of the request.
-    pub key: RunKey,
-    /// A digest of the path, query, content type and body of the request.
-    pub request: Digest,
-    /// The party to which the memory of the run and its place without a client are charged.
-    pub party: Party,
-    /// The address of the client.
-    pub client: IpAddr,
-    /// The id of the run that the request begins.
-    pub new_id: RunId,
-    /// The run of which the client has events. `None`: it has none.
-    pub had_events_of: Option<RunId>,
-    /// Whether the request may begin a run. A request may always attach to an existing run.
-    pub may_begin: bool,
-    /// Number of requests that the gateway can have open.
-    pub places: usize,
-}
 
 /// The result of the arrival of a request with an `Idempotency-Key`.
 #[derive(Debug)]

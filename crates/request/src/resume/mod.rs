@@ -23,10 +23,10 @@ mod settings;
 mod simulation_tests;
 
 pub use digest::{Digest, RunKey};
-pub use entry::{Arrival, Entry};
+pub use entry::Entry;
 pub use event_ids::{EventId, EventIds, RunId};
 pub use producer::Producer;
 pub use reader::{Chunk, Reader};
 pub use registry::Registry;
-pub use run::End;
+pub use run::{Arrival, End};
 pub use settings::ResumeSettings;

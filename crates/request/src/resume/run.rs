@@ -3,16 +3,38 @@
 use super::absence::Absence;
 use super::buffer::Buffer;
 use super::digest::{Digest, RunKey};
-use super::entry::Arrival;
 use super::event_ids::RunId;
 use super::settings::ResumeSettings;
 use crate::record::ResumeNote;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 use std::time::{Duration, Instant};
 use tokenweir_protocol::limits::Party;
 use tokenweir_protocol::limits::memory_charge::MemoryLimits;
 use tokenweir_protocol::mutex::lock;
+
+/// A request with an `Idempotency-Key` when it arrives. It begins a run, or attaches to the run of
+/// an earlier request.
+#[derive(Debug, Clone, Copy)]
+pub struct Arrival {
+    /// The client and the `Idempotency-Key` of the request.
+    pub key: RunKey,
+    /// A digest of the path, query, content type and body of the request.
+    pub request: Digest,
+    /// The party to which the memory of the run and its place without a client are charged.
+    pub party: Party,
+    /// The address of the client.
+    pub client: IpAddr,
+    /// The id of the run that the request begins.
+    pub new_id: RunId,
+    /// The run of which the client has events. `None`: it has none.
+    pub had_events_of: Option<RunId>,
+    /// Whether the request may begin a run. A request may always attach to an existing run.
+    pub may_begin: bool,
+    /// Number of requests that the gateway can have open.
+    pub places: usize,
+}
 
 /// How the response of a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
