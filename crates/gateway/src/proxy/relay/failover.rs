@@ -259,7 +259,7 @@ async fn send_to_backend(
     };
     legs.on_sent(!matches!(result, Err(SendError::Connect(_))));
     let (mut head, body) = result.map_err(|error| send_failure(&error))?.into_parts();
-    headers::remove_gateway_headers(&mut head.headers);
+    headers::remove_gateway_headers(head.status, &mut head.headers);
     exchange.on_head(head.status.as_u16(), &head.headers);
     let max_wait = request.context.retry.settings.first_output_buffer_timeout;
     let prefetched = first_output::buffer_until_first_output(

@@ -71,7 +71,7 @@ fn classify(
     response: Response<tokenweir_net::backend_body::BackendBody>,
 ) -> Result<PrefetchedResponse, AttemptFailure> {
     let (mut head, body) = response.into_parts();
-    headers::remove_gateway_headers(&mut head.headers);
+    headers::remove_gateway_headers(head.status, &mut head.headers);
     exchange.on_head(head.status.as_u16(), &head.headers);
     let body = PrefetchedBody::new(body);
     let kind = if head.status == StatusCode::SWITCHING_PROTOCOLS {
