@@ -212,6 +212,10 @@ async fn only_configured_origins_get_cors_headers() {
     let answer = gateway.raw(preflight("https://a.example")).await;
     assert_eq!(status(&answer), 204, "a preflight request carries no key");
     assert!(head(&answer).contains("access-control-allow-headers: authorization"));
+    assert!(head(&answer).contains("access-control-allow-methods: POST\r\n"));
+    let stored = preflight("https://a.example").replace(CHAT, "/v1/responses/resp_1");
+    let answer = gateway.raw(stored).await;
+    assert!(head(&answer).contains("access-control-allow-methods: GET, DELETE\r\n"));
     assert_eq!(status(&gateway.raw(preflight("https://b.example")).await), 401);
     for request in [keyed(&post(CHAT, ASK)), post(CHAT, ASK)] {
         let answer = gateway.raw(with_lines(&request, "origin: https://a.example")).await;

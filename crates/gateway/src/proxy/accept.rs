@@ -7,7 +7,7 @@ use super::overload_guard::ClientInfo;
 use super::request::configured_routes::ConfiguredRoute;
 use crate::local_routes;
 use bytes::Bytes;
-use http::header::ORIGIN;
+use http::header::{ALLOW, ORIGIN};
 use http::{HeaderValue, Method, Request, Response};
 use http_body_util::Full;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use std::time::Instant;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::headers::{self, RequestId};
 use tokenweir_protocol::openai::Api;
-use tokenweir_protocol::openai::route::{ApiRoute, RouteError};
+use tokenweir_protocol::openai::route::{ApiRoute, HEALTH_METHODS, RouteError};
 use tokenweir_protocol::trace_context::Propagation;
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::observe::Exchange;
@@ -57,7 +57,9 @@ pub fn accept_request<B>(
     client: &ClientInfo,
     request: &mut Request<B>,
 ) -> AcceptedRequest {
-    if let Some(response) = context.state.access.preflight(request) {
+    let path = request.uri().path();
+    let methods = || ApiRoute::methods(path).or_else(|| context.settings.routes.methods(path));
+    if let Some(response) = context.state.access.preflight(request, methods) {
         return AcceptedRequest::AnsweredLocally(response);
     }
     let origin = request.headers().get(ORIGIN).cloned();
@@ -94,6 +96,9 @@ pub fn accept_request<B>(
                 principal.allowed_models(),
             );
             context.state.access.cors.apply(origin.as_ref(), response.headers_mut());
+            if request.method() == Method::OPTIONS {
+                response.headers_mut().insert(ALLOW, HeaderValue::from_static(HEALTH_METHODS));
+            }
             return AcceptedRequest::AnsweredLocally(response);
         }
         _ => None,

@@ -106,9 +106,14 @@ impl AccessControl {
         self.keys.load_full()
     }
 
-    /// The response to a CORS preflight request. `None`: the request is not a preflight.
-    pub(super) fn preflight<B>(&self, request: &Request<B>) -> Option<Response<Full<Bytes>>> {
-        let headers = self.cors.preflight(request.method(), request.headers())?;
+    /// The response to a CORS preflight request. `methods` returns the methods of the path, `None` if the
+    /// gateway does not serve the path. `None`: the request is not a preflight.
+    pub(super) fn preflight<B>(
+        &self,
+        request: &Request<B>,
+        methods: impl FnOnce() -> Option<&'static str>,
+    ) -> Option<Response<Full<Bytes>>> {
+        let headers = self.cors.preflight(request.method(), request.headers(), methods)?;
         let mut response = Response::default();
         *response.status_mut() = StatusCode::NO_CONTENT;
         *response.headers_mut() = headers;

@@ -37,6 +37,9 @@ pub enum RouteError {
 
 const POST: &str = "POST";
 const GET: &str = "GET";
+const OPTIONS: &str = "OPTIONS";
+/// The methods of the paths that state the health of the gateway, the only paths that take `OPTIONS`.
+pub const HEALTH_METHODS: &str = "GET, HEAD, OPTIONS";
 const GET_OR_DELETE: &str = "GET, DELETE";
 
 /// The path template of one entry of the model list.
@@ -91,6 +94,8 @@ const API_ROUTES: &[(&str, &str, ApiRoute)] = &[
     (GET, "/", ApiRoute::Health),
     (GET, "/health", ApiRoute::Health),
     (GET, "/ping", ApiRoute::Health),
+    // `OPTIONS *` asks for the server as a whole (RFC 9110 §9.3.7).
+    (OPTIONS, "*", ApiRoute::Health),
     (GET, "/version", ApiRoute::Version),
 ];
 
@@ -103,8 +108,13 @@ impl ApiRoute {
             if route_path != path {
                 continue;
             }
-            // HEAD is allowed where GET is.
-            if route_method == method.as_str() || (route_method == GET && method == Method::HEAD) {
+            // HEAD is allowed where GET is. HAProxy checks the health of a server with OPTIONS.
+            let is_probe = match *method {
+                Method::HEAD => route_method == GET,
+                Method::OPTIONS => route == Self::Health,
+                _ => false,
+            };
+            if is_probe || route_method == method.as_str() {
                 return Ok((route, route_path));
             }
             allowed = Some(route_method);
@@ -112,6 +122,14 @@ impl ApiRoute {
         match allowed {
             Some(allowed) => Err(RouteError::MethodNotAllowed(allowed)),
             None => Self::lookup_item(method, path),
+        }
+    }
+
+    /// The methods of a path, as the value of `Allow`. `None`: the gateway does not serve the path.
+    pub fn methods(path: &str) -> Option<&'static str> {
+        match Self::lookup(&Method::TRACE, path) {
+            Err(RouteError::MethodNotAllowed(allowed)) => Some(allowed),
+            _ => None,
         }
     }
 
@@ -290,5 +308,17 @@ mod tests {
         assert_eq!(result, Err(RouteError::MethodNotAllowed("POST")));
         assert_eq!(ApiRoute::lookup(&Method::CONNECT, ""), result);
         assert_eq!(ApiRoute::lookup(&Method::HEAD, "/health"), Ok((ApiRoute::Health, "/health")));
+    }
+
+    #[test]
+    fn health_paths_take_options_and_other_paths_do_not() {
+        for path in ["/", "/health", "/ping", "*"] {
+            assert_eq!(ApiRoute::lookup(&Method::OPTIONS, path), Ok((ApiRoute::Health, path)));
+        }
+        for path in ["/v1/models", "/v1/chat/completions", "/version"] {
+            let result = ApiRoute::lookup(&Method::OPTIONS, path);
+            assert!(matches!(result, Err(RouteError::MethodNotAllowed(_))), "{path}");
+        }
+        assert_eq!(ApiRoute::lookup(&Method::OPTIONS, "/*"), Err(RouteError::NotFound));
     }
 }
