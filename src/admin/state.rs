@@ -3,6 +3,7 @@
 use super::authorizer::AdminAuthorizer;
 use super::backend_status::{add_gpus, backend_statuses};
 use super::configuration::ActiveConfiguration;
+use super::scaler::ScalerStreams;
 use arc_swap::ArcSwap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,7 +26,6 @@ use tokenweir_net::supervise::{self, BackgroundTask, PanicCounts};
 use tokenweir_protocol::atomic::AtomicInstant;
 use tokenweir_request::observe::OpenStreamsSnapshot;
 use tokenweir_request::record::ModelLabel;
-use tokio::sync::Semaphore;
 
 /// Number of complete windows of 5 s, in addition to the current window, whose ended requests are
 /// compared with the panics. Together they cover the last 10 to 15 s.
@@ -36,10 +36,6 @@ const PANIC_WINDOW: Duration = Duration::from_secs(15);
 /// Number of requests that must end with a panic before the gateway is not ready. A request that causes
 /// a panic, and a few retries of it, must not make the gateway unready for all other requests.
 const MIN_PANICS: usize = 5;
-
-/// Maximum number of open `StreamIsActive` streams of KEDA. It is below the number of connections of the
-/// admin listener, so that its other clients, such as probes, always find a free connection.
-pub const MAX_SCALER_STREAMS: usize = 48;
 
 /// The parts of the gateway that the admin listener reads or changes.
 pub struct Admin {
@@ -66,9 +62,8 @@ pub struct Admin {
     pub configuration: Arc<ActiveConfiguration>,
     /// URL of the trace viewer, with the placeholder `{trace_id}`. `None`: no viewer is configured.
     pub trace_ui_url: Option<String>,
-    /// Permits of the streams on which KEDA watches whether a model has requests. There are
-    /// [`MAX_SCALER_STREAMS`].
-    pub scaler_streams: Arc<Semaphore>,
+    /// The streams on which KEDA watches whether a model has requests.
+    pub scaler_streams: Arc<ScalerStreams>,
     /// When the metrics page was last read. `None`: never.
     pub metrics_read_at: AtomicInstant,
 }

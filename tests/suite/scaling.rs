@@ -1,12 +1,15 @@
 //! The external push scaler for KEDA on the admin listener. The tests call it with a gRPC client.
 
 use crate::admission::{NO_SECOND_SCRAPE, SHORT_SCRAPE_INTERVAL, one_at_each, send};
-use crate::support::scripted_backend::{Page, ScriptedBackend, json};
-use crate::support::test_gateway::{Running, read_rest, status};
+use crate::support::scripted_backend::{Page, ScriptedBackend, Step, json};
+use crate::support::test_gateway::{ASK, CHAT, Running, Setup, read_rest, start_with, status};
 use std::collections::HashMap;
 use std::time::Duration;
 use tokenweir::admin::MAX_SCALER_STREAMS;
 use tokenweir::config::AdmissionConfig;
+use tokenweir_gateway::server::ServerLimits;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
@@ -129,10 +132,42 @@ async fn streams_of_keda_scalers_leave_admin_connections_for_health_probes() {
     for _ in 0..MAX_SCALER_STREAMS {
         streams.push(open().await.unwrap());
     }
-    assert_eq!(open().await.unwrap_err().code(), Code::ResourceExhausted);
+    let mut newest = open().await.unwrap();
+    assert!(!newest.message().await.unwrap().unwrap().result);
+    let mut oldest = streams.remove(0);
+    assert!(!oldest.message().await.unwrap().unwrap().result);
+    assert_eq!(oldest.message().await.unwrap_err().code(), Code::ResourceExhausted);
     assert!(gateway.admin("/livez").await.ends_with("ok\n"));
-    streams.clear();
-    wait_until!(open().await.is_ok());
+}
+
+#[tokio::test]
+async fn unfinished_requests_and_unread_responses_do_not_keep_probes_out() {
+    let fake = ScriptedBackend::start(|_| vec![Step::AwaitClose]).await;
+    let limits = ServerLimits { max_admin_connections: 3, ..ServerLimits::default() };
+    let gateway = start_with(&[fake.addr], Setup { limits, ..Setup::default() }).await;
+    let mut keda = watch(&gateway, object(&[("model", "tiny")])).await.unwrap();
+    assert!(!keda.message().await.unwrap().unwrap().result);
+    let unread = "GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(500);
+    for held in [
+        "P",
+        "POST /externalscaler.ExternalScaler/GetMetrics HTTP/1.1\r\nhost: a\r\n\
+         content-type: application/grpc\r\ncontent-length: 1000\r\n\r\n\0",
+        "POST /-/drain HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n{",
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        &unread,
+    ] {
+        let mut clients = Vec::new();
+        for _ in 0..4 {
+            let mut client = TcpStream::connect(gateway.admin).await.unwrap();
+            client.write_all(held.as_bytes()).await.unwrap();
+            clients.push(client);
+        }
+        for path in ["/livez", "/readyz"] {
+            assert!(gateway.admin(path).await.starts_with("HTTP/1.1 200"), "{path} {held:.40}");
+        }
+    }
+    let _client = gateway.begin(CHAT, ASK).await;
+    assert!(keda.message().await.unwrap().unwrap().result, "the stream of KEDA is open");
 }
 
 #[tokio::test]
