@@ -269,6 +269,18 @@ async fn sequential_and_pipelined_requests_of_a_client_share_a_connection() {
 }
 
 #[tokio::test]
+async fn a_client_that_sends_much_behind_its_request_gets_its_answer() {
+    let (fake, gateway) = gateway_scripted(|_| paused(&[ROLE, WORD], &[FINISH, "[DONE]"])).await;
+    let request = post(CHAT, ASK_STREAM).replace("connection: close\r\n", "");
+    let mut client = gateway.send([request, "x".repeat(500 << 10)].concat()).await;
+    read_until(&mut client, "Hi").await;
+    fake.go();
+    assert!(read_rest(client).await.ends_with(b"data: [DONE]\n\n\r\n0\r\n\r\n"));
+    assert_eq!(gateway.record().await.outcome, Outcome::Ok);
+    gateway.assert_no_more_records().await;
+}
+
+#[tokio::test]
 async fn an_http_1_0_client_gets_a_stream_that_ends_with_the_connection() {
     let (_fake, gateway) = gateway_answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
     let request = post(CHAT, ASK_STREAM).replace("HTTP/1.1", "HTTP/1.0");
@@ -281,7 +293,7 @@ async fn an_http_1_0_client_gets_a_stream_that_ends_with_the_connection() {
 #[tokio::test]
 async fn a_client_that_sends_expect_100_continue_gets_100_continue() {
     let (fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
-    let request = with_lines(&post(CHAT, ASK_STREAM), "expect: 100-continue");
+    let request = with_lines(&post(CHAT, ASK_STREAM), "Expect: 100-Continue");
     let (head, rest) = request.split_at(request.find("\r\n\r\n").unwrap() + 4);
     let mut client = gateway.send(head).await;
     read_until(&mut client, "100 Continue").await;

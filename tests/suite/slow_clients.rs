@@ -196,8 +196,9 @@ async fn a_client_connection_over_the_connection_limit_gets_an_error_and_is_clos
         [(all, 503, "overloaded", "full"), (of_client, 429, "client_busy", "client_full")]
     {
         let (_fake, gateway) = gateway_answering_with(setup(limits), json("200 OK", "{}")).await;
-        let held = gateway.connect().await;
-        wait_for(&gateway, "tokenweir_connections 1\n").await;
+        let unfinished = post(CHAT, ASK_STREAM);
+        let held = gateway.send(&unfinished[..unfinished.len() - 1]).await;
+        wait_for(&gateway, "tokenweir_requests_in_flight 1\n").await;
         let refused = gateway.raw(post(CHAT, ASK_STREAM)).await;
         let text = String::from_utf8_lossy(&refused);
         assert_eq!(status(&refused), code, "{text}");
@@ -208,6 +209,28 @@ async fn a_client_connection_over_the_connection_limit_gets_an_error_and_is_clos
         drop(held);
         wait_for(&gateway, "tokenweir_connections 0\n").await;
         assert_eq!(status(&gateway.post(CHAT, "{}").await), 200, "{error}");
+    }
+}
+
+#[tokio::test]
+async fn connections_without_a_request_head_do_not_keep_clients_out() {
+    let limits = ServerLimits { max_connections: 2, ..ServerLimits::default() };
+    let (_fake, gateway) = gateway_answering_with(setup(limits), json("200 OK", "{}")).await;
+    let served = get("/health").replace("connection: close\r\n", "");
+    for part in [
+        "",
+        "P",
+        "POST / HTTP/1.1\r\nhost: a\r\nx: ",
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        &[&served, "POST / HTTP/1.1\r\n"].concat(),
+    ] {
+        let held = [gateway.send(part).await, gateway.send(part).await];
+        wait_for(&gateway, "tokenweir_connections 2\n").await;
+        wait_until!(status(&gateway.raw(get("/health")).await) == 200);
+        let mut answer = Vec::new();
+        let [mut oldest, _] = held;
+        // The gateway closes this connection long before the timeout of its head.
+        let _ = oldest.read_to_end(&mut answer).await;
     }
 }
 
