@@ -3,7 +3,6 @@
 use super::authorizer::AdminAuthorizer;
 use super::backend_status::{add_gpus, backend_statuses};
 use super::configuration::ActiveConfiguration;
-use super::scaler::ScalerStreams;
 use arc_swap::ArcSwap;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -62,8 +61,6 @@ pub struct Admin {
     pub configuration: Arc<ActiveConfiguration>,
     /// URL of the trace viewer, with the placeholder `{trace_id}`. `None`: no viewer is configured.
     pub trace_ui_url: Option<String>,
-    /// The streams on which KEDA watches whether a model has requests.
-    pub scaler_streams: Arc<ScalerStreams>,
     /// When the metrics page was last read. `None`: never.
     pub metrics_read_at: AtomicInstant,
 }

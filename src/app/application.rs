@@ -109,7 +109,6 @@ impl Application {
             diagnosis: Arc::default(),
             configuration,
             trace_ui_url: config.tracing.ui.clone(),
-            scaler_streams: Arc::default(),
             metrics_read_at: AtomicInstant::default(),
         });
         admin.gpus.configure(&config.gpu, &gpu_client);

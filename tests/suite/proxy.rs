@@ -8,8 +8,8 @@ use crate::support::scripted_backend::{
 };
 use crate::support::test_gateway::{
     ASK_STREAM, CHAT, Running, Setup, body, body_json, gateway_answering, gateway_answering_with,
-    gateway_following, gateway_scripted, get, post, read_until, start, start_with, status,
-    with_lines, with_paused_time,
+    gateway_following, gateway_scripted, get, post, read_rest, read_until, start, start_with,
+    status, with_lines, with_paused_time,
 };
 use serde_json::Value;
 use tokenweir_protocol::openai::FinishReason;

@@ -5,6 +5,7 @@ mod messages;
 mod streams;
 
 use super::state::Admin;
+use axum::Extension;
 use axum::body::Body;
 use axum::extract::{ConnectInfo, Path, Request, State};
 use axum::response::Response;
@@ -34,10 +35,10 @@ const MAX_MESSAGE_BYTES: usize = 64 << 10;
 /// Serves one gRPC call of KEDA to the external scaler.
 pub(super) async fn call(
     State(admin): State<Arc<Admin>>,
+    Extension(streams): Extension<Arc<ScalerStreams>>,
     Path(method): Path<String>,
     request: Request,
 ) -> Response {
-    let streams = admin.scaler_streams.clone();
     let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
     let client = peer.map(|ConnectInfo(address)| client_network(address.ip()));
     let count =

@@ -12,7 +12,7 @@ pub const MAX_SCALER_STREAMS: usize = 48;
 
 /// The open `StreamIsActive` streams, from the oldest to the newest.
 #[derive(Debug, Default)]
-pub struct ScalerStreams(Mutex<Vec<ScalerStream>>);
+pub(in crate::admin) struct ScalerStreams(Mutex<Vec<ScalerStream>>);
 
 #[derive(Debug)]
 struct ScalerStream {

@@ -530,7 +530,6 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         diagnosis: setup.diagnosis,
         configuration: ActiveConfiguration::new(serde_json::Value::Null, UNIX_EPOCH).0,
         trace_ui_url: None,
-        scaler_streams: Arc::default(),
         metrics_read_at: AtomicInstant::default(),
     });
     let local = SocketAddr::from(([127, 0, 0, 1], 0));

@@ -186,13 +186,12 @@ mod tests {
             let head = format!("P / {head}\r\n\r\n");
             parse(&head).unwrap().unwrap().is_expectant
         };
-        for value in ["100-continue", "100-Continue", "100-CONTINUE", "x, 100-Continue"] {
-            let head = format!("HTTP/1.1\r\nexpect: {value}\r\n");
-            assert!(is_expectant(&format!("{head}content-length: 1")), "{value}");
-            assert!(is_expectant(&format!("{head}transfer-encoding: Chunked")), "{value}");
-            assert!(!is_expectant(&format!("{head}content-length: 0")), "{value}");
-        }
-        assert!(!is_expectant("HTTP/1.1\r\nexpect: 100-continued\r\ncontent-length: 1"));
+        let expect = "HTTP/1.1\r\nexpect: 100-continue";
+        assert!(is_expectant(&format!("{expect}\r\ncontent-length: 1")));
+        assert!(is_expectant(&format!("{expect}\r\ntransfer-encoding: chunked")));
+        assert!(is_expectant("HTTP/1.1\r\nexpect: x, 100-continue\r\ncontent-length: 1"));
+        assert!(!is_expectant(&format!("{expect}\r\ncontent-length: 0")));
+        assert!(!is_expectant(&format!("{expect}d\r\ncontent-length: 1")));
         assert!(!is_expectant("HTTP/1.0\r\nexpect: 100-continue\r\ncontent-length: 1"));
     }
 }
