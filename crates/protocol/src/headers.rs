@@ -100,7 +100,8 @@ static NOT_FROM_BACKENDS: [&str; 11] = [
     // LiteSpeed in front of the gateway sends the named resource instead of the response.
     "x-litespeed-location",
 ];
-/// Response headers that a backend must not send to a client, by the prefixes of their names.
+/// Response headers that a backend must not send to a client, by the prefixes of their names. All begin
+/// with `x-`.
 static NOT_FROM_BACKENDS_PREFIXES: [&str; 7] = [
     // The gateway writes them.
     GATEWAY_PREFIX,
@@ -251,7 +252,8 @@ pub fn remove_gateway_headers(status: StatusCode, headers: &mut HeaderMap) {
         }
         let name = name.as_str();
         NOT_FROM_BACKENDS.contains(&name)
-            || NOT_FROM_BACKENDS_PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+            || (name.starts_with("x-")
+                && NOT_FROM_BACKENDS_PREFIXES.iter().any(|prefix| name.starts_with(prefix)))
             || (name == RETRY_AFTER_MS.as_str() && status.is_success())
     });
 }

@@ -126,18 +126,24 @@ impl ConnectionLimiter {
     }
 
     /// The file descriptor of a new connection. `None`: the total limit is reached and no connection can be
-    /// closed, or no descriptor can be freed.
+    /// closed, or no descriptor can be freed at once. Then a connection is told to close, so that a later
+    /// connection gets its descriptor.
     fn take_descriptor(&self, free_descriptor: impl Fn() -> bool) -> Option<FileDescriptorPermit> {
         let open = self.overload_guard.client_connections.load(Ordering::Relaxed);
         let counted = open.saturating_sub(self.activities.closing());
-        if counted >= self.max_connections && !self.activities.close_one() {
+        let is_full = counted >= self.max_connections;
+        if is_full && !self.activities.close_one() {
             return None;
         }
         loop {
             match self.overload_guard.descriptors.try_acquire() {
                 Some(descriptor) => return Some(descriptor),
                 None if free_descriptor() => {}
-                None => return None,
+                None if is_full => return None,
+                None => {
+                    self.activities.close_one();
+                    return None;
+                }
             }
         }
     }
@@ -235,6 +241,7 @@ impl Drop for RequestPermit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proxy::OverloadLimits;
     use crate::server::activity::MIN_HEAD_TIME;
     use futures_util::FutureExt;
 
@@ -312,6 +319,21 @@ mod tests {
         assert!(is_told_to_close(&oldest));
         let _newer = acquire(&limiter, other).unwrap();
         assert!(is_told_to_close(&idle) && !is_told_to_close(&older), "it is too young");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_a_free_descriptor_a_connection_without_a_head_is_closed() {
+        let limits = OverloadLimits { max_descriptors: Some(2), ..OverloadLimits::default() };
+        let guard = Arc::new(OverloadGuard::new(limits));
+        let limiter = ConnectionLimiter::new(&ServerLimits::default(), guard);
+        let ip = IpAddr::from([10, 0, 0, 1]);
+        let oldest = acquire(&limiter, ip).unwrap();
+        let _newest = acquire(&limiter, ip).unwrap();
+        tokio::time::advance(MIN_HEAD_TIME).await;
+        assert!(acquire(&limiter, ip).is_err());
+        assert!(is_told_to_close(&oldest));
+        drop(oldest);
+        assert!(acquire(&limiter, ip).is_ok());
     }
 
     #[test]
