@@ -37,7 +37,8 @@ pub enum RouteError {
 
 const POST: &str = "POST";
 const GET: &str = "GET";
-const OPTIONS: &str = "OPTIONS";
+/// The target of a request for the server as a whole, which only `OPTIONS` has (RFC 9110 §9.3.7).
+const WHOLE_SERVER: &str = "*";
 /// The methods of the paths that state the health of the gateway, the only paths that take `OPTIONS`.
 pub const HEALTH_METHODS: &str = "GET, HEAD, OPTIONS";
 const GET_OR_DELETE: &str = "GET, DELETE";
@@ -94,14 +95,15 @@ const API_ROUTES: &[(&str, &str, ApiRoute)] = &[
     (GET, "/", ApiRoute::Health),
     (GET, "/health", ApiRoute::Health),
     (GET, "/ping", ApiRoute::Health),
-    // `OPTIONS *` asks for the server as a whole (RFC 9110 §9.3.7).
-    (OPTIONS, "*", ApiRoute::Health),
     (GET, "/version", ApiRoute::Version),
 ];
 
 impl ApiRoute {
     /// The route of a request, and its path or path template for metric labels.
     pub fn lookup(method: &Method, path: &str) -> Result<(Self, &'static str), RouteError> {
+        if path == WHOLE_SERVER && method == Method::OPTIONS {
+            return Ok((Self::Health, WHOLE_SERVER));
+        }
         // The gateway is no forward proxy: CONNECT is rejected for every target, as a wrong method.
         let mut allowed = (method == Method::CONNECT).then_some(POST);
         for &(route_method, route_path, route) in API_ROUTES {
@@ -320,5 +322,6 @@ mod tests {
             assert!(matches!(result, Err(RouteError::MethodNotAllowed(_))), "{path}");
         }
         assert_eq!(ApiRoute::lookup(&Method::OPTIONS, "/*"), Err(RouteError::NotFound));
+        assert_eq!(ApiRoute::lookup(&Method::GET, "*"), Err(RouteError::NotFound));
     }
 }
