@@ -223,7 +223,7 @@ async fn a_client_that_disconnects_with_the_last_byte_of_its_request_is_recorded
 async fn a_client_that_never_stops_sending_counts_as_disconnected() {
     let (fake, gateway) = gateway_scripted(|_| vec![Step::AwaitClose]).await;
     let mut client = gateway.begin(CHAT, ASK).await;
-    let endless = [b'x'; 64 << 10];
+    let endless = vec![b'x'; 64 << 10];
     while client.write_all(&endless).await.is_ok() {}
     fake.closed().await;
     assert_eq!(gateway.record().await.outcome, Outcome::Cancelled);

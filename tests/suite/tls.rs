@@ -96,7 +96,7 @@ async fn unfinished_tls_handshakes_do_not_keep_clients_out() {
     let fake = ScriptedBackend::answering(stream_of(EVENTS)).await;
     let limits = ServerLimits { max_connections: 1, ..ServerLimits::default() };
     let tls = tls(&settings(&files, &pair, None));
-    let gateway = start_with(&[fake.addr], Setup { tls, limits, ..Setup::default() }).await;
+    let gateway = start_with(&[fake.addr], Setup { limits, tls, ..Setup::default() }).await;
     let client = client(&authority, None, &[], ANY);
     let mut held = gateway.send([22, 3, 1, 2, 0]).await;
     wait_until!(connect(&client, gateway.addr, "gateway.test").await.is_ok());
