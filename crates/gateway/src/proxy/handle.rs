@@ -11,7 +11,7 @@ use super::request::configured_routes::ConfiguredRoute;
 use super::request::continuation;
 use super::request::deadline::RequestDeadlines;
 use super::request::engine_control::EngineControlCheck;
-use super::request::features;
+use super::request::features::{self, PromptBody};
 use super::request::upstream_body::UpstreamBody;
 use super::response::{EarlyResponse, ProxyResponseBody};
 use super::{routing_headers, unread};
@@ -180,8 +180,10 @@ async fn forward_read<B: IncomingBody>(
     let mode = principal.continuation().or(route.policy.continuation);
     let plan = continuation::plan(exchange, mode, head, &fields, &original, &mut edits);
     let record = exchange.record();
-    let body = (&*original, record.options.prompt_bytes.media);
-    let prompt = features::hash_prompt(&fields, &route, salt, body, pool.peer_key.as_ref());
+    let prompt = {
+        let body = PromptBody::new(&original, record, &fields, pool, &route);
+        features::hash_prompt(&fields, &route, salt, &body, pool.peer_key.as_ref())
+    };
     let body = UpstreamBody::new(original.clone(), record, head, &fields, &route, edits)?;
     record.options.usage_requested = body.requests_usage_event();
     memory_permit.add(body.edited_copy_bytes())?;

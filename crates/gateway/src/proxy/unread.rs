@@ -8,7 +8,7 @@ use super::request::body::{self, IncomingBody};
 use super::request::configured_routes::UnreadBody;
 use super::request::deadline::RequestDeadlines;
 use super::request::engine_control::EngineControlCheck;
-use super::request::features;
+use super::request::features::{self, PromptBody};
 use super::request::forwarded_body::ForwardedBody;
 use super::request::upstream_body::UpstreamBody;
 use crate::backend::pool::BackendRequirements;
@@ -102,8 +102,8 @@ async fn forward(
     state.recording.log_start(record);
     let no_body = Bytes::new();
     let control = EngineControlCheck::check(access, principal, &route, record, &fields, &no_body)?;
-    let prompt =
-        features::hash_prompt(&fields, &route, None, (&no_body, 0), pool.peer_key.as_ref());
+    let prompt = PromptBody::default();
+    let prompt = features::hash_prompt(&fields, &route, None, &prompt, pool.peer_key.as_ref());
     let body = UpstreamBody::new(no_body, record, head, &fields, &route, Vec::new())?;
     let requirements = BackendRequirements {
         model,

@@ -13,7 +13,7 @@ mod snapshot;
 pub use backend_pool::BackendPool;
 pub use eligible_backends::BackendRequirements;
 
-use super::routes::RouteTable;
+use super::routes::{ModelRoute, RouteTable};
 use super::{Backend, Drain, DrainInitiator, Lease, SleepSettings};
 use arc_swap::Guard;
 use arc_swap::access::Access;
@@ -24,6 +24,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
+use tokenweir_engine::dialect::EngineKind;
 use tokenweir_protocol::clock;
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::observe::Sink;
@@ -56,6 +57,15 @@ impl BackendPool {
             availability => availability,
         };
         backends.map(availability).collect()
+    }
+
+    /// Whether the engines of a model leave the attribution of Claude Code out of prompts, as vLLM does.
+    /// An engine whose kind is not known counts as vLLM.
+    pub fn drops_attribution(&self, route: &ModelRoute) -> bool {
+        let snapshot = self.snapshot();
+        let mut backends = route.backends.iter().filter_map(|at| snapshot.backends.get(*at));
+        let keeps = |kind| !matches!(kind, EngineKind::Vllm | EngineKind::Gateway);
+        !backends.any(|backend| backend.health.server_kind().is_some_and(keeps))
     }
 
     /// Number of backends in the pool.
