@@ -45,6 +45,11 @@ async fn records_of_embeddings_ranks_and_scores_have_the_number_of_input_tokens(
             json!({"id": "e-1", "embeddings": {"float": [[0.1]]}, "texts": ["a"],
                 "meta": {"api_version": {"version": "2"}, "billed_units": {"input_tokens": 7}}}),
         ),
+        (
+            "/v2/rerank",
+            json!({"id": "r-1", "results": [{"index": 0, "relevance_score": 0.9}],
+                "meta": {"billed_units": null, "tokens": {"input_tokens": 7.0}}}),
+        ),
     ];
     for (path, answer) in cases {
         let facts = facts_of_response(path, &answer).await;

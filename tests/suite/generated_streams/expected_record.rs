@@ -143,10 +143,10 @@ impl RecordFields {
             self.is_malformed |= is_malformed;
             match self.usage_event {
                 Some("missing") if *is_usage_event => self.usage_event = Some("stripped"),
-                // The server put usage into another event than the usage event, so it sends usage even
+                // The server put usage into another event than the usage event, so it may send usage even
                 // without a request for it.
-                Some("missing") if usage.is_some() => {
-                    self.usage_event = Some("always_sent");
+                Some("missing" | "stripped") if usage.is_some() && !is_usage_event => {
+                    self.usage_event = Some("not_removed");
                 }
                 _ => {}
             }

@@ -53,7 +53,7 @@ pub(crate) fn usage(framing: &mut Framing, input: u64, output: u64) -> (String, 
     const NO_COUNTS: [&str; 10] = [
         "-1",
         "1.5",
-        "1e3",
+        "1e-1",
         "9223372036854775808",
         "99999999999999999999999",
         "\"12\"",

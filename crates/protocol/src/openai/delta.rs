@@ -20,7 +20,7 @@ pub struct Delta {
     /// Whether the event has a `usage` member that is `null`.
     pub has_null_usage: bool,
     /// Whether the event is the usage event, which `stream_options.include_usage` requests: it has
-    /// usage and an empty list of choices.
+    /// usage and no choice. Its `choices` are an empty array, or `null` or absent at some servers.
     pub is_usage_event: bool,
     /// Times of the request that the engine reports in the event. `None`: the event has no such times.
     pub engine: Option<EngineTimes>,

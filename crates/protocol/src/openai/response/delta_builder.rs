@@ -2,7 +2,7 @@
 
 use super::response_summary::ResponseSummary;
 use crate::json::JsonValue;
-use crate::json::members::{number, visit_members};
+use crate::json::members::{self, visit_members};
 use crate::openai::shapes::{EventOutput, ResponseField};
 use crate::openai::{Delta, FinishReason, OutputKind, OutputKinds, Usage};
 
@@ -192,10 +192,12 @@ impl DeltaBuilder {
         self.finish_status(summary);
         self.derive_tokens_from_usage(summary);
         self.complete_usage(input_leaves_out_cache);
-        let is_usage_event =
-            self.has_choices && self.choice_count == 0 && self.delta.usage.is_some();
-        self.add_output_of(event_output, is_usage_event);
-        self.delta.is_usage_event = is_usage_event && self.delta.error.is_none();
+        let has_usage_alone = self.choice_count == 0 && self.delta.usage.is_some();
+        self.add_output_of(event_output, has_usage_alone && self.has_choices);
+        // Without `choices`, an unknown field can be the output.
+        let has_unknown = self.has_unknown_field || self.has_unknown_output;
+        self.delta.is_usage_event =
+            has_usage_alone && (self.has_choices || !has_unknown) && self.delta.error.is_none();
         std::mem::take(&mut self.delta)
     }
 
@@ -357,7 +359,7 @@ pub fn read_usage(object: &[u8]) -> Usage {
             b"reasoning_tokens" => &mut usage.reasoning,
             _ => return,
         };
-        *field = number(value).filter(|count| *count <= MAX_TOKEN_COUNT);
+        *field = members::count(value).filter(|count| *count <= MAX_TOKEN_COUNT);
     };
     let _ = visit_members(object, |member| {
         let value = &object[member.value];

@@ -84,8 +84,10 @@ const COMMON_FIELDS: &[(&str, ResponseField)] = &[
     ("usage.completion_tokens_details.reasoning_tokens", ResponseField::Reasoning),
     // SGLang's extension.
     ("usage.reasoning_tokens", ResponseField::Reasoning),
-    // Cohere's embeddings format.
+    // Cohere's format of embeddings and reranking.
     ("meta.billed_units.input_tokens", ResponseField::Input),
+    ("meta.tokens.input_tokens", ResponseField::Input),
+    ("meta.tokens.output_tokens", ResponseField::OutputTokens),
     // Times in the engine: `metrics` is vLLM's name, `timings` is llama.cpp's.
     ("metrics.queue_time_ms", ResponseField::EngineMillis(|times| &mut times.queue)),
     ("metrics.time_to_first_token_ms", ResponseField::EngineMillis(|times| &mut times.prefill)),

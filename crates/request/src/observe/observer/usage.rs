@@ -104,8 +104,9 @@ impl ResponseObserver {
         if let Some(filter) = filter
             && layout == UsageLayout::EveryEvent
         {
-            // The backend sends usage with every event, also to clients that do not request it.
-            self.observed.usage_event = Some(UsageEventOutcome::AlwaysSent);
+            // The backend may send this usage with or without a request, so nothing is removed. Once the
+            // gateway no longer requests usage, clients get what the backend sends by itself.
+            self.observed.usage_event = Some(UsageEventOutcome::NotRemoved);
             filter.stop();
         }
     }

@@ -138,9 +138,7 @@ named_enum! {
         Stripped = "stripped",
         /// The backend sent no usage event.
         Missing = "missing",
-        /// The backend sends usage with every event regardless, so nothing was removed.
-        AlwaysSent = "always_sent",
-        /// The usage of an event could not be removed, because the event is too long or has an
+        /// Usage was not removed, because an event with it also has choices, is too long or has an
         /// unknown layout: the client received it.
         NotRemoved = "not_removed",
     }
