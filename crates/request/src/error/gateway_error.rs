@@ -90,8 +90,10 @@ pub enum GatewayError {
         /// The permission to use the field.
         permission: &'static str,
     },
-    /// The body has a `Content-Encoding`.
-    #[error("the request body is encoded as `{encoding}`; send it without a Content-Encoding")]
+    /// The body has a `Content-Encoding` that the gateway does not decode, or is damaged.
+    #[error(
+        "the request body cannot be decoded from `{encoding}`; send it with one Content-Encoding (gzip or deflate) and no digest, or without"
+    )]
     EncodedBody {
         /// The value of `Content-Encoding`.
         encoding: String,

@@ -18,6 +18,7 @@ use http::{HeaderValue, Response, StatusCode};
 use http_body_util::Full;
 pub use table::{Fault, REASONS, SHED_REASONS};
 use tokenweir_protocol::headers::{X_GATEWAY_ERROR, X_SHOULD_RETRY};
+use tokenweir_protocol::http1::content_encoding::ContentEncoding;
 use tokenweir_protocol::http1::websocket;
 
 impl GatewayError {
@@ -91,9 +92,7 @@ impl GatewayError {
             Self::UpgradeNotOffered { .. } => {
                 headers.insert(UPGRADE, HeaderValue::from_static("HTTP/1.1"))
             }
-            Self::EncodedBody { .. } => {
-                headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"))
-            }
+            Self::EncodedBody { .. } => headers.insert(ACCEPT_ENCODING, ContentEncoding::ACCEPTED),
             _ => None,
         };
         response

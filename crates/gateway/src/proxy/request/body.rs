@@ -10,9 +10,11 @@ use http::{HeaderValue, Method, request};
 use http_body_util::BodyExt;
 use hyper::body::Body;
 use std::error::Error as StdError;
-use std::io;
+use std::io::{self, Read};
 use std::time::Duration;
 use tokenweir_protocol::clock;
+use tokenweir_protocol::headers;
+use tokenweir_protocol::http1::content_encoding::ContentEncoding;
 use tokenweir_protocol::openai::request_fields::RequestFields;
 use tokenweir_protocol::openai::{Api, form};
 use tokenweir_request::error::GatewayError;
@@ -23,6 +25,13 @@ use tokenweir_request::observe::Exchange;
 const INITIAL_CAPACITY_BYTES: usize = 64 << 10;
 /// Maximum growth of the body buffer in one step, as a multiple of the bytes received so far.
 const MAX_GROWTH_FACTOR: usize = 3;
+
+/// Maximum length of a decoded body, as a multiple of its encoded length, or [`MAX_SMALL_BYTES`] if that is
+/// longer. Text of prompts decodes to less than this.
+const MAX_DECODED_FACTOR: usize = 200;
+const MAX_SMALL_BYTES: usize = 1 << 20;
+/// Number of bytes that are decoded before other tasks run.
+const DECODED_AT_ONCE_BYTES: usize = 64 << 10;
 
 /// Minimum rate of an upload, in bytes per second. It is below the rate of compressed speech.
 const MIN_UPLOAD_RATE: f64 = 256.0;
@@ -35,16 +44,18 @@ pub trait IncomingBody: Body<Data = Bytes, Error: StdError + 'static> + Unpin {}
 impl<B: Body<Data = Bytes, Error: StdError + 'static> + Unpin> IncomingBody for B {}
 
 /// Reads the complete body of a request within the limits of `settings` and of the `memory` of all
-/// bodies. Records the length of the body and the time at which it was complete. Returns the body and
-/// the permit for its memory. Fails as [`read_body`] does.
+/// bodies. Decodes an encoded body, and removes its `Content-Encoding` from the head. Records the received
+/// length of the body and the time at which it was complete. Returns the body and the permit for its
+/// memory. Fails as [`read_body`] and [`decode`] do.
 pub(crate) async fn receive_body<'a>(
     settings: &RequestSettings,
     memory: &'a BodyMemory,
     principal: &Principal,
     exchange: &mut Exchange,
-    head: &request::Parts,
+    head: &mut request::Parts,
     body: impl IncomingBody,
 ) -> Result<(Bytes, BodyMemoryPermit<'a>), GatewayError> {
+    let encoding = accepted_encoding(head)?;
     let (limit, idle_timeout) = (settings.max_body_bytes, settings.body_idle_timeout);
     let owner = BodyOwner::new(principal.tenant(), exchange.record().client);
     let mut memory_permit = memory.empty_permit(owner);
@@ -52,7 +63,66 @@ pub(crate) async fn receive_body<'a>(
     let record = exchange.record();
     record.timings.received = Some(clock::now());
     record.bytes_in = body.len() as u64;
-    Ok((body, memory_permit))
+    match encoding {
+        Some(encoding) if !body.is_empty() => {
+            let decoded = Box::pin(decode(encoding, body, limit, &mut memory_permit)).await?;
+            head.headers.remove(CONTENT_ENCODING);
+            Ok((decoded, memory_permit))
+        }
+        _ => Ok((body, memory_permit)),
+    }
+}
+
+/// The encoding of the body. Fails for an encoding that the gateway does not decode, and for an encoded body
+/// whose digest is in a header, because the backend gets another body.
+fn accepted_encoding(head: &request::Parts) -> Result<Option<ContentEncoding>, GatewayError> {
+    match ContentEncoding::of(&head.headers) {
+        Ok(Some(encoding)) if headers::has_body_digest(&head.headers) => {
+            Err(GatewayError::EncodedBody { encoding: encoding.as_str().to_owned() })
+        }
+        Ok(encoding) => Ok(encoding),
+        Err(encoding) => Err(GatewayError::EncodedBody { encoding }),
+    }
+}
+
+/// Decodes a body. Fails if the decoded body is longer than `limit` or than [`MAX_DECODED_FACTOR`] allows, if
+/// the encoded body is damaged, or if the memory limit of all request bodies is exceeded. The memory of
+/// both bodies is counted before it is allocated.
+async fn decode(
+    encoding: ContentEncoding,
+    encoded: Bytes,
+    limit: usize,
+    memory_permit: &mut BodyMemoryPermit<'_>,
+) -> Result<Bytes, GatewayError> {
+    let factor_limit = encoded.len().saturating_mul(MAX_DECODED_FACTOR).max(MAX_SMALL_BYTES);
+    let limit = limit.min(factor_limit);
+    let mut decoder = encoding.decoder(encoded);
+    memory_permit.add(DECODED_AT_ONCE_BYTES)?;
+    let mut piece = vec![0; DECODED_AT_ONCE_BYTES];
+    let mut buffer = BytesMut::new();
+    loop {
+        let damaged = |_| GatewayError::EncodedBody { encoding: encoding.as_str().to_owned() };
+        let length = decoder.read(&mut piece).map_err(damaged)?;
+        if length == 0 {
+            break;
+        }
+        let required = buffer.len() + length;
+        if required > limit {
+            return Err(GatewayError::BodyTooLarge { limit });
+        }
+        if required > buffer.capacity() {
+            let capacity = (2 * buffer.len()).max(required).min(limit);
+            memory_permit.add(capacity)?;
+            let mut larger = BytesMut::with_capacity(capacity);
+            larger.extend_from_slice(&buffer);
+            buffer = larger;
+        }
+        buffer.extend_from_slice(&piece[..length]);
+        tokio::task::yield_now().await;
+    }
+    drop(decoder);
+    memory_permit.shrink_to(buffer.capacity());
+    Ok(buffer.freeze())
 }
 
 /// Maximum time that a client may take for the first `received` bytes of a body. Without this limit, a
@@ -76,9 +146,9 @@ pub(crate) fn declared_length(
     Ok(length)
 }
 
-/// Reads the complete body of a request. Fails if the body is longer than `limit` bytes, if it has
-/// a `Content-Encoding` other than `identity`, if no chunk arrives for `idle_timeout`, if the
-/// client ends the body early, or if the memory limit of all request bodies is exceeded.
+/// Reads the complete body of a request. Fails if the body is longer than `limit` bytes, if no chunk
+/// arrives for `idle_timeout`, if the client ends the body early, or if the memory limit of all request
+/// bodies is exceeded.
 ///
 /// Chunks are copied into one buffer as they arrive: a client may send a byte at a time, and a
 /// stored chunk costs more memory than its bytes. A body of a single chunk is not copied. The
@@ -91,17 +161,6 @@ async fn read_body(
     idle_timeout: Duration,
     memory_permit: &mut BodyMemoryPermit<'_>,
 ) -> Result<Bytes, GatewayError> {
-    let encodings = head.headers.get_all(CONTENT_ENCODING).iter().map(HeaderValue::as_bytes);
-    let is_identity = |encoding: &[u8]| {
-        let encoding = encoding.trim_ascii();
-        encoding.is_empty() || encoding.eq_ignore_ascii_case(b"identity")
-    };
-    if let Some(encoding) =
-        encodings.flat_map(|it| it.split(|byte| *byte == b',')).find(|it| !is_identity(it))
-    {
-        let encoding = String::from_utf8_lossy(encoding.trim_ascii()).into_owned();
-        return Err(GatewayError::EncodedBody { encoding });
-    }
     let length = declared_length(head, limit)?.unwrap_or(0);
     let mut first_chunk = Bytes::new();
     let mut buffer = BytesMut::new();
@@ -281,6 +340,40 @@ mod tests {
         let result = read(None, bytes, 100, &mut memory.empty_permit(owner("a"))).await;
         assert_eq!(result, Err(GatewayError::BodyTimeout { seconds: 30 }));
         assert!(clock::now() - began_at < IDLE_TIMEOUT * 3);
+    }
+
+    /// A body of this many equal bytes in gzip.
+    fn gzip_of(length: usize) -> Bytes {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        io::Write::write_all(&mut encoder, &vec![b' '; length]).unwrap();
+        encoder.finish().unwrap().into()
+    }
+
+    #[tokio::test]
+    async fn an_encoded_body_is_decoded_within_the_limits_of_length_and_memory() {
+        const MIB: usize = 1 << 20;
+        let too_long = |limit| Err(GatewayError::BodyTooLarge { limit });
+        let bomb = gzip_of(16 * MIB);
+        let factor_limit = bomb.len() * MAX_DECODED_FACTOR;
+        let damaged = Err(GatewayError::EncodedBody { encoding: "gzip".to_owned() });
+        for (encoded, limit, memory_limit, expected) in [
+            (gzip_of(MIB), MIB, 8 * MIB, Ok(MIB)),
+            (gzip_of(MIB + 1), MIB, 8 * MIB, too_long(MIB)),
+            (gzip_of(MIB), MIB, MIB, Err(GatewayError::BodyMemory)),
+            (bomb, 64 * MIB, 64 * MIB, too_long(factor_limit)),
+            (Bytes::from_static(b"{}"), MIB, MIB, damaged),
+        ] {
+            let memory = BodyMemory::new(memory_limit);
+            let mut permit = memory.empty_permit(owner("a"));
+            permit.add(encoded.len()).unwrap();
+            let decoded = decode(ContentEncoding::Gzip, encoded, limit, &mut permit).await;
+            assert_eq!(decoded.as_ref().map(Bytes::len), expected.as_ref().copied());
+            if let Ok(body) = decoded {
+                assert!((body.len()..=MIB).contains(&memory.used_bytes()));
+            }
+            drop(permit);
+            assert_eq!(memory.used_bytes(), 0);
+        }
     }
 
     #[tokio::test]

@@ -82,14 +82,14 @@ pub async fn follow<B: IncomingBody + Send + 'static>(
     early: &EarlyResponse,
     request: Request<B>,
 ) -> Response<ProxyResponseBody> {
-    let (head, body) = request.into_parts();
+    let (mut head, body) = request.into_parts();
     let ids = match last_event_id(&head.headers) {
         Ok(ids) => ids,
         Err(error) => return refuse(&context, recorded, abort, head, error).await,
     };
     let RecordedRequest { exchange, principal, .. } = &mut recorded;
     let (settings, memory) = (&context.settings, &context.state.body_memory);
-    let received = body::receive_body(settings, memory, principal, exchange, &head, body).await;
+    let received = body::receive_body(settings, memory, principal, exchange, &mut head, body).await;
     let body = match received.map(|(body, _)| body) {
         Ok(body) => body,
         Err(error) => return refuse(&context, recorded, abort, head, error).await,
