@@ -133,6 +133,8 @@ async fn an_error_for_an_unknown_model_lists_the_models_and_creates_no_label() {
         let message = message(&answer);
         assert!(message.contains("available models: `alias`, `m10`, `m11`"), "{message}");
         assert!(message.ends_with("`m28` and 11 more"), "{message}");
+        let label = gateway.record().await.model;
+        assert_eq!((label.as_str(), label.name()), ("_other", &*model.replace('\\', "")));
     }
     gateway.post(CHAT, r#"{"model":"alias"}"#).await;
     let page = gateway.admin("/metrics").await;
@@ -157,7 +159,8 @@ async fn a_backend_without_a_model_list_gets_the_configured_served_model_name() 
         assert_eq!(seen.body, format!(r#"{{"model":"{expected}"}}"#).as_bytes());
     }
     assert_eq!(gateway.record().await.model.as_str(), "gpt");
-    assert_eq!(gateway.record().await.model.as_str(), "_other");
+    let label = gateway.record().await.model;
+    assert_eq!((label.as_str(), label.name()), ("_other", "other"));
     assert_eq!(listed(&gateway).await, Vec::<Value>::new());
 }
 

@@ -238,7 +238,7 @@ impl Principal {
     ) -> Result<ModelRoute, GatewayError> {
         let routes = pool.routes();
         let route = routes.lookup(fields.model.as_deref()).clone();
-        record.model = route.label.clone();
+        record.model = route.label.clone().requested_as(fields.model.as_deref());
         self.check_model_access(fields.model.as_deref(), &routes)?;
         Ok(route)
     }

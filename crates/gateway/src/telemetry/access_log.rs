@@ -232,7 +232,7 @@ impl LogLine for AccessLogLine<'_> {
         member!(json, "predicted_cached", predicted.map(|it| it.candidate.cached.round()));
         member!(json, "attempts", record.attempts.len());
         known!(json, "omitted_lines", self.omitted_lines);
-        member!(json, "stream", observed.is_stream);
+        member!(json, "stream", record.options.stream || observed.is_stream);
         member!(json, "finish", finish_reasons(record));
         member!(json, "input_tokens", observed.usage.input);
         member!(json, "output_tokens", record.output_tokens());

@@ -132,3 +132,13 @@ fn an_access_log_without_a_rate_limit_has_a_line_for_every_request() {
     (0..5_000).for_each(|_| log.finished(&[&streamed()]));
     assert_eq!(lines.lock().unwrap().len(), 5_000);
 }
+
+#[test]
+fn the_access_log_has_stream_as_in_the_request_also_if_the_response_is_no_stream() {
+    let mut record = streamed();
+    record.options.stream = true;
+    record.observed.is_stream = false;
+    let (log, lines) = create_log(true, None, false);
+    log.finished(&[&record]);
+    assert!(lines.lock().unwrap()[0].contains("\"stream\":true"));
+}
