@@ -188,7 +188,8 @@ pub(super) async fn get_decision(
 fn decision_not_found(log_size: usize) -> Response {
     let problem = format!(
         "no decision is stored for this request id: the request has not ended, no backend was \
-         chosen for it, or it is not among the last {log_size} (routing.decision_log_size)"
+         chosen for it, or it is not among the last {log_size} (routing.decision_log_size). The \
+         access log has the line of an older request, with its slow_cause and phases"
     );
     (StatusCode::NOT_FOUND, Json(json!({ "error": problem }))).into_response()
 }
