@@ -7,11 +7,12 @@ use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, data, json, paused, response, stream_of,
 };
 use crate::support::test_gateway::{
-    ASK_STREAM, CHAT, Running, Setup, body, body_json, gateway_answering, gateway_answering_with,
-    gateway_following, gateway_scripted, get, post, read_until, start, start_with, status,
-    with_lines, with_paused_time,
+    ASK_STREAM, CHAT, Running, Setup, advance_time, body, body_json, gateway_answering,
+    gateway_answering_with, gateway_following, gateway_scripted, get, post, read_rest, read_until,
+    start, start_with, status, with_lines,
 };
 use serde_json::Value;
+use std::time::Duration;
 use tokenweir_protocol::openai::FinishReason;
 use tokenweir_protocol::openai::engine_control::Permission;
 use tokenweir_request::record::Outcome;
@@ -113,19 +114,39 @@ async fn a_request_reaches_the_backend_unchanged_except_for_hop_by_hop_headers()
 #[tokio::test]
 async fn a_request_on_a_stale_backend_connection_is_retried_and_no_backend_is_marked_down() {
     // The backend answers the first request of a connection. When another request arrives on that connection,
-    // the backend closes it.
+    // the backend closes it. The network brings the close later.
     let (fake, gateway) = gateway_scripted(|seen| match seen.earlier {
+        0 => vec![Step::Send(json("200 OK", "{}"))],
+        _ => vec![Step::Wait, Step::Close],
+    })
+    .await;
+    assert_eq!(status(&gateway.post(CHAT, r#"{"model":"tiny"}"#).await), 200);
+    gateway.record().await;
+    let client = gateway.begin(CHAT, r#"{"model":"tiny"}"#).await;
+    fake.until_received(2).await;
+    advance_time(Duration::from_secs(1)).await;
+    fake.go();
+    assert_eq!(status(&read_rest(client).await), 200);
+    let record = gateway.record().await;
+    let failures: Vec<_> = record.attempts.iter().map(|attempt| attempt.failure).collect();
+    assert_eq!((record.outcome, failures), (Outcome::Ok, vec![Some("stale"), None]));
+    assert!(gateway.pool.is_ready());
+}
+
+#[tokio::test]
+async fn a_request_that_ends_a_pooled_and_a_new_connection_counts_as_a_death_of_the_backend() {
+    let (fake, gateway) = gateway_scripted(|seen| match seen.number {
         0 => vec![Step::Send(json("200 OK", "{}"))],
         _ => vec![Step::Close],
     })
     .await;
-    for _ in 0..3 {
-        let answer = with_paused_time(gateway.post(CHAT, r#"{"model":"tiny"}"#)).await;
-        assert_eq!(status(&answer), 200);
-        assert_eq!(gateway.record().await.outcome, Outcome::Ok);
-    }
-    assert!(gateway.pool.is_ready());
-    assert!(fake.connections() >= 2);
+    assert_eq!(status(&gateway.post(CHAT, r#"{"model":"tiny"}"#).await), 200);
+    gateway.record().await;
+    assert_eq!(status(&gateway.post(CHAT, r#"{"model":"tiny"}"#).await), 502);
+    let record = gateway.record().await;
+    let failures: Vec<_> = record.attempts.iter().map(|attempt| attempt.failure).collect();
+    assert_eq!(failures, [Some("stale"), Some("connection_reset")]);
+    assert_eq!(fake.seen().len(), 3, "the backend got it twice");
 }
 
 #[tokio::test]

@@ -1,9 +1,8 @@
 //! The HTTP/1.1 client for backends, with pooled connections and `TCP_NODELAY`.
 //!
 //! [`SendError`] distinguishes three failures: the backend accepts no connection, the backend
-//! closed a pooled connection at about the time at which the request was sent on it
-//! ([`SendError::StaleConnection`]), and the backend closed a connection after it may have read the
-//! request.
+//! closed a pooled connection without a byte of a response ([`SendError::StaleConnection`]), and the
+//! backend closed a connection that it had accepted for the request, or within the response.
 
 use crate::backend_body::BackendBody;
 use crate::connection::Connection;
