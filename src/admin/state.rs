@@ -137,13 +137,16 @@ impl Admin {
     }
 
     /// Returns the number of requests for a model: those that wait in this gateway, and those in
-    /// the backends.
-    pub(super) fn model_requests(&self, model: &str) -> u64 {
+    /// the backends. `None`: neither the configuration nor a backend names the model.
+    pub(super) fn model_requests(&self, model: &str) -> Option<u64> {
         let ProxyState { pool, admission, .. } = &self.proxy;
+        if !pool.routes().is_expected(Some(model)) {
+            return None;
+        }
         let waiting = admission.waiting_models().into_iter();
         let of_model = waiting.filter(|waiting| waiting.model.as_deref() == Some(model));
         let waiting: usize = of_model.map(|waiting| waiting.requests).sum();
-        waiting as u64 + pool.model_requests(model)
+        Some(waiting as u64 + pool.model_requests(model))
     }
 
     /// Returns why the gateway cannot serve requests. If no backend is available, the text lists

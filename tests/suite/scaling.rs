@@ -111,8 +111,6 @@ async fn a_keda_scaler_is_told_at_once_that_a_request_waits_for_a_backend() {
         let numbers: Numbers = call(&mut scaler, "GetMetrics", request).await.unwrap();
         (numbers.all[0].integer, numbers.all[0].float) == (2, 2.0)
     });
-    let other: Active = call(&mut scaler, "IsActive", object(&[("model", "other")])).await.unwrap();
-    assert!(!other.result);
     fake.set_healthy(true);
     for client in clients {
         assert_eq!(status(&read_rest(client).await), 200);
@@ -145,6 +143,7 @@ async fn invalid_calls_of_a_keda_scaler_get_the_matching_grpc_status_code() {
     };
     assert_eq!(code("IsActive", &[]).await, Code::InvalidArgument);
     assert_eq!(code("IsActive", &[("model", "")]).await, Code::InvalidArgument);
+    assert_eq!(code("IsActive", &[("model", "tniy")]).await, Code::NotFound);
     for requests in ["", "0", "-1", "NaN", "inf", "many"] {
         let spec = code("GetMetricSpec", &[("model", "tiny"), ("requests", requests)]).await;
         assert_eq!(spec, Code::InvalidArgument, "{requests}");

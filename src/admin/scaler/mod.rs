@@ -25,6 +25,10 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum size of a message from KEDA. A message contains only the few metadata entries of a trigger.
 const MAX_MESSAGE_BYTES: usize = 64 << 10;
 
+/// The error for a model that is never active, because no request for it waits. A wrong name would
+/// otherwise look like a model without requests.
+const UNKNOWN_MODEL: &str = "neither `models` of the configuration nor a backend names the model";
+
 /// Serves one gRPC call of KEDA to the external scaler.
 pub(super) async fn call(
     State(admin): State<Arc<Admin>>,
@@ -32,8 +36,10 @@ pub(super) async fn call(
     request: Request,
 ) -> Response {
     let streams = admin.scaler_streams.clone();
-    let count =
-        move |object: &ScaledObjectRef| Ok::<_, Status>(admin.model_requests(object.model()?));
+    let count = move |object: &ScaledObjectRef| {
+        let requests = admin.model_requests(object.model()?);
+        requests.ok_or_else(|| Status::not_found(UNKNOWN_MODEL))
+    };
     let response = match method.as_str() {
         "IsActive" => {
             let is_active = move |request: tonic::Request<ScaledObjectRef>| {
