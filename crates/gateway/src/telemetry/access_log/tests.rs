@@ -2,9 +2,10 @@
 
 use super::*;
 use std::sync::{Arc, Mutex};
+use tokenweir_request::continuation::InterruptionCause;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::fixtures::{at, streamed};
-use tokenweir_request::record::{ClientIdentity, Stall, Termination};
+use tokenweir_request::record::{ClientIdentity, Continuation, Stall, Termination};
 
 /// Creates an access log, and the list to which the log writes its lines.
 fn create_log(
@@ -71,6 +72,27 @@ fn access_log_lines_at_the_start_of_requests_have_the_known_fields_and_their_own
         } else {
             assert!(lines[0].contains(" --- start ") && lines[0].contains(" max_tokens=64 "));
         }
+    }
+}
+
+#[test]
+fn an_access_log_line_states_how_often_the_stream_was_continued() {
+    for is_json in [true, false] {
+        let (log, lines) = create_log(is_json, None, false);
+        let mut record = streamed();
+        log.finished(&[&record]);
+        record.continuations.begun.push(Continuation {
+            span_id: 1,
+            cause: InterruptionCause::ALL[0],
+            tokens: 3,
+            interrupted: record.timings.accepted,
+            resumed: None,
+        });
+        log.finished(&[&record]);
+        let lines = lines.lock().unwrap();
+        assert!(!lines[0].contains("continuations"), "{}", lines[0]);
+        let expected = if is_json { r#""continuations":1,"# } else { " continuations=1 " };
+        assert!(lines[1].contains(expected), "{}", lines[1]);
     }
 }
 
