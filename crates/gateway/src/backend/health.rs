@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::dialect::EngineKind;
 use tokenweir_engine::model::ServedModel;
-use tokenweir_protocol::atomic::AtomicFlag;
+use tokenweir_protocol::atomic::{AtomicFlag, AtomicInstant};
 use tokenweir_protocol::mutex::lock;
 use tokenweir_routing::resilience::{
     Availability, BreakerAction, CircuitBreaker, CircuitBreakerSettings,
@@ -55,6 +55,8 @@ pub(super) struct HealthSignals {
     went_down: Notify,
     /// Whether the log already states that the backend is down.
     is_down_logged: AtomicFlag,
+    /// Start of the last request for the model list. `None`: there was none.
+    models_read_at: AtomicInstant,
     /// Whether requests wait until the sleeping engine is awake. Cleared when the engine is awake or
     /// cannot be woken.
     pub(super) is_wake_requested: AtomicFlag,
@@ -257,6 +259,16 @@ impl BackendHealth {
         if !self.is_model_list_stale.replace(true) {
             self.request_check();
         }
+    }
+
+    /// Records that a request for the model list, which began at `at`, has ended.
+    pub(super) fn set_models_read(&self, at: Instant) {
+        self.signals.models_read_at.set(Some(at));
+    }
+
+    /// Start of the last request for the model list. `None`: there was none.
+    pub(super) fn models_read_at(&self) -> Option<Instant> {
+        self.signals.models_read_at.get()
     }
 
     /// Whether `models`, a list that the backend sent, differs from the stored model list: a model

@@ -171,7 +171,12 @@ async fn forward_read<B: IncomingBody>(
         Some(Api::Audio) => PromptBytes::of_form(&original),
         _ => PromptBytes::of_json(&fields.prompt, &original),
     };
-    let route = principal.model_route(pool, record, &fields)?;
+    let mut route = principal.model_route(pool, record, &fields)?;
+    if route.absent_since.is_some() {
+        // Boxed, because few requests need the memory of this future.
+        Box::pin(pool.read_models_again()).await;
+        route = principal.model_route(pool, record, &fields)?;
+    }
     state.recording.log_start(record);
     let mut control =
         EngineControlCheck::check(access, principal, &route, record, &fields, &original)?;

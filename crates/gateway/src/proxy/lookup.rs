@@ -37,7 +37,12 @@ pub(super) async fn forward<B: IncomingBody>(
         backend: backend.as_ref(),
         ..BackendRequirements::none(&prompt, fastrand::u64(..))
     };
-    let lease = state.pool.lease(requirements, &[], clock::now())?;
+    let record = exchange.record();
+    let lease = match requirements.backend {
+        // The request waits while the only backend that has the response is unavailable.
+        Some(_) => state.admission.lease(record, &head.headers, requirements).await?,
+        None => state.pool.lease(requirements, &[], clock::now())?,
+    };
     let model_route = state.pool.routes().lookup(None).clone();
     let prepared = PreparedRequest {
         context,

@@ -98,7 +98,12 @@ async fn forward(
     let record = exchange.record();
     record.timings.received = Some(clock::now());
     record.options = settings.options(&head.headers, &fields);
-    let route = principal.model_route(pool, record, &fields)?;
+    let mut route = principal.model_route(pool, record, &fields)?;
+    if route.absent_since.is_some() {
+        // Boxed, because few requests need the memory of this future.
+        Box::pin(pool.read_models_again()).await;
+        route = principal.model_route(pool, record, &fields)?;
+    }
     state.recording.log_start(record);
     let no_body = Bytes::new();
     let control = EngineControlCheck::check(access, principal, &route, record, &fields, &no_body)?;

@@ -3,6 +3,21 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// The requests that the same backends can serve. They wait for the same capacity.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CapacityGroup {
+    /// Requested model. `None`: the clients named no model.
+    pub model: Option<Arc<str>>,
+    /// Hash of the backends of the model that can serve the requests, for example because their context is
+    /// long enough. 0: all backends of the model.
+    pub backends: u64,
+}
+
+/// Groups for which no backend has capacity. [`AdmissionQueue::select`](super::AdmissionQueue::select)
+/// adds groups to the list and skips their requests.
+#[derive(Debug, Default)]
+pub struct ExhaustedGroups(pub(super) Vec<CapacityGroup>);
+
 /// A request that waits for a backend.
 #[derive(Debug)]
 pub struct QueuedRequest<T> {
@@ -10,8 +25,8 @@ pub struct QueuedRequest<T> {
     pub class: usize,
     /// Id of the tenant. The queue is shared fairly among tenants.
     pub tenant: u64,
-    /// Requested model. `None`: the client named no model.
-    pub model: Option<Arc<str>>,
+    /// The requests that wait for the same capacity.
+    pub group: CapacityGroup,
     /// Tokens that the request may occupy in a KV cache. When the request is granted, they are
     /// charged to the tenant.
     pub tokens: u64,
@@ -28,19 +43,18 @@ pub struct QueuedRequest<T> {
 pub struct DequeuedRequest<T> {
     /// The request.
     pub ticket: QueuedRequest<T>,
-    /// Time in which the request waited and no backend could serve its model.
+    /// Time in which the request waited and no backend could serve it.
     pub without_backend: Duration,
 }
 
-/// The waiting requests for one model.
+/// The waiting requests of one group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WaitingModel {
     /// The requested model. `None`: the clients named no model.
     pub model: Option<Arc<str>>,
     /// Number of waiting requests.
     pub requests: usize,
-    /// Time since which the requests wait because no backend can serve the model. `None`: a backend
-    /// can serve the model.
+    /// Time since which they wait because no backend can serve them. `None`: a backend can serve them.
     pub without_backend_since: Option<Instant>,
 }
 
@@ -64,7 +78,7 @@ pub enum EnqueueOutcome<T> {
 pub struct RejectedRequest<T> {
     /// The rejected request.
     pub ticket: QueuedRequest<T>,
-    /// Time in which the request waited and no backend could serve its model.
+    /// Time in which the request waited and no backend could serve it.
     pub without_backend: Duration,
     /// Time after which the client should retry, in seconds: queue position ÷ grants per second,
     /// from 1 to 60.
@@ -75,6 +89,14 @@ pub struct RejectedRequest<T> {
 /// tokens more than the later requests goes after those that arrive in the next 2 s, so no request waits
 /// for an unbounded number of smaller requests.
 const TIME_PER_TOKEN: Duration = Duration::from_millis(2);
+
+impl ExhaustedGroups {
+    /// Whether no backend has capacity for the group.
+    pub fn has(&self, group: &CapacityGroup) -> bool {
+        self.0.contains(group)
+    }
+}
+
 impl<T> QueuedRequest<T> {
     /// Time after the arrival of this request in which later requests with less work can go before it. It
     /// is at most half of the time that this request may wait.

@@ -19,7 +19,7 @@ use super::{Backend, BackendIdentity, Health, recent_times};
 use engine_progress::EngineProgress;
 use http::StatusCode;
 use metrics_page::MetricsPage;
-use models::ModelListRefresh;
+use models::{ModelListRefresh, STALE_MODELS_REFRESH_INTERVAL};
 use schemars::JsonSchema;
 use scrape_interval::BackendActivity;
 use serde::{Deserialize, Serialize};
@@ -214,7 +214,11 @@ impl HealthChecker {
         );
         let since_origin = started_at.saturating_duration_since(self.context.alignment_origin);
         let jittered = scrape_interval::with_jitter(self.interval, fastrand::f64());
-        let pause = scrape_interval::align_to_grid(since_origin, jittered).max(MIN_CHECK_INTERVAL);
+        let mut pause =
+            scrape_interval::align_to_grid(since_origin, jittered).max(MIN_CHECK_INTERVAL);
+        if self.backend.health.is_model_list_stale.get() {
+            pause = pause.min(STALE_MODELS_REFRESH_INTERVAL);
+        }
         match wait_next_check(
             &self.backend,
             pause,

@@ -3,6 +3,7 @@
 //! the requests of this gateway.
 
 pub(super) mod backend_pool;
+mod capability;
 mod eligible_backends;
 mod exclusions;
 mod panic_mode;
@@ -29,6 +30,7 @@ use tokenweir_request::error::GatewayError;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{Outcome, RequestRecord, RoutingDecision};
 use tokenweir_routing::Policy;
+use tokenweir_routing::admission::CapacityGroup;
 use tokenweir_routing::resilience::{Availability, FailureKind};
 use tokenweir_routing::saturation::SaturationThresholds;
 use tokio::sync::OwnedSemaphorePermit;
@@ -69,7 +71,7 @@ impl BackendPool {
     }
 
     /// Whether sleeping engines are woken, and idle ones put to sleep.
-    pub(super) fn sleep_settings(&self) -> SleepSettings {
+    pub(crate) fn sleep_settings(&self) -> SleepSettings {
         self.snapshot().sleep
     }
 
@@ -169,6 +171,22 @@ impl BackendPool {
     /// in its cache. `None`: no backend is up.
     pub fn work(&self, requirements: BackendRequirements<'_>, now: Instant) -> Option<u64> {
         self.snapshot().work(&requirements, now)
+    }
+
+    /// The group of a request in the admission queue: the requests that the same backends can serve.
+    pub(crate) fn capacity_group(
+        &self,
+        requirements: &BackendRequirements<'_>,
+        now: Instant,
+    ) -> CapacityGroup {
+        let backends = self.snapshot().able_backends(requirements, now);
+        CapacityGroup { model: requirements.model.map(Into::into), backends }
+    }
+
+    /// Whether a backend of the model, available or not, may be able to serve the request. `false`: the
+    /// request is too long for all of them, or no backend lists the model.
+    pub(crate) fn has_able_backend(&self, requirements: &BackendRequirements<'_>) -> bool {
+        self.snapshot().has_able_backend(requirements, clock::now())
     }
 
     fn offer_within(

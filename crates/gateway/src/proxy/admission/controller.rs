@@ -18,7 +18,7 @@ use tokenweir_protocol::mutex::lock;
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::record::RequestRecord;
 use tokenweir_routing::admission::{
-    AdmissionQueue, DEFAULT_CLASS, DequeuedRequest, ExhaustedModels, QueuedRequest,
+    AdmissionQueue, DEFAULT_CLASS, DequeuedRequest, ExhaustedGroups, QueuedRequest,
     QueuedRequestId, RejectedRequest, WaitingModel,
 };
 use tokio::sync::oneshot;
@@ -147,8 +147,8 @@ impl AdmissionController {
 
     /// Leases a backend to the request of a record, at once or when a backend has capacity. Writes the
     /// times at which the request enters and leaves the queue into `record`. A request that continues a
-    /// stored response does not wait in the queue: only one backend can serve it, so it would delay
-    /// other requests.
+    /// stored response waits only while the backend that has this response is unavailable, and not for
+    /// capacity.
     ///
     /// Fails if no backend serves the model, if no backend is available and the request does not wait
     /// for one, if the queue is full, if a request with precedence displaces this request from the
@@ -160,10 +160,14 @@ impl AdmissionController {
         requirements: BackendRequirements<'_>,
     ) -> Result<LeasedBackend, GatewayError> {
         let now = clock::now();
-        let settings = self.settings.load_full();
-        let Some(settings) = settings.filter(|_| requirements.backend.is_none()) else {
+        let Some(settings) = self.settings.load_full() else {
             return self.pool.lease(requirements, &[], now);
         };
+        if requirements.backend.is_some()
+            && let Ok(leased) = self.pool.lease(requirements, &[], now)
+        {
+            return Ok(leased);
+        }
         if self.pool.capacity_notifier.waiting_requests() == 0
             && let Capacity::Backend(offer) = self.offer(Some(&settings), requirements, now)?
         {
@@ -185,7 +189,8 @@ impl AdmissionController {
         now: Instant,
     ) -> Result<LeasedBackend, GatewayError> {
         let work = self.pool.work(requirements, now);
-        let (queued_request, result_receiver) = queue_entry(requirements, flow, work, now);
+        let group = self.pool.capacity_group(&requirements, now);
+        let (queued_request, result_receiver) = queue_entry(requirements, group, flow, work, now);
         let outcome = self.with_queue(|queue| {
             self.admit_or_enqueue(queue, settings, record, requirements, queued_request, now)
         })?;
@@ -213,12 +218,12 @@ impl AdmissionController {
         mut request: QueuedRequest<LeaseWaiter>,
         now: Instant,
     ) -> Result<AdmitOutcome, GatewayError> {
-        let model = requirements.model;
+        let group = &request.group;
         // Waiting requests are served first. The new request gets a lease only if no request
-        // for the same model still waits.
+        // of the same group still waits.
         let must_wait =
-            queue.precedes(model) && self.dispatch_queued(queue, Some(settings), now).has(model);
-        let mut is_without_backend = queue.is_without_backend(model);
+            queue.precedes(group) && self.dispatch_queued(queue, Some(settings), now).has(group);
+        let mut is_without_backend = queue.is_without_backend(group);
         if !must_wait {
             match self.offer(Some(settings), requirements, now)? {
                 Capacity::Backend(offer) => {
@@ -249,7 +254,8 @@ impl AdmissionController {
         requirements: BackendRequirements<'_>,
         now: Instant,
     ) -> Result<Capacity, GatewayError> {
-        let thresholds = settings.map(|settings| settings.thresholds).unwrap_or_default();
+        let limits = settings.filter(|_| requirements.backend.is_none());
+        let thresholds = limits.map(|settings| settings.thresholds).unwrap_or_default();
         let error = match self.pool.offer(&thresholds, requirements, now) {
             Ok(Some(offer)) => return Ok(Capacity::Backend(offer)),
             Ok(None) => return Ok(Capacity::Full),
@@ -273,14 +279,14 @@ impl AdmissionController {
     }
 
     /// Leases all available capacity to waiting requests, in the order of the queue. A request
-    /// whose model has no capacity is skipped. Returns the models of the skipped requests.
+    /// whose group has no capacity is skipped. Returns the groups of the skipped requests.
     fn dispatch_queued(
         &self,
         queue: &mut AdmissionQueue<LeaseWaiter>,
         settings: Option<&AdmissionSettings>,
         now: Instant,
-    ) -> ExhaustedModels {
-        let (mut exhausted, mut without_backend) = (ExhaustedModels::default(), Vec::new());
+    ) -> ExhaustedGroups {
+        let (mut exhausted, mut without_backend) = (ExhaustedGroups::default(), Vec::new());
         let mut offer = |request: &QueuedRequest<LeaseWaiter>| match self.offer(
             settings,
             queued_requirements(request),
@@ -289,7 +295,7 @@ impl AdmissionController {
             Ok(Capacity::Backend(offer)) => Some(Ok(offer)),
             Ok(Capacity::Full) => None,
             Ok(Capacity::NoBackend) => {
-                without_backend.push(request.model.clone());
+                without_backend.push(request.group.clone());
                 None
             }
             Err(error) => Some(Err(error)),

@@ -4,8 +4,11 @@
 use super::attempt::{self, PreparedRequest};
 use super::attempt_failure::{AttemptFailure, PrefetchedResponse, send_failure};
 use super::first_output::{self, contains_any};
+use super::length;
+use super::moved_model::{self, UnknownModel};
 use super::prefill_leg::{self, Legs};
 use super::refusals::Refusals;
+use super::waiting;
 use crate::backend::pool::BackendRequirements;
 use crate::backend::{Backend, Lease};
 use crate::proxy::request::deadline::ResponseDeadline;
@@ -28,12 +31,18 @@ use tokenweir_routing::resilience::{FailoverPolicy, FailureKind};
 
 /// Time between two tries to lease another backend for a request whose backend is down.
 const FAILOVER_POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Texts in errors about the length of a request. In this order: of vLLM and SGLang, of vLLM if the error
-/// is about `max_tokens` alone, of llama.cpp.
-const LENGTH_MESSAGES: [&[u8]; 3] = [b"context length", b"max_model_len", b"context size"];
-
 /// The response of a backend, with the lease on the backend, or the error for the client.
 pub(crate) type ForwardResult = Result<(PrefetchedResponse, Lease), GatewayError>;
+
+/// What follows a failed attempt.
+enum NextStep {
+    /// An attempt at this backend.
+    Send((Lease, Arc<RoutingDecision>)),
+    /// A wait until a backend can serve the request.
+    Wait,
+    /// The model lists are read again, because the backend does not know the model.
+    ReadModels(Box<UnknownModel>),
+}
 
 /// Sends a request to the backend in `leased`, and to further backends one after the other. Ends
 /// when an attempt succeeds or when no failover is allowed. Returns the response with the lease on
@@ -88,11 +97,9 @@ pub(crate) async fn send(
                 failure.apply_to(lease.backend());
             }
             if kind == FailureKind::TooLong {
-                learn_length(&failure, &lease, request.requirements);
-                let model = request.requirements.model;
-                longer_than = context.state.pool.model_length(model, lease.backend());
+                longer_than = length::learn(&failure, (request, &lease));
             }
-            if !allows_wait(kind) {
+            if !waiting::is_allowed_after(kind) {
                 waits_left = 0;
             }
             exclude_failed(&mut tried, &lease, kind);
@@ -116,17 +123,20 @@ pub(crate) async fn send(
                     } else {
                         exchange.discard_attempt(kind.as_str());
                     }
-                    Some(next)
+                    NextStep::Send(next)
+                }
+                Err(FailoverDenialReason::NoOtherBackend) if kind == FailureKind::UnknownModel => {
+                    NextStep::ReadModels(Box::new(UnknownModel { failure, lease }))
                 }
                 Err(FailoverDenialReason::NoOtherBackend)
                     if waits_left > 0
                         && kind != FailureKind::Busy
-                        && may_wait_for_backend(request) =>
+                        && waiting::is_useful_after(kind, request, longer_than) =>
                 {
                     waits_left -= 1;
                     tried.clear();
                     exchange.discard_attempt(kind.as_str());
-                    None
+                    NextStep::Wait
                 }
                 Err(reason) => {
                     let (retry, now) = (&context.retry, clock::now());
@@ -139,19 +149,19 @@ pub(crate) async fn send(
                 }
             }
         };
+        // Boxed, because few requests need the memory of these futures.
         leased = match next {
-            Some(next) => next,
-            // Boxed, because few requests need the memory of this future.
-            None => Box::pin(wait_for_backend(exchange, request)).await?,
+            NextStep::Send(next) => next,
+            NextStep::Wait => Box::pin(waiting::wait(exchange, request, longer_than)).await?,
+            NextStep::ReadModels(unknown) => {
+                let next = moved_model::follow(exchange, request, &tried, &mut refusals, unknown);
+                match Box::pin(next).await {
+                    Ok(next) => next,
+                    Err(result) => return result,
+                }
+            }
         };
     }
-}
-
-/// Whether a request may wait for a backend after a failure of this kind: the backend had not begun to
-/// process the request, or was shutting down in order. The request itself may have caused any other
-/// failure, and could crash the same backend again after the wait.
-fn allows_wait(kind: FailureKind) -> bool {
-    matches!(kind, FailureKind::Unreachable | FailureKind::Draining | FailureKind::Busy)
 }
 
 /// Excludes the backend of a failed attempt from further attempts, with two exceptions. A backend that
@@ -163,27 +173,6 @@ fn exclude_failed(tried: &mut Vec<Arc<Backend>>, lease: &Lease, kind: FailureKin
     } else if kind != FailureKind::TransferFailed {
         tried.push(lease.backend().clone());
     }
-}
-
-/// Whether a request waits until a backend comes back if no other backend is left. The caller has
-/// checked that the failover rules allow another attempt.
-fn may_wait_for_backend(request: &PreparedRequest<'_>) -> bool {
-    !request.is_lookup
-        && request.requirements.backend.is_none()
-        && request.context.state.admission.waits_for_backend()
-}
-
-/// Waits in the admission queue until a backend can serve the request, within its deadlines.
-async fn wait_for_backend(
-    exchange: &mut Exchange,
-    request: &PreparedRequest<'_>,
-) -> Result<(Lease, Arc<RoutingDecision>), GatewayError> {
-    let record = exchange.record();
-    record.timings.sent = None;
-    let (admission, requirements) = (&request.context.state.admission, *request.requirements);
-    let lease = pin!(admission.lease(record, &request.head.headers, requirements));
-    let leased = request.within_deadlines(lease).await;
-    leased.unwrap_or_else(|deadline| Err(deadline.error()))
 }
 
 fn failed_request<'a>(
@@ -307,10 +296,6 @@ fn refine_refusal(
     (request, lease): (&PreparedRequest<'_>, &Lease),
     prefetched: &PrefetchedBody<BackendBody>,
 ) -> FailureKind {
-    let is_known = || {
-        let model = request.requirements.model;
-        request.context.state.pool.model_length(model, lease.backend()).is_some()
-    };
     let is_refusal = kind == FailureKind::UnexpectedStatus;
     if is_refusal
         && lease.rank_header().is_some()
@@ -318,20 +303,10 @@ fn refine_refusal(
     {
         return FailureKind::RankRefused;
     }
-    if is_refusal && contains_any(prefetched, &LENGTH_MESSAGES) && is_known() {
+    if is_refusal && length::is_about_length(prefetched, (request, lease)) {
         return FailureKind::TooLong;
     }
     kind
-}
-
-/// Learns the number of tokens per byte of prompt text from a response in which the backend refused
-/// the length of the prompt and stated a minimum number of its tokens. Ignores prompts with media.
-fn learn_length(failure: &AttemptFailure, lease: &Lease, requirements: &BackendRequirements<'_>) {
-    let response = failure.fallback.as_ref().ok().filter(|_| requirements.prompt.media == 0);
-    if let Some(tokens) = response.and_then(|it| first_output::refused_tokens(it.body())) {
-        let learned = lease.backend().load.estimator.learned();
-        learned.on_too_long(requirements.prompt.bytes, tokens);
-    }
 }
 
 /// Replaces the result that the client would get for a failed attempt by an error, if the response

@@ -5,7 +5,7 @@ use super::event::SimulationEvent;
 use super::gateway::QueuedArrival;
 use super::{InFlightRequest, Simulation};
 use tokenweir_routing::admission::{
-    AdmissionQueue, EnqueueOutcome, ExhaustedModels, QueuedRequest,
+    AdmissionQueue, CapacityGroup, EnqueueOutcome, ExhaustedGroups, QueuedRequest,
 };
 
 impl Simulation<'_> {
@@ -37,7 +37,7 @@ impl Simulation<'_> {
         let request = QueuedRequest {
             class: 0,
             tenant: if admission.has_tenants { job.tenant } else { 0 },
-            model: None,
+            group: CapacityGroup::default(),
             tokens: tokens as u64,
             work: work.fold(f64::INFINITY, f64::min) as u64,
             deadline: self.setup.epoch + deadline,
@@ -77,7 +77,7 @@ impl Simulation<'_> {
             let offer = |request: &QueuedRequest<QueuedArrival>| {
                 self.offer(gateway, request.payload.number)
             };
-            let mut exhausted = ExhaustedModels::default();
+            let mut exhausted = ExhaustedGroups::default();
             let Some((id, offer)) =
                 queue.select(now, &mut exhausted, offer, |offer| offer.lost_tokens)
             else {
