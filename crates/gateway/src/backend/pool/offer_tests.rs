@@ -1,6 +1,9 @@
 //! Tests of which backend the pool offers for a request.
 
-use super::tests::{lease, lease_offered, long_prompt, pick, pool, pool_with_peers, requirements};
+use super::tests::{
+    backend_at, lease, lease_offered, long_prompt, pick, pool, pool_of, pool_with_peers,
+    requirements,
+};
 use super::*;
 use crate::backend::PoolSettings;
 use crate::backend::peers::Peers;
@@ -131,9 +134,13 @@ fn the_output_token_limit_of_the_client_bounds_the_expected_output_of_a_request(
     assert_eq!(tokens(Some(0), 1), unbounded, "no limit");
 }
 
-/// A pool of a backend with a context of 2,048 tokens and one of 16,384, which are up.
+/// A pool of a backend with a context of 2,048 tokens and one of 16,384, which are up. Requests wake
+/// sleeping backends.
 fn uneven_pool() -> BackendPool {
-    let pool = pool(&[None, None]);
+    let sleep = SleepSettings { wake: true, idle: None };
+    let settings = PoolSettings { sleep, ..PoolSettings::default() };
+    let backends = (8000..).map(backend_at).take(2).collect();
+    let pool = pool_of(backends, &[None, None], &settings, Peers::default());
     for (backend, length) in pool.backends().iter().zip([2_048, 16_384]) {
         let list = serde_json::json!({ "data": [{ "id": "a", "max_model_len": length }] });
         let list = ModelList::read(list.to_string().as_bytes()).unwrap();
@@ -200,6 +207,21 @@ fn a_request_is_not_sent_to_a_backend_that_is_too_short_while_a_longer_one_may_r
     let last = retired.backends()[1].clone();
     last.update_state(|state| state.set_down(DownCause::Retired, &"retired".into()));
     assert_eq!(position(&retired, LONG, None), Ok(0), "it never returns");
+}
+
+#[test]
+fn a_long_request_wakes_only_a_backend_whose_context_is_long_enough() {
+    // The choice among several is random.
+    for _ in 0..16 {
+        let pool = uneven_pool();
+        let backends = pool.backends();
+        for backend in backends.iter() {
+            backend.update_state(|state| state.falls_asleep = true);
+        }
+        assert_eq!(position(&pool, 30_000, None), Err(GatewayError::NoBackend));
+        let is_woken = |at: usize| backends[at].health.signals.is_wake_requested.get();
+        assert!(!is_woken(0) && is_woken(1));
+    }
 }
 
 #[test]
