@@ -124,7 +124,7 @@ async fn a_request_after_which_two_backends_closed_the_connection_is_not_sent_to
 }
 
 #[tokio::test]
-async fn a_late_close_of_a_pooled_connection_counts_in_retry_budget_and_circuit_breaker() {
+async fn a_close_of_a_pooled_and_then_of_a_new_connection_counts_in_the_circuit_breaker() {
     let fake = closing_on(POISON, || vec![Step::Wait, Step::Close]).await;
     let gateway = gateway_with_pooled_connections(std::slice::from_ref(&fake)).await;
     for _ in 0..5 {
@@ -137,13 +137,14 @@ async fn a_late_close_of_a_pooled_connection_counts_in_retry_budget_and_circuit_
             wait_until!(request_counts(std::slice::from_ref(&fake), POISON) != before);
             advance_time(AFTER_CROSSING).await;
             fake.go();
+            fake.go();
         });
         assert_eq!(status(&answer), 502);
         let record = gateway.record().await;
-        assert_eq!(record.attempts.len(), 1);
-        assert_eq!(record.attempts[0].failure, Some("connection_reset"));
+        let failures: Vec<_> = record.attempts.iter().map(|attempt| attempt.failure).collect();
+        assert_eq!(failures, [Some("stale"), Some("connection_reset")]);
     }
-    assert_eq!(fake.seen().iter().filter(|seen| has_body(seen, POISON)).count(), 5);
+    assert_eq!(fake.seen().iter().filter(|seen| has_body(seen, POISON)).count(), 10);
 }
 
 #[tokio::test]

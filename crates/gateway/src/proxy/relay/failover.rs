@@ -5,7 +5,7 @@ use super::attempt::{self, PreparedRequest};
 use super::attempt_failure::{AttemptFailure, PrefetchedResponse, send_failure};
 use super::first_output::{self, contains_any};
 use super::length;
-use super::moved_model::{self, UnknownModel};
+use super::moved_model::{self, NotFollowed, UnknownModel};
 use super::prefill_leg::{self, Legs};
 use super::refusals::Refusals;
 use super::waiting;
@@ -157,7 +157,18 @@ pub(crate) async fn send(
                 let next = moved_model::follow(exchange, request, &tried, &mut refusals, unknown);
                 match Box::pin(next).await {
                     Ok(next) => next,
-                    Err(result) => return result,
+                    Err(NotFollowed::Waited(error)) => return Err(error),
+                    Err(NotFollowed::Unknown(unknown)) => {
+                        let UnknownModel { failure, lease } = *unknown;
+                        let (retry, now) = (&context.retry, clock::now());
+                        if let Some(first) =
+                            refusals.end_with_failure(exchange, &failure, retry, now)
+                        {
+                            return Ok((*first, lease));
+                        }
+                        let reason = FailoverDenialReason::NoOtherBackend;
+                        return give_up(exchange, failure, lease, reason);
+                    }
                 }
             }
         };

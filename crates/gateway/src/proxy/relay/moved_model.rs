@@ -2,14 +2,14 @@
 
 use super::attempt::PreparedRequest;
 use super::attempt_failure::AttemptFailure;
-use super::failover::{self, ForwardResult};
 use super::refusals::Refusals;
 use super::waiting;
 use crate::backend::{Backend, Lease};
 use std::sync::Arc;
 use tokenweir_protocol::clock;
+use tokenweir_request::error::GatewayError;
 use tokenweir_request::observe::Exchange;
-use tokenweir_request::record::{FailoverDenialReason, RoutingDecision};
+use tokenweir_request::record::RoutingDecision;
 
 /// The failure of an attempt whose backend does not know the model, with the lease on the backend.
 pub(super) struct UnknownModel {
@@ -17,33 +17,34 @@ pub(super) struct UnknownModel {
     pub(super) lease: Lease,
 }
 
+/// Why a request for an unknown model gets no backend.
+pub(super) enum NotFollowed {
+    /// No backend has the model: the client gets the response of this attempt.
+    Unknown(Box<UnknownModel>),
+    /// The request has waited for a backend.
+    Waited(GatewayError),
+}
+
 /// Reads the model lists of all backends again, and leases the backend that has the model now. A model that
-/// the configuration names and no backend has is waited for. Fails with the result for the client if no
-/// backend has the model.
+/// the configuration names and no backend has is waited for.
 pub(super) async fn follow(
     exchange: &mut Exchange,
     request: &PreparedRequest<'_>,
     tried: &[Arc<Backend>],
     refusals: &mut Refusals,
     unknown: Box<UnknownModel>,
-) -> Result<(Lease, Arc<RoutingDecision>), ForwardResult> {
-    let UnknownModel { failure, lease } = *unknown;
-    let (context, requirements) = (request.context, request.requirements);
-    let pool = &context.state.pool;
+) -> Result<(Lease, Arc<RoutingDecision>), NotFollowed> {
+    let requirements = request.requirements;
+    let pool = &request.context.state.pool;
     pool.read_models_again().await;
     if let Ok(next) = pool.lease(*requirements, tried, clock::now()) {
-        refusals.set_aside(exchange, failure);
+        refusals.set_aside(exchange, unknown.failure);
         return Ok(next);
     }
     if waiting::is_possible(request) && pool.routes().is_awaited(requirements.model) {
-        exchange.discard_attempt(failure.kind.as_str());
-        return waiting::wait(exchange, request, None).await.map_err(Err);
+        exchange.discard_attempt(unknown.failure.kind.as_str());
+        let waited = waiting::wait(exchange, request, None).await;
+        return waited.map_err(NotFollowed::Waited);
     }
-    let (retry, now) = (&context.retry, clock::now());
-    let refusals = std::mem::take(refusals);
-    if let Some(first) = refusals.end_with_failure(exchange, &failure, retry, now) {
-        return Err(Ok((*first, lease)));
-    }
-    let reason = FailoverDenialReason::NoOtherBackend;
-    Err(failover::give_up(exchange, failure, lease, reason))
+    Err(NotFollowed::Unknown(unknown))
 }
