@@ -201,6 +201,12 @@ fn exhausted_error(problem: &impl ToString) -> SendError {
 const CONNECT_TIMEOUT_MEANING: &str = "timeout: the backend does not respond to connections: its \
                                        process is stopped, or its machine cannot be reached";
 
+/// Whether the text of a failed connection states that the backend did not respond in time, and not that
+/// it refused the connection.
+pub fn is_connect_timeout(reason: &str) -> bool {
+    reason.contains(CONNECT_TIMEOUT_MEANING)
+}
+
 /// The part of an error that stays the same while its cause lasts. The text about a certificate that
 /// is not valid now ends with the time of the check.
 fn lasting_text(error: &str) -> &str {

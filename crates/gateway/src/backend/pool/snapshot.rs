@@ -221,12 +221,13 @@ impl PoolSnapshot {
         if search.allows_suspected || !eligible.is_empty() {
             return eligible;
         }
-        // If all backends of the route are only suspected to be stuck, they serve requests
-        // nevertheless.
+        // If all backends of the route are only suspected to be down, they serve requests nevertheless,
+        // until a sleeping one is awake.
         let is_suspected = |position: &usize| self.backends[*position].health.is_suspected.get();
         if !route.backends.iter().any(is_suspected) {
             return eligible;
         }
+        self.request_wake(route, search.now);
         let search = BackendSearch { allows_suspected: true, ..*search };
         self.eligible_backends(route, request, &search)
     }
