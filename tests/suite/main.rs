@@ -44,6 +44,7 @@ mod identities;
 mod kubernetes;
 mod kv_events;
 mod live_view;
+mod lost_backends;
 mod metrics;
 mod metrics_levels;
 mod metrics_pages;

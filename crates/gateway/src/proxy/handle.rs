@@ -3,6 +3,7 @@
 
 use super::accept::RecordedRequest;
 use super::access::Principal;
+use super::admission::BegunStream;
 use super::context::ProxyContext;
 use super::lookup;
 use super::relay::{self, ForwardResult, PreparedRequest, StreamContinuation};
@@ -35,7 +36,6 @@ use tokenweir_request::access::ConcurrencyPermit;
 use tokenweir_request::error::ErrorEnvelope;
 use tokenweir_request::observe::{Continue, Exchange, ObservedBody, ResponseAbortHandle};
 use tokenweir_request::record::ResumeOutcome;
-use xxhash_rust::xxh3::xxh3_64;
 
 /// Continues the body of an interrupted response with the stream of another backend.
 type Continuer = Box<dyn Continue<BackendBody, (Lease, Option<ConcurrencyPermit>)> + Send>;
@@ -197,6 +197,7 @@ async fn forward_read<B: IncomingBody>(
             .map(|_| features::saturating_u32(fields.max_tokens.unwrap_or(0))),
         choices: features::saturating_u32(fields.n.unwrap_or(1)),
         longer_than: None,
+        excluded: &[],
         session: features::session_hash(&head.headers, &settings.session_headers, &fields),
         seed: fastrand::u64(..),
     };
@@ -208,7 +209,7 @@ async fn forward_read<B: IncomingBody>(
     }
     if let Some(plan) = plan {
         let memory = (&*state.continuation_memory, memory_permit.owner);
-        continuation::begin(exchange, plan, &context.retry, memory, original.len());
+        continuation::begin(exchange, plan, memory, original.len());
     }
     let record = exchange.record();
     let lease = state.admission.lease(record, headers, requirements).await?;
@@ -242,15 +243,16 @@ async fn forward_read<B: IncomingBody>(
         *continuation = Some(Box::new(StreamContinuation {
             context: context.clone(),
             head: prepared.head.clone(),
-            body_hash: xxh3_64(&original),
             body: prepared.body.into_sent(),
-            model: fields.model.as_deref().map(Into::into),
-            prompt: prompt.clone(),
-            path: requirements.path,
-            max_tokens: requirements.max_tokens,
-            session: requirements.session,
+            stream: Arc::new(BegunStream {
+                model: fields.model.as_deref().map(Into::into),
+                prompt: prompt.clone(),
+                path: requirements.path,
+                max_tokens: requirements.max_tokens,
+                session: requirements.session,
+            }),
             response_headers_timeout: route.policy.response_headers,
-            interrupted: None,
+            interruption: None,
             failures: 0,
         }));
     }

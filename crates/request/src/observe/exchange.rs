@@ -10,12 +10,12 @@ mod response;
 use super::attempt_response::AttemptResponse;
 use super::observer::ResponseObserver;
 use super::open_streams::{
-    BackendMonitor, ExchangeRegistry, InFlightGuard, OnTruncation, ResponseAbortHandle,
+    BackendMonitor, ExchangeRegistry, InFlightGuard, Loss, OnTruncation, ResponseAbortHandle,
     StreamPolicy,
 };
 use super::sink::RecordReceiver;
 use super::stream_end::Cut;
-use crate::continuation::StreamSplicer;
+use crate::continuation::{InterruptionCause, StreamSplicer};
 use crate::record::{Outcome, RequestRecord, SlowCause, Termination, Timings};
 use bytes::Bytes;
 use std::ops::{Deref, DerefMut};
@@ -256,7 +256,13 @@ impl Exchange {
             return None;
         }
         if activity.take_move() {
-            return Some(Cut::Move);
+            return Some(Cut::Move(InterruptionCause::Migrated));
+        }
+        match activity.take_loss(clock::now()) {
+            None => {}
+            Some(Loss::Over) => return None,
+            Some(Loss::Moves) => return Some(Cut::Move(InterruptionCause::BackendDown)),
+            Some(Loss::Ends) => return Some(Cut::Lost),
         }
         if self.inner.in_flight.is_closing(activity) {
             return Some(Cut::End(Termination::Shutdown));

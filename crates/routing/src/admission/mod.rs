@@ -31,7 +31,8 @@ mod selection_tests;
 mod tests;
 
 pub use priority_classes::{DEFAULT_CLASS, PriorityClasses};
-pub use queue::{AdmissionQueue, ExhaustedModels};
+pub use queue::AdmissionQueue;
 pub use queued_request::{
-    DequeuedRequest, EnqueueOutcome, QueuedRequest, QueuedRequestId, RejectedRequest, WaitingModel,
+    DequeuedRequest, EnqueueOutcome, ExhaustedModels, QueuedRequest, QueuedRequestId,
+    RejectedRequest, WaitingModel,
 };

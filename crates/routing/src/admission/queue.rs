@@ -4,16 +4,12 @@
 use super::decaying_rate::DecayingRate;
 use super::fair_queue::FairQueue;
 use super::queued_request::{
-    DequeuedRequest, EnqueueOutcome, QueuedRequest, QueuedRequestId, RejectedRequest, WaitingModel,
+    DequeuedRequest, EnqueueOutcome, ExhaustedModels, QueuedRequest, QueuedRequestId,
+    RejectedRequest, WaitingModel,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// Models for which no backend has capacity. [`AdmissionQueue::select`] adds models to the list and
-/// skips requests for them. The element `None` stands for the requests that name no model.
-#[derive(Debug, Default)]
-pub struct ExhaustedModels(Vec<Option<Arc<str>>>);
 
 /// The queue in which requests wait while all backends that could serve them are saturated.
 #[derive(Debug)]
@@ -166,7 +162,7 @@ impl<T> AdmissionQueue<T> {
     pub fn enter(&mut self, request: QueuedRequest<T>, now: Instant) -> EnqueueOutcome<T> {
         let lowest_class = self.classes.len() - 1;
         let request = QueuedRequest { class: request.class.min(lowest_class), ..request };
-        if self.requests.len() < self.capacity {
+        if self.requests.len() < self.capacity || request.is_begun {
             return EnqueueOutcome::Waits(self.insert(request, now));
         }
         let displaced = self.find_displaceable(&request).and_then(|id| self.refuse(id, now));
@@ -246,16 +242,16 @@ impl<T> AdmissionQueue<T> {
         mut offer: impl FnMut(&QueuedRequest<T>) -> Option<R>,
     ) -> Option<(u64, R)> {
         for (_, id) in self.classes.iter().flat_map(FairQueue::keys_in_service_order) {
-            if exhausted.0.len() == self.model_queues.len() {
+            if exhausted.count() == self.model_queues.len() {
                 return None;
             }
             let request = &self.requests.get(&id)?.request;
-            if request.deadline <= now || exhausted.has(request.model.as_deref()) {
+            if request.deadline <= now || exhausted.has_for(request) {
                 continue;
             }
             match offer(request) {
                 Some(offered) => return Some((id, offered)),
-                None => exhausted.0.push(request.model.clone()),
+                None => exhausted.add(request),
             }
         }
         None
@@ -296,7 +292,7 @@ impl<T> AdmissionQueue<T> {
     /// requests wait for it.
     pub fn expected_wait(&self, request: &QueuedRequest<T>, now: Instant) -> Option<Duration> {
         let rate = self.model_queues.get(&request.model)?.grant_rate.measured_per_second(now)?;
-        let due = now + request.precedence_given(now);
+        let due = request.service_time(now);
         let mut higher = 0;
         let mut by_tenant = BTreeMap::from([(request.tenant, 0)]);
         for entry in self.requests.values() {
@@ -330,6 +326,9 @@ impl<T> AdmissionQueue<T> {
         let mut classes = self.classes.iter().enumerate().rev();
         let (class, (largest_count, newest)) =
             classes.find_map(|(class, queue)| Some((class, queue.largest_tenant()?)))?;
+        if self.requests.get(&newest.1).is_none_or(|entry| entry.request.is_begun) {
+            return None;
+        }
         let tenant_count = self.classes[newcomer.class].queued_count(newcomer.tenant);
         let has_smaller_tenant = class == newcomer.class && tenant_count + 1 < largest_count;
         (class > newcomer.class || has_smaller_tenant).then_some(QueuedRequestId(newest.1))
@@ -343,7 +342,9 @@ impl<T> AdmissionQueue<T> {
         }
         let is_displaceable = |entry: &&(&u64, &QueueEntry<T>)| {
             let request = &entry.1.request;
-            request.class >= highest_class && self.is_without_backend(request.model.as_deref())
+            !request.is_begun
+                && request.class >= highest_class
+                && self.is_without_backend(request.model.as_deref())
         };
         let displaceable = self.requests.iter().filter(|entry| is_displaceable(&entry));
         displaceable.map(|(id, entry)| (entry.request.class, *id)).max().map(|(_, id)| id)
@@ -361,7 +362,7 @@ impl<T> AdmissionQueue<T> {
             without_backend_since: None,
         });
         model_queue.waiting_by_class[request.class] += 1;
-        let key = (now + request.precedence_given(now), id);
+        let key = (request.service_time(now), id);
         self.classes[request.class].push(request.tenant, key);
         let without_backend = Duration::ZERO;
         let entry = QueueEntry { request, entered_at: now, key, without_backend, overtaken: 0 };
@@ -393,12 +394,5 @@ impl<T> AdmissionQueue<T> {
             }
         }
         Some(DequeuedRequest { ticket: request, without_backend })
-    }
-}
-
-impl ExhaustedModels {
-    /// Whether no backend has capacity for the model. `None`: requests that name no model.
-    pub fn has(&self, model: Option<&str>) -> bool {
-        self.0.iter().any(|exhausted| exhausted.as_deref() == model)
     }
 }

@@ -17,6 +17,10 @@ pub struct QueuedRequest<T> {
     pub tokens: u64,
     /// Tokens that the engine has to compute for the request: uncached prompt and expected output.
     pub work: u64,
+    /// Whether the client already has a part of the response, from a backend that failed. Such a request is
+    /// queued in any case and first of its tenant, and is not displaced. It may not go to the backend that
+    /// failed, so it shows nothing about the capacity for other requests.
+    pub is_begun: bool,
     /// From this time on, the request is not granted.
     pub deadline: Instant,
     /// Data that the code which fills the queue stores with the request.
@@ -71,10 +75,22 @@ pub struct RejectedRequest<T> {
     pub retry_after: u32,
 }
 
+/// Models for which no backend has capacity. [`select`](super::AdmissionQueue::select) adds models and
+/// skips requests for them. The element `None` stands for the requests that name no model.
+#[derive(Debug, Default)]
+pub struct ExhaustedModels {
+    models: Vec<Option<Arc<str>>>,
+    /// Models for which no backend has capacity for a request that has begun.
+    for_begun: Vec<Option<Arc<str>>>,
+}
+
 /// Time by which a request gives way to later requests for each token of its work. A request with 1,000
 /// tokens more than the later requests goes after those that arrive in the next 2 s, so no request waits
 /// for an unbounded number of smaller requests.
 const TIME_PER_TOKEN: Duration = Duration::from_millis(2);
+/// Time before its arrival that counts as the arrival of a request that has begun.
+const BEGUN_PRECEDENCE: Duration = Duration::from_mins(10);
+
 impl<T> QueuedRequest<T> {
     /// Time after the arrival of this request in which later requests with less work can go before it. It
     /// is at most half of the time that this request may wait.
@@ -82,5 +98,37 @@ impl<T> QueuedRequest<T> {
         let tokens = u32::try_from(self.work).unwrap_or(u32::MAX);
         let longest = self.deadline.saturating_duration_since(now) / 2;
         TIME_PER_TOKEN.saturating_mul(tokens).min(longest)
+    }
+
+    /// The time by which the request is ordered among those of its tenant.
+    pub(super) fn service_time(&self, now: Instant) -> Instant {
+        if self.is_begun {
+            return now.checked_sub(BEGUN_PRECEDENCE).unwrap_or(now);
+        }
+        now + self.precedence_given(now)
+    }
+}
+
+impl ExhaustedModels {
+    /// Whether no backend has capacity for the model. `None`: requests that name no model.
+    pub fn has(&self, model: Option<&str>) -> bool {
+        self.models.iter().any(|exhausted| exhausted.as_deref() == model)
+    }
+
+    /// Whether no backend has capacity for this request.
+    pub(super) fn has_for<T>(&self, request: &QueuedRequest<T>) -> bool {
+        self.has(request.model.as_deref())
+            || request.is_begun && self.for_begun.contains(&request.model)
+    }
+
+    /// Adds the model of a request for which no backend has capacity.
+    pub(super) fn add<T>(&mut self, request: &QueuedRequest<T>) {
+        let models = if request.is_begun { &mut self.for_begun } else { &mut self.models };
+        models.push(request.model.clone());
+    }
+
+    /// Number of models for which no backend has capacity.
+    pub(super) const fn count(&self) -> usize {
+        self.models.len()
     }
 }

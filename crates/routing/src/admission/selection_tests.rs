@@ -152,3 +152,40 @@ fn queued_requests_move_to_their_new_class_when_classes_change() {
     assert_eq!(granted_requests.map(|granted| granted.unwrap().payload), [2, 0]);
     assert!(queue.is_empty());
 }
+
+#[test]
+fn a_begun_request_enters_a_full_queue_and_stays() {
+    let now = clock::epoch();
+    let begun = |number| QueuedRequest { is_begun: true, ..request(number, 0, 1, now) };
+    let mut queue = AdmissionQueue::new(2, 2);
+    enter_all(&mut queue, 0..2, 0, now);
+    for number in [2, 3] {
+        assert!(matches!(queue.enter(begun(number), now), EnqueueOutcome::Waits(_)));
+    }
+    let granted: Vec<_> = (0..4).map(|_| grant(&mut queue, now).unwrap().payload).collect();
+    assert_eq!(granted, [2, 3, 0, 1]);
+    for number in [4, 5] {
+        queue.enter(QueuedRequest { class: 1, ..begun(number) }, now);
+    }
+    assert_eq!(displaced_by(&mut queue, request(6, 0, 1, now), now), None);
+}
+
+#[test]
+fn a_begun_request_without_backend_holds_up_no_other() {
+    let now = clock::epoch();
+    let mut queue = AdmissionQueue::new(10, 1);
+    for number in 0..3 {
+        queue.enter(QueuedRequest { is_begun: true, ..request(number, 0, 1, now) }, now);
+    }
+    queue.enter(request(3, 0, 1, now), now);
+    let (mut exhausted, mut offered) = (ExhaustedModels::default(), Vec::new());
+    // The only backend with capacity is the one that failed the requests that have begun.
+    let offer = |request: &QueuedRequest<usize>| {
+        offered.push(request.payload);
+        (!request.is_begun).then_some(())
+    };
+    let (selected, ()) = queue.select(now, &mut exhausted, offer, |()| 0.0).unwrap();
+    assert_eq!(offered, [0, 3], "one of those that have begun stands for all");
+    assert_eq!(queue.grant(selected, now).unwrap().ticket.payload, 3);
+    assert!(!exhausted.has(Some(&model(0))));
+}

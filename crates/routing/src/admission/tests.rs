@@ -64,6 +64,7 @@ pub(super) fn request(
         model: Some(model(0)),
         tokens: 100,
         work: 0,
+        is_begun: false,
         deadline,
         payload: number,
     }
@@ -235,7 +236,7 @@ proptest! {
                 QueueStep::Enter { class, tenant, model: index, tokens, timeout_seconds } => {
                     let deadline = checked.now + Duration::from_secs(timeout_seconds);
                     let (model, payload) = (Some(model(index)), checked.entered_count);
-                    let request = QueuedRequest { class, tenant, model, tokens, work: 0, deadline, payload };
+                    let request = QueuedRequest { class, tenant, model, tokens, work: 0, is_begun: false, deadline, payload };
                     checked.enter(request);
                 }
                 QueueStep::Leave(index) => checked.leave(index),

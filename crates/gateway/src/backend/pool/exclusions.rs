@@ -33,11 +33,10 @@ impl PoolSnapshot {
     /// filter runs over all backends before other data of a backend is read, so that the CPU
     /// overlaps the cache misses of a large pool.
     pub(super) fn filter_up(&self, positions: &[usize], search: &BackendSearch<'_>) -> Vec<usize> {
-        let BackendSearch { tried, allows_suspected, .. } = *search;
+        let allows_suspected = search.allows_suspected;
         let only = search.requirements.backend;
         let is_excluded = |backend: &Arc<Backend>| {
-            only.is_some_and(|only| *only != backend.identity.id)
-                || tried.iter().any(|tried| Arc::ptr_eq(tried, backend))
+            only.is_some_and(|only| *only != backend.identity.id) || search.has_tried(backend)
         };
         let mut up = Vec::with_capacity(positions.len());
         up.extend(positions.iter().copied().filter(|position| {
@@ -85,6 +84,12 @@ impl PoolSnapshot {
         }
         if requirements.prompt.media > 0 && up.iter().any(serves_media) {
             up.retain(serves_media);
+        }
+        // A client repeats a request whose stream was cut.
+        let has_cut =
+            |position: &usize| health(position).recent_cuts.has(requirements.prompt.whole, now);
+        if up.iter().any(|position| !has_cut(position)) {
+            up.retain(|position| !has_cut(position));
         }
         let lengths = &route.lengths;
         if !lengths.is_uneven && requirements.longer_than.is_none() {
@@ -162,6 +167,9 @@ impl PoolSnapshot {
                 None if requirements.prompt.media > 0 && backend.health.lacks(Some(MEDIA), now) => {
                     "it does not serve media"
                 }
+                None if backend.health.recent_cuts.has(requirements.prompt.whole, now) => {
+                    "it has just cut the stream of an equal request"
+                }
                 None if is_too_short => "its context is too short for the request",
                 None if self.has_prefill_backends
                     && backend.identity.role() == Some(Role::Prefill) =>
@@ -191,7 +199,7 @@ fn exclusion_reason(backend: &Arc<Backend>, search: &BackendSearch<'_>) -> Optio
     if search.requirements.backend.is_some_and(|only| *only != backend.identity.id) {
         return Some("another backend has the stored response");
     }
-    if search.tried.iter().any(|tried| Arc::ptr_eq(tried, backend)) {
+    if search.has_tried(backend) {
         return Some("an attempt failed there");
     }
     match backend.availability(search.now) {

@@ -45,8 +45,8 @@ impl BackendPool {
         self.snapshot().backends.clone()
     }
 
-    /// The availability of each backend, by position. A backend whose engine only seems stuck
-    /// counts as available, because it gets the requests that no other backend can serve.
+    /// The availability of each backend, by position. A backend that is down only by
+    /// suspicion counts as available, because it gets the requests that no other backend can serve.
     pub fn availabilities(&self) -> Vec<Availability> {
         let now = clock::now();
         let snapshot = self.snapshot();
@@ -165,6 +165,17 @@ impl BackendPool {
         self.offer_within(&BackendSearch { is_prefill_leg: true, ..search }).ok()?
     }
 
+    /// Whether the model has a backend that is not excluded from the request, whatever its state is.
+    pub(crate) fn has_other(&self, requirements: BackendRequirements<'_>) -> bool {
+        let snapshot = self.snapshot();
+        let positions = &snapshot.routes.lookup(requirements.model).backends;
+        let mut backends = positions.iter().filter_map(|position| snapshot.backends.get(*position));
+        backends.any(|backend| {
+            let is_excluded = requirements.excluded.iter().any(|it| Arc::ptr_eq(it, backend));
+            backend.weight() > 0 && !is_excluded
+        })
+    }
+
     /// Tokens that the engine has to compute for a request, on the backend that has most of the prompt
     /// in its cache. `None`: no backend is up.
     pub fn work(&self, requirements: BackendRequirements<'_>, now: Instant) -> Option<u64> {
@@ -249,7 +260,9 @@ impl Sink for BackendPool {
     fn finished(&self, records: &[&RequestRecord]) {
         for record in records {
             let is_prefilled = record.is_prefilled_elsewhere();
-            if !is_prefilled && !record.shows_backend_fault() {
+            let is_fault = record.shows_backend_fault();
+            let is_cut = is_fault || record.outcome == Outcome::Truncated;
+            if !is_prefilled && !is_cut {
                 continue;
             }
             let backend = record.backend().and_then(|id| self.find_backend(id.as_str()));
@@ -257,8 +270,15 @@ impl Sink for BackendPool {
             if let Some(ttft) = record.upstream_ttft().filter(|_| is_prefilled) {
                 backend.load.estimator.on_decode_leg(ttft.as_secs_f64(), clock::now());
             }
+            let has_output = record.timings.first_output.is_some();
+            if is_cut
+                && has_output
+                && let Some(prompt) = &record.fingerprint
+            {
+                backend.health.on_cut(prompt.whole, clock::now());
+            }
             // A failure before the first output was already applied when its attempt failed.
-            if record.shows_backend_fault() && record.timings.first_output.is_some() {
+            if is_fault && has_output {
                 let is_aborted = record.outcome == Outcome::Aborted;
                 let failure = if is_aborted { FailureKind::Draining } else { FailureKind::Died };
                 backend.on_failure(failure, failure.as_str(), None, clock::now());

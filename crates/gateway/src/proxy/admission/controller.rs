@@ -25,9 +25,9 @@ use tokio::sync::oneshot;
 
 /// Decides which requests are sent to a backend now, and which requests wait in the queue.
 pub struct AdmissionController {
-    pool: Arc<BackendPool>,
+    pub(super) pool: Arc<BackendPool>,
     /// The current settings. `None`: admission control is disabled, so no further request is queued.
-    settings: ArcSwapOption<AdmissionSettings>,
+    pub(super) settings: ArcSwapOption<AdmissionSettings>,
     /// Hashes tenants, which can be secret tokens. Each process has a new random hash key.
     tenant_hasher: RandomState,
     queue: Mutex<AdmissionQueue<LeaseWaiter>>,
@@ -52,11 +52,11 @@ enum AdmitOutcome {
 }
 
 /// The entry of a waiting request in the queue. Dropping the guard removes the entry.
-struct QueueGuard<'a> {
-    controller: &'a AdmissionController,
+pub(super) struct QueueGuard<'a> {
+    pub(super) controller: &'a AdmissionController,
     /// The id of the entry in the queue.
-    key: QueuedRequestId,
-    result_receiver: oneshot::Receiver<WaitResult>,
+    pub(super) key: QueuedRequestId,
+    pub(super) result_receiver: oneshot::Receiver<WaitResult>,
 }
 
 // === impl AdmissionController ===
@@ -127,7 +127,7 @@ impl AdmissionController {
     /// of the API key.
     /// Without an API key, the value of the configured tenant header stands for the tenant, or else
     /// the `Authorization` header, or else the network of the client.
-    fn flow(
+    pub(super) fn flow(
         &self,
         settings: &AdmissionSettings,
         headers: &HeaderMap,
@@ -274,7 +274,7 @@ impl AdmissionController {
 
     /// Leases all available capacity to waiting requests, in the order of the queue. A request
     /// whose model has no capacity is skipped. Returns the models of the skipped requests.
-    fn dispatch_queued(
+    pub(super) fn dispatch_queued(
         &self,
         queue: &mut AdmissionQueue<LeaseWaiter>,
         settings: Option<&AdmissionSettings>,
@@ -288,6 +288,8 @@ impl AdmissionController {
         ) {
             Ok(Capacity::Backend(offer)) => Some(Ok(offer)),
             Ok(Capacity::Full) => None,
+            // Other requests may go to the backend that failed this one.
+            Ok(Capacity::NoBackend) if request.is_begun => None,
             Ok(Capacity::NoBackend) => {
                 without_backend.push(request.model.clone());
                 None
@@ -309,7 +311,10 @@ impl AdmissionController {
     }
 
     /// Runs `work` on the locked queue, and then publishes the number of waiting requests.
-    fn with_queue<R>(&self, work: impl FnOnce(&mut AdmissionQueue<LeaseWaiter>) -> R) -> R {
+    pub(super) fn with_queue<R>(
+        &self,
+        work: impl FnOnce(&mut AdmissionQueue<LeaseWaiter>) -> R,
+    ) -> R {
         let mut queue = lock(&self.queue);
         let result = work(&mut queue);
         self.pool.capacity_notifier.set_waiting_requests(queue.len());
@@ -327,7 +332,7 @@ fn retry_seconds(wait: Duration) -> u32 {
 impl QueueGuard<'_> {
     /// Waits for the lease until the limit. Fails if the request is displaced from the queue, if
     /// no backend serves its model any more, or at the limit.
-    async fn wait_for_lease(
+    pub(super) async fn wait_for_lease(
         &mut self,
         settings: &AdmissionSettings,
         requirements: BackendRequirements<'_>,

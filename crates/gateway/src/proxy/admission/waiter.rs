@@ -1,7 +1,7 @@
 //! A waiting request: its entry in the queue, and the channel for its lease.
 
-use crate::backend::Lease;
 use crate::backend::pool::BackendRequirements;
+use crate::backend::{Backend, Lease};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_protocol::openai::prompt::TOKENS_PER_BYTE;
@@ -14,7 +14,7 @@ use tokenweir_routing::admission::{
 use tokio::sync::oneshot;
 
 /// A lease on a backend, and the decision that picked the backend.
-pub(super) type LeasedBackend = (Lease, Arc<RoutingDecision>);
+pub(in crate::proxy) type LeasedBackend = (Lease, Arc<RoutingDecision>);
 
 /// The routing properties of a queued request, and the channel for its lease.
 pub(super) struct LeaseWaiter {
@@ -23,6 +23,7 @@ pub(super) struct LeaseWaiter {
     path: Option<&'static str>,
     max_tokens: Option<u32>,
     choices: u32,
+    excluded: Box<[Arc<Backend>]>,
     session: Option<u64>,
     seed: u64,
     result_sender: oneshot::Sender<WaitResult>,
@@ -52,6 +53,7 @@ pub(super) fn queue_entry(
         path: requirements.path,
         max_tokens: requirements.max_tokens,
         choices: requirements.choices,
+        excluded: requirements.excluded.into(),
         session: requirements.session,
         seed: requirements.seed,
         result_sender,
@@ -64,6 +66,7 @@ pub(super) fn queue_entry(
         model: requirements.model.map(Into::into),
         tokens,
         work: work.unwrap_or(tokens),
+        is_begun: false,
         deadline,
         payload,
     };
@@ -100,6 +103,7 @@ pub(super) fn queued_requirements(request: &QueuedRequest<LeaseWaiter>) -> Backe
         path: waiter.path,
         max_tokens: waiter.max_tokens,
         choices: waiter.choices,
+        excluded: &waiter.excluded,
         session: waiter.session,
         ..BackendRequirements::none(&waiter.prompt, waiter.seed)
     }

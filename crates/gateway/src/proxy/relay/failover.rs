@@ -10,7 +10,7 @@ use crate::backend::pool::BackendRequirements;
 use crate::backend::{Backend, Lease};
 use crate::proxy::request::deadline::ResponseDeadline;
 use crate::proxy::response::EarlyResponse;
-use crate::proxy::retry::{FailedRequest, RetryBudgetShare};
+use crate::proxy::retry::{self, FailedRequest, RetryBudgetShare};
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, Response, StatusCode};
 use std::pin::pin;
@@ -101,9 +101,9 @@ pub(crate) async fn send(
             let asking = if is_refusal {
                 refusals.should_ask_peer(&context.retry, clock::now())
             } else {
-                Ok(())
+                check_poison(exchange, &lease, kind)
             };
-            let allowed = asking.and_then(|()| context.retry.allow(share, failed, clock::now()));
+            let allowed = asking.and_then(|()| context.retry.allow(share, failed));
             let next = allowed.and_then(|()| {
                 let requirements = BackendRequirements { longer_than, ..*request.requirements };
                 let next = context.state.pool.lease(requirements, &tried, clock::now());
@@ -186,19 +186,31 @@ async fn wait_for_backend(
     leased.unwrap_or_else(|deadline| Err(deadline.error()))
 }
 
-fn failed_request<'a>(
+fn failed_request(
     kind: FailureKind,
     failed_attempts: u32,
     tried_backends: usize,
-    request: &'a PreparedRequest<'_>,
-) -> FailedRequest<'a> {
+    request: &PreparedRequest<'_>,
+) -> FailedRequest {
     FailedRequest {
         kind,
         failed_attempts,
         tried_backends,
         has_side_effects: !kind.precludes_effects() && request.has_side_effects(),
-        body: request.body.original(),
     }
+}
+
+/// Fails if the request may be the cause of the crashes of several backends.
+fn check_poison(
+    exchange: &mut Exchange,
+    lease: &Lease,
+    kind: FailureKind,
+) -> Result<(), FailoverDenialReason> {
+    let backend = &lease.backend().identity.id;
+    if retry::is_poison(exchange.record(), backend, kind, clock::now()) {
+        return Err(FailoverDenialReason::PoisonRequest);
+    }
+    Ok(())
 }
 
 /// Waits until the health checker has declared the leased backend down and the request may fail
@@ -223,7 +235,7 @@ async fn failover_when_down(
         if let Some(next) = next.ok().filter(|(lease, _)| !lease.backend().is_last_resort()) {
             let failed =
                 failed_request(FailureKind::Down, failed_attempts + 1, tried.len(), request);
-            if request.context.retry.allow(share, failed, clock::now()).is_ok() {
+            if request.context.retry.allow(share, failed).is_ok() {
                 return next;
             }
         }
@@ -378,10 +390,10 @@ pub(super) fn give_up(
 const fn continuation_refusal(reason: FailoverDenialReason) -> ContinuationRefusal {
     match reason {
         FailoverDenialReason::PoisonRequest => ContinuationRefusal::PoisonRequest,
-        FailoverDenialReason::RetryBudget => ContinuationRefusal::Budget,
         FailoverDenialReason::NoOtherBackend => ContinuationRefusal::NoOtherBackend,
         FailoverDenialReason::NotRetryable
         | FailoverDenialReason::SideEffects
+        | FailoverDenialReason::RetryBudget
         | FailoverDenialReason::MaxAttempts => ContinuationRefusal::MaxAttempts,
     }
 }

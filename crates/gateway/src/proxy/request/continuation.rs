@@ -2,7 +2,6 @@
 //! the memory that streams keep for this.
 
 use super::body_memory::BodyOwner;
-use crate::proxy::retry::RetryController;
 use http::request;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -80,15 +79,11 @@ pub(crate) fn plan(
 pub(crate) fn begin(
     exchange: &mut Exchange,
     plan: Result<ContinuationPlan, ContinuationRefusal>,
-    retry: &RetryController,
     (memory, owner): (&ContinuationMemory, BodyOwner),
     bytes: usize,
 ) {
     let (mut charge, limits) = (memory.charge(owner), memory.limits());
     let has_memory = plan.is_err() || charge.add(bytes, &limits).is_ok();
-    if plan.is_ok() {
-        retry.deposit_stream();
-    }
     let mut splicer = StreamSplicer::new(plan, charge, limits);
     if !has_memory {
         splicer.refuse(ContinuationRefusal::Memory);

@@ -40,6 +40,7 @@ impl Simulation<'_> {
             model: None,
             tokens: tokens as u64,
             work: work.fold(f64::INFINITY, f64::min) as u64,
+            is_begun: false,
             deadline: self.setup.epoch + deadline,
             payload: arrival,
         };
