@@ -12,7 +12,8 @@ use tokenweir_protocol::mutex::lock;
 pub struct RecentCuts {
     /// Whether `cuts` may have an entry. Routing reads it without a lock.
     has_any: AtomicFlag,
-    cuts: Mutex<Cuts>,
+    /// Boxed, so that the fields that routing reads of each backend stay adjacent.
+    cuts: Box<Mutex<Cuts>>,
 }
 
 #[derive(Debug, Default)]
