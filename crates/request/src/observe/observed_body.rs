@@ -127,7 +127,7 @@ impl<B: Body, T> ObservedBody<B, T> {
             guard,
         };
         // hyper, which serves HTTP/2, does not poll a body that is empty from the start.
-        if body.prefetched.is_end_stream() {
+        if body.prefetched.is_end_stream() && !may_shorten_frames {
             body.finish_exchange();
         }
         body
