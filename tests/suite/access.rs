@@ -82,7 +82,8 @@ fn error(answer: &[u8]) -> Value {
 }
 
 async fn scripted_backend() -> ScriptedBackend {
-    ScriptedBackend::answering(json("200 OK", r#"{"object":"chat.completion","choices":[]}"#)).await
+    ScriptedBackend::answering(json("200 OK", r#"{"object":"chat.completion","choices":["a"]}"#))
+        .await
 }
 
 /// Starts a scripted backend and a gateway without access control.

@@ -44,7 +44,7 @@ pub(crate) async fn one_at_each(
 
 /// Starts a backend that answers each request only when the test calls `go`.
 pub(crate) async fn held() -> ScriptedBackend {
-    ScriptedBackend::following([Step::Wait, Step::Send(json("200 OK", "{}"))]).await
+    ScriptedBackend::following([Step::Wait, Step::Send(json("200 OK", r#"{"a":1}"#))]).await
 }
 
 /// Starts a backend of [`held`] and its gateway of [`one_at_each`]. The request `first` of the returned
@@ -245,7 +245,7 @@ async fn the_admission_queue_serves_tenants_in_turn_whether_a_token_or_a_header_
 
 #[tokio::test]
 async fn a_scrape_that_shows_free_capacity_of_a_backend_releases_queued_requests() {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    let fake = ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#)).await;
     fake.set_metrics(Some(Page::of(BUSY)));
     let gateway = start_with(&[fake.addr], Setup::default()).await;
     let client = send(&gateway, "waits", "").await;

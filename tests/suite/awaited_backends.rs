@@ -32,7 +32,7 @@ fn waiting_for(max_backend_wait: Duration) -> AdmissionConfig {
 
 /// Starts a backend that answers requests with 200.
 async fn up() -> ScriptedBackend {
-    ScriptedBackend::answering(json("200 OK", "{}")).await
+    ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#)).await
 }
 
 /// As [`up`], but the health check of the backend fails until the test changes it.

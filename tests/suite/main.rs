@@ -11,6 +11,7 @@ mod waiting;
 mod abusive_requests;
 mod access;
 mod admission;
+mod answers;
 mod architecture;
 mod awaited_backends;
 mod backend_crashes;

@@ -15,7 +15,7 @@ use tokenweir_request::record::Outcome;
 
 /// Starts a backend that serves these models and answers every request with `{}`.
 async fn serving(models: &[&str]) -> ScriptedBackend {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    let fake = ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#)).await;
     fake.set_models(models);
     fake
 }
@@ -148,7 +148,7 @@ async fn an_error_for_an_unknown_model_lists_the_models_and_creates_no_label() {
 
 #[tokio::test]
 async fn a_backend_without_a_model_list_gets_the_configured_served_model_name() {
-    let silent = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    let silent = ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#)).await;
     silent.refuse_models("404 Not Found");
     let gateway = named(&[silent.addr], vec![alias("gpt", "a")]).await;
     for (model, expected) in [("gpt", "a"), ("other", "other")] {

@@ -81,7 +81,7 @@ async fn every_recorded_response_of_vllm_reaches_the_client_unchanged() {
 
 #[tokio::test]
 async fn a_request_reaches_the_backend_unchanged_except_for_hop_by_hop_headers() {
-    let (fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
+    let (fake, gateway) = gateway_answering(json("200 OK", r#"{"a":1}"#)).await;
     let body = "{ \"model\" : \"tiny\",\t\"x\": 1.0e5, \"é\": \"\\u00e9\" }";
     let request = format!(
         "POST {CHAT}?a=b%2f HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer k\r\n\
@@ -115,7 +115,7 @@ async fn a_request_on_a_stale_backend_connection_is_retried_and_no_backend_is_ma
     // The backend answers the first request of a connection. When another request arrives on that connection,
     // the backend closes it.
     let (fake, gateway) = gateway_scripted(|seen| match seen.earlier {
-        0 => vec![Step::Send(json("200 OK", "{}"))],
+        0 => vec![Step::Send(json("200 OK", r#"{"a":1}"#))],
         _ => vec![Step::Close],
     })
     .await;
@@ -150,7 +150,7 @@ async fn a_backend_that_closes_resets_or_sends_invalid_http_before_the_headers_c
 #[tokio::test]
 async fn invalid_requests_get_a_clear_error_and_reach_no_backend() {
     let setup = Setup { max_body: 1_000, ..Setup::default() };
-    let (fake, gateway) = gateway_answering_with(setup, json("200 OK", "{}")).await;
+    let (fake, gateway) = gateway_answering_with(setup, json("200 OK", r#"{"a":1}"#)).await;
     let long = format!(r#"{{"model":"tiny","prompt":"{}"}}"#, "x".repeat(1_000));
     let chunked = format!(
         "POST {CHAT} HTTP/1.1\r\nhost: g\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n{long}\r\n0\r\n\r\n",
@@ -189,8 +189,8 @@ async fn invalid_requests_get_a_clear_error_and_reach_no_backend() {
 #[tokio::test]
 async fn the_gateway_answers_requests_for_health_version_and_models_itself() {
     let fakes = [
-        ScriptedBackend::answering(json("200 OK", "{}")).await,
-        ScriptedBackend::answering(json("200 OK", "{}")).await,
+        ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#)).await,
+        ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#)).await,
     ];
     let gateway = start(&[fakes[0].addr, fakes[1].addr]).await;
     assert_eq!(status(&gateway.raw(get("/health")).await), 200);
@@ -221,9 +221,11 @@ async fn a_gateway_that_shuts_down_finishes_streams_and_refuses_new_connections(
 async fn the_backend_gets_the_clients_trace_context_with_the_span_of_the_attempt_as_parent() {
     let propagation =
         Some(tokenweir_gateway::telemetry::otel::TracingSettings::default().propagation);
-    let (fake, gateway) =
-        gateway_answering_with(Setup { propagation, ..Setup::default() }, json("200 OK", "{}"))
-            .await;
+    let (fake, gateway) = gateway_answering_with(
+        Setup { propagation, ..Setup::default() },
+        json("200 OK", r#"{"a":1}"#),
+    )
+    .await;
     let theirs = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let lines = format!("traceparent: {theirs}\r\ntracestate: a=1");
     let request = with_lines(&post(CHAT, r#"{"model":"tiny"}"#), &lines);
@@ -238,7 +240,7 @@ async fn the_backend_gets_the_clients_trace_context_with_the_span_of_the_attempt
 
 #[tokio::test]
 async fn without_tracing_the_trace_context_of_the_client_reaches_the_backend_unchanged() {
-    let (fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
+    let (fake, gateway) = gateway_answering(json("200 OK", r#"{"a":1}"#)).await;
     let theirs = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     gateway.raw(with_lines(&post(CHAT, r#"{"model":"tiny"}"#), theirs)).await;
     assert!(fake.seen()[0].head.contains(theirs));
@@ -280,7 +282,7 @@ async fn an_http_1_0_client_gets_a_stream_that_ends_with_the_connection() {
 
 #[tokio::test]
 async fn a_client_that_sends_expect_100_continue_gets_100_continue() {
-    let (fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
+    let (fake, gateway) = gateway_answering(json("200 OK", r#"{"a":1}"#)).await;
     let request = with_lines(&post(CHAT, ASK_STREAM), "expect: 100-continue");
     let (head, rest) = request.split_at(request.find("\r\n\r\n").unwrap() + 4);
     let mut client = gateway.send(head).await;
@@ -328,7 +330,7 @@ async fn a_slow_client_makes_the_gateway_stop_reading_from_the_backend_but_not_s
 #[tokio::test]
 async fn a_request_body_of_many_megabytes_reaches_the_backend_complete() {
     let setup = Setup { max_body: 64 << 20, ..Setup::default() };
-    let (fake, gateway) = gateway_answering_with(setup, json("200 OK", "{}")).await;
+    let (fake, gateway) = gateway_answering_with(setup, json("200 OK", r#"{"a":1}"#)).await;
     let body = format!(r#"{{"messages":"{}","model":"tiny"}}"#, "image ".repeat(4 << 20));
     assert_eq!(status(&gateway.post(CHAT, &body).await), 200);
     assert_eq!(fake.seen()[0].body, body.as_bytes());

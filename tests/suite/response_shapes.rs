@@ -56,7 +56,8 @@ async fn records_of_embeddings_ranks_and_scores_have_the_number_of_input_tokens(
 /// vLLM's format for `encoding_format: bytes`: a header has the usage, and it can be long.
 #[tokio::test]
 async fn binary_embeddings_pass_unchanged_and_their_usage_is_read_from_the_metadata_header() {
-    let metadata = format!(r#"{{"data":[{}],"usage":{{"prompt_tokens":7}}}}"#, "0,".repeat(50_000));
+    let metadata =
+        format!(r#"{{"data":[{}0],"usage":{{"prompt_tokens":7}}}}"#, "0,".repeat(50_000));
     let headers = format!("content-type: application/octet-stream\r\nmetadata: {metadata}\r\n");
     let bytes = [0, 0, 0, 0x3f, 0, 0, 0x80, 0xbf];
     let (_fake, gateway) = gateway_answering(response("200 OK", &headers, bytes)).await;

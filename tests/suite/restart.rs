@@ -263,7 +263,7 @@ async fn key_of_a_request(gateway: SocketAddr, backend: &ScriptedBackend) -> Str
 /// The test changes only the file with the key, not the configuration file.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_api_key_of_a_backend_is_read_again_when_its_file_changes() {
-    let backend = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    let backend = ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#)).await;
     let port = Port::reserve();
     let folder = folder("backend-key");
     let (file, key) = (folder.join("gateway.yaml"), folder.join("key"));

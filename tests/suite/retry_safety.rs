@@ -22,7 +22,7 @@ fn has_body(seen: &Seen, body: &str) -> bool {
 /// Starts a backend that follows `steps` for a request whose body is `fatal`, and answers every other
 /// request.
 async fn closing_on(fatal: &'static str, steps: fn() -> Vec<Step>) -> ScriptedBackend {
-    let answer = json("200 OK", r#"{"object":"chat.completion"}"#);
+    let answer = json("200 OK", r#"{"object":"chat.completion","choices":["a"]}"#);
     ScriptedBackend::start(move |seen| {
         if has_body(seen, fatal) { steps() } else { vec![Step::Send(answer.clone())] }
     })
@@ -169,7 +169,7 @@ async fn requests_that_all_backends_refuse_use_a_bounded_part_of_the_retry_budge
 
 #[tokio::test]
 async fn a_request_without_output_fails_over_when_its_backend_goes_down() {
-    let answer = json("200 OK", r#"{"object":"chat.completion"}"#);
+    let answer = json("200 OK", r#"{"object":"chat.completion","choices":["a"]}"#);
     let frozen = ScriptedBackend::start(|_| vec![Step::AwaitClose]).await;
     let other = ScriptedBackend::answering(answer).await;
     other.set_healthy(false);
@@ -194,9 +194,9 @@ async fn a_request_without_output_fails_over_when_its_backend_goes_down() {
 
 #[tokio::test]
 async fn a_request_with_side_effects_stays_at_its_backend_when_the_backend_goes_down() {
-    let answer = json("200 OK", r#"{"object":"chat.completion"}"#);
+    let answer = json("200 OK", r#"{"object":"chat.completion","choices":["a"]}"#);
     let slow = ScriptedBackend::start(move |_| vec![Step::Wait, Step::Send(answer.clone())]).await;
-    let other = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    let other = ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#)).await;
     other.set_healthy(false);
     let gateway = start(&[slow.addr, other.addr]).await;
     let (answer, ()) = tokio::join!(gateway.post(CHAT, STORE), async {

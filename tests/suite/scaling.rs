@@ -87,7 +87,7 @@ where
 
 #[tokio::test]
 async fn a_keda_scaler_is_told_at_once_that_a_request_waits_for_a_backend() {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    let fake = ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#)).await;
     fake.set_healthy(false);
     fake.set_metrics(Some(Page::of("vllm:num_requests_running 0.0\n")));
     let max_backend_wait = Some(Duration::from_hours(1));
@@ -122,7 +122,7 @@ async fn a_keda_scaler_is_told_at_once_that_a_request_waits_for_a_backend() {
 
 #[tokio::test]
 async fn streams_of_keda_scalers_leave_admin_connections_for_health_probes() {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    let fake = ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#)).await;
     let gateway = one_at_each(&[&fake], AdmissionConfig::default(), NO_SECOND_SCRAPE).await;
     let open = || watch(&gateway, object(&[("model", "tiny")]));
     let mut streams = Vec::new();
@@ -137,7 +137,7 @@ async fn streams_of_keda_scalers_leave_admin_connections_for_health_probes() {
 
 #[tokio::test]
 async fn invalid_calls_of_a_keda_scaler_get_the_matching_grpc_status_code() {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    let fake = ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#)).await;
     let gateway = one_at_each(&[&fake], AdmissionConfig::default(), NO_SECOND_SCRAPE).await;
     let mut scaler = client(&gateway).await;
     let mut code = async |method: &str, metadata: &[(&str, &str)]| {

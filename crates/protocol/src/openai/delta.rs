@@ -1,5 +1,6 @@
 //! The content of one event of a response, independent of the API.
 
+use crate::json::JsonValue;
 use crate::named_enum;
 use std::time::Duration;
 
@@ -171,6 +172,13 @@ impl Usage {
 // === impl FinishReason ===
 
 impl FinishReason {
+    /// The finish reason in a response. `None`: the choice has not ended. Some servers write an empty text or
+    /// the text `null` where others write `null`.
+    pub fn of_value(value: JsonValue<'_>) -> Option<Self> {
+        let raw = value.as_text()?;
+        if matches!(&*raw, "" | "null") { None } else { Some(Self::parse(&raw)) }
+    }
+
     /// Parses the finish reason, stop reason or incomplete reason of any API.
     pub fn parse(raw: &str) -> Self {
         match raw {

@@ -165,6 +165,11 @@ impl ApiRoute {
     }
 }
 
+/// Whether the gateway itself defines the path, in contrast to paths that the configuration adds.
+pub fn is_api_path(path: &str) -> bool {
+    API_ROUTES.iter().any(|(_, known, _)| *known == path)
+}
+
 /// The id of the model in a path, without decoding. `None`: the path is not that of a model. An id may
 /// contain `/`, encoded or not.
 pub fn model_id(path: &str) -> Option<&str> {

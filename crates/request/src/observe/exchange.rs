@@ -130,7 +130,17 @@ impl Exchange {
     /// Whether the first output of the response has arrived, or the response is complete.
     pub fn has_output_or_ended(&self) -> bool {
         let has_output = self.inner.record.timings.first_output.is_some();
-        has_output || self.observer().is_some_and(|observer| observer.observed().is_complete)
+        has_output
+            || self.observer().is_some_and(|observer| {
+                observer.observed().is_complete || observer.has_opaque_answer()
+            })
+    }
+
+    /// Counts a response that lacks an answer as complete, because the request asked for nothing.
+    pub fn accept_empty_answer(&mut self) {
+        if let Some(observer) = &mut self.inner.response.observer {
+            observer.accept_empty_answer();
+        }
     }
 
     /// Whether the body can become longer or shorter than the backend declared.

@@ -291,7 +291,7 @@ fn classify_failure(
     status: StatusCode,
     prefetched: &PrefetchedBody<BackendBody>,
 ) -> Option<FailureKind> {
-    let kind = first_output::classify_failure(exchange, status, prefetched, request.backend_model);
+    let kind = first_output::classify_failure(exchange, status, prefetched, request);
     let names_response = request.is_lookup || request.fields.parameters.previous_response.is_some();
     // A 404 to a request that names a stored response is about this response.
     if names_response && status == StatusCode::NOT_FOUND && kind == Some(FailureKind::MissingPath) {

@@ -78,7 +78,7 @@ fn classify(
         None
     } else {
         // The body is not kept, so no peer can be asked whether it refuses the request too.
-        first_output::classify_failure(exchange, head.status, &body, request.backend_model)
+        first_output::classify_failure(exchange, head.status, &body, request)
             .filter(|kind| !kind.is_judged_by_peers())
     };
     let response = Response::from_parts(head, body);

@@ -3,7 +3,7 @@
 use super::response_summary::ResponseSummary;
 use crate::json::JsonValue;
 use crate::json::members::{number, visit_members};
-use crate::openai::shapes::{EventOutput, ResponseField};
+use crate::openai::shapes::{ERROR_EVENT_TYPE, EventOutput, ResponseField};
 use crate::openai::{Delta, FinishReason, OutputKind, OutputKinds, Usage};
 
 /// The state of the event that is being parsed.
@@ -32,6 +32,12 @@ pub(super) struct DeltaBuilder {
     has_first_role: bool,
     /// Whether an earlier event of the response had output.
     pub(super) has_earlier_output: bool,
+    /// Whether a field shows that a complete response has an answer, although the answer may be empty.
+    pub(super) has_document_answer: bool,
+    /// Whether the object is an error itself.
+    is_error_object: bool,
+    /// The code of an error whose object has no `error` field around it.
+    flat_error_code: Option<Box<str>>,
 }
 
 /// The content of one choice in an event.
@@ -62,14 +68,14 @@ enum ResponseStatus {
 
 /// Longest id, model name or event type that is stored, in bytes.
 const MAX_ID_BYTES: usize = 256;
-/// Greatest token count that the gateway accepts in a response. A greater number is an error of the
-/// backend and would make all later sums and means wrong.
+/// Greatest token count that the gateway accepts. A greater one would make all later sums wrong.
 pub const MAX_TOKEN_COUNT: u64 = 100_000_000;
 
 // === impl DeltaBuilder ===
 
 impl DeltaBuilder {
     /// Applies the next field of the event.
+    #[expect(clippy::too_many_lines, reason = "one arm for each field")]
     pub(super) fn read(
         &mut self,
         field: ResponseField,
@@ -89,8 +95,7 @@ impl DeltaBuilder {
                     self.current_choice = ChoiceDelta { is_present: true, ..ChoiceDelta::default() }
                 }
                 JsonValue::End { .. } => self.finish_choice(summary),
-                // The element is no object. It counts as a choice, so the array of choices is not
-                // taken for empty.
+                // An element that is no object counts as a choice, so the array is not empty.
                 _ => {
                     self.choice_count += 1;
                     self.has_unknown_output |= value != JsonValue::Null;
@@ -104,6 +109,11 @@ impl DeltaBuilder {
                 self.record_answer(kind, value, summary);
             }
             ResponseField::Output(kind) => self.current_choice.record_output(kind, value),
+            ResponseField::Transcript => {
+                self.has_document_answer |= matches!(value, JsonValue::Text(_));
+                self.record_answer(OutputKind::Text, value, summary);
+            }
+            ResponseField::Answer => self.has_document_answer |= value.is_answer(),
             ResponseField::Refusal => {
                 self.is_refusal |= matches!(value, JsonValue::Text(text) if !text.is_empty());
                 self.record_answer(OutputKind::Text, value, summary);
@@ -140,14 +150,15 @@ impl DeltaBuilder {
             ResponseField::Tokens | ResponseField::Token => {}
             ResponseField::FinishReason => {
                 self.current_choice.is_present = true;
-                self.current_choice.finish_reason =
-                    value.as_text().map(|raw| FinishReason::parse(&raw));
+                self.current_choice.finish_reason = FinishReason::of_value(value);
             }
-            ResponseField::Status => self.status = self.status.updated_with(value),
+            ResponseField::Status => {
+                self.status = self.status.updated_with(value);
+                let is_failed = matches!(value.as_text().as_deref(), Some("failed" | "error"));
+                self.has_document_answer |= !is_failed && self.status != ResponseStatus::Unknown;
+            }
             ResponseField::IncompleteReason => {
-                self.status = ResponseStatus::Incomplete(
-                    value.as_text().map(|raw| FinishReason::parse(&raw)),
-                );
+                self.status = ResponseStatus::Incomplete(FinishReason::of_value(value));
             }
             ResponseField::Usage => match value {
                 JsonValue::Object => drop(self.delta.usage.get_or_insert_default()),
@@ -172,6 +183,10 @@ impl DeltaBuilder {
                     self.delta.error.get_or_insert_default();
                 }
             }
+            ResponseField::ObjectType => {
+                self.is_error_object |= value.as_text().as_deref() == Some(ERROR_EVENT_TYPE);
+            }
+            ResponseField::FlatErrorCode => self.flat_error_code = scalar_text(value),
             ResponseField::ErrorText(place) => {
                 *place(self.delta.error.get_or_insert_default()) = scalar_text(value);
             }
@@ -186,6 +201,10 @@ impl DeltaBuilder {
         event_output: EventOutput,
         input_leaves_out_cache: bool,
     ) -> Delta {
+        if self.is_error_object || event_output == EventOutput::Error {
+            let error = self.delta.error.get_or_insert_default();
+            error.code = error.code.take().or(self.flat_error_code.take());
+        }
         self.finish_choice(summary);
         summary.commit_choices();
         summary.is_refusal |= self.is_refusal;
@@ -334,7 +353,7 @@ impl ChoiceDelta {
 impl ResponseStatus {
     fn updated_with(self, value: JsonValue<'_>) -> Self {
         match (self, value.as_text().as_deref()) {
-            (_, None) => self,
+            (_, None | Some("")) => self,
             (_, Some("completed")) => Self::Completed,
             (Self::Incomplete(reason), Some("incomplete")) => Self::Incomplete(reason),
             (_, Some("incomplete")) => Self::Incomplete(None),
