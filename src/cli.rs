@@ -92,10 +92,25 @@ pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, clap:
 pub fn parse_as<C: Parser>(
     arguments: impl IntoIterator<Item = OsString>,
 ) -> Result<C, clap::Error> {
-    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    let arguments = with_flags(arguments.into_iter().collect());
     let matches = command_with_short_help::<C>().try_get_matches_from(&arguments);
     let cli = matches.and_then(|matches| C::from_arg_matches(&matches));
     cli.map_err(|error| name_env_variable(error, &arguments))
+}
+
+/// Replaces the forms of other programs by the flags of this one: `help COMMAND` by `COMMAND --help`, and
+/// `version` and `-v` by `--version`.
+fn with_flags(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    match arguments.get(1).and_then(|word| word.to_str()) {
+        Some("help") => {
+            arguments.remove(1);
+            arguments.truncate(2);
+            arguments.push("--help".into());
+        }
+        Some("version" | "-v") => arguments[1] = "--version".into(),
+        _ => {}
+    }
+    arguments
 }
 
 /// Prints the text of an error of [`parse_as`], and returns its exit code.
@@ -268,7 +283,12 @@ mod tests {
         let help = parse_line("tokenweir --help").unwrap_err();
         assert!(help.contains("tokenweir serve --backend"), "{help}");
         assert!(help.lines().count() < 40, "{help}");
-        assert!(parse_line("tokenweir --version").unwrap_err().starts_with("tokenweir "));
+        assert_eq!(parse_line("tokenweir help").unwrap_err(), help);
+        let version = parse_line("tokenweir --version").unwrap_err();
+        assert!(version.starts_with("tokenweir "), "{version}");
+        for form in ["version", "-v", "-V"] {
+            assert_eq!(parse_line(&format!("tokenweir {form}")).unwrap_err(), version);
+        }
     }
 
     #[test]
@@ -276,6 +296,7 @@ mod tests {
         for command in command().get_subcommands().map(clap::Command::get_name) {
             let help = parse_line(&format!("tokenweir {command} --help")).unwrap_err();
             assert!(!help.contains("[env: "), "{help}");
+            assert_eq!(parse_line(&format!("tokenweir help {command}")).unwrap_err(), help);
             let rules = help.matches("Each flag has an environment variable: --").count();
             assert_eq!(rules, usize::from(command != "keygen"), "{help}");
         }

@@ -5,7 +5,6 @@ use super::response::without_caching;
 use super::state::Admin;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{ConnectInfo, Query, State};
-use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
@@ -17,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_gateway::backend::{Drain, DrainInitiator};
 use tokenweir_gateway::telemetry::sanitize;
+use tokenweir_protocol::headers::media_type;
 use tokenweir_protocol::units;
 
 /// The query parameters of `/-/drain` and `/-/undrain`.
@@ -90,7 +90,7 @@ fn check_request(
 ) -> Result<DrainQuery, (StatusCode, Cow<'static, str>)> {
     // A web page of another site can send the content type `application/json` only after a CORS
     // preflight, which the admin listener does not answer.
-    if headers.get(CONTENT_TYPE).is_none_or(|value| value != "application/json") {
+    if !media_type(headers).eq_ignore_ascii_case("application/json") {
         let problem =
             "send Content-Type: application/json; this prevents cross-site requests of browsers";
         return Err((StatusCode::UNSUPPORTED_MEDIA_TYPE, problem.into()));

@@ -80,7 +80,8 @@ fn joined(headers: &HeaderMap, name: &HeaderName) -> String {
 fn accepts_gzip(accepted: &str) -> bool {
     accepted.split(',').any(|coding| {
         let (name, q) = coding.split_once(';').unwrap_or((coding, "q=1"));
-        let q = q.trim().strip_prefix("q=").and_then(|q| q.parse::<f64>().ok());
+        let q = q.trim().to_ascii_lowercase();
+        let q = q.strip_prefix("q=").and_then(|q| q.parse::<f64>().ok());
         name.trim().eq_ignore_ascii_case("gzip") && q.is_some_and(|q| q > 0.0)
     })
 }
@@ -188,7 +189,8 @@ pub(super) async fn get_decision(
 fn decision_not_found(log_size: usize) -> Response {
     let problem = format!(
         "no decision is stored for this request id: the request has not ended, no backend was \
-         chosen for it, or it is not among the last {log_size} (routing.decision_log_size)"
+         chosen for it, or it is not among the last {log_size} (routing.decision_log_size). The \
+         access log has the line of an older request, with its slow_cause and phases"
     );
     (StatusCode::NOT_FOUND, Json(json!({ "error": problem }))).into_response()
 }
@@ -199,7 +201,7 @@ mod tests {
 
     #[test]
     fn the_metrics_page_is_compressed_for_clients_that_accept_gzip() {
-        for accepted in ["gzip", "deflate, GZIP;q=0.5", "br;q=1.0, gzip ; q=1"] {
+        for accepted in ["gzip", "deflate, GZIP;q=0.5", "br;q=1.0, gzip ; Q=1"] {
             assert!(accepts_gzip(accepted), "{accepted}");
         }
         for refused in ["", "identity", "gzip;q=0", "x-gzipped", "gzip;q=a"] {

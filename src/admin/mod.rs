@@ -20,4 +20,5 @@ pub use backend_status::backend_status;
 pub(crate) use backend_status::drain_summary;
 pub use configuration::{ActiveConfiguration, ReloadRequest, ReloadRequests};
 pub use router::router;
-pub use state::{Admin, MAX_SCALER_STREAMS, StatusSource};
+pub use scaler::MAX_SCALER_STREAMS;
+pub use state::{Admin, StatusSource};

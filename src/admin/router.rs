@@ -1,15 +1,17 @@
 //! The routes of the admin listener.
 
+use super::scaler::ScalerStreams;
 use super::state::Admin;
 use super::{authorizer, drain, endpoints, page, runbooks, scaler, streams};
 use axum::http::StatusCode;
 use axum::routing::{get, post};
-use axum::{Router, middleware};
+use axum::{Extension, Router, middleware};
 use std::sync::Arc;
 
 /// Builds the router with all routes of the admin listener.
 pub fn router(admin: Arc<Admin>) -> Router {
     let authorizer = Arc::new(admin.authorizer.clone());
+    let scaler_streams = Arc::<ScalerStreams>::default();
     Router::new()
         .route("/metrics", get(endpoints::get_metrics))
         .route("/livez", get(|| async { "ok\n" }))
@@ -31,6 +33,7 @@ pub fn router(admin: Arc<Admin>) -> Router {
         .fallback(|| async {
             (StatusCode::NOT_FOUND, ["not found; ", page::ENDPOINT_LIST].concat())
         })
+        .layer(Extension(scaler_streams))
         .layer(middleware::from_fn_with_state(authorizer, authorizer::authorize))
         .with_state(admin)
 }

@@ -25,7 +25,6 @@ use tokenweir_net::supervise::{self, BackgroundTask, PanicCounts};
 use tokenweir_protocol::atomic::AtomicInstant;
 use tokenweir_request::observe::OpenStreamsSnapshot;
 use tokenweir_request::record::ModelLabel;
-use tokio::sync::Semaphore;
 
 /// Number of complete windows of 5 s, in addition to the current window, whose ended requests are
 /// compared with the panics. Together they cover the last 10 to 15 s.
@@ -36,10 +35,6 @@ const PANIC_WINDOW: Duration = Duration::from_secs(15);
 /// Number of requests that must end with a panic before the gateway is not ready. A request that causes
 /// a panic, and a few retries of it, must not make the gateway unready for all other requests.
 const MIN_PANICS: usize = 5;
-
-/// Maximum number of open `StreamIsActive` streams of KEDA. It is below the number of connections of the
-/// admin listener, so that its other clients, such as probes, always find a free connection.
-pub const MAX_SCALER_STREAMS: usize = 48;
 
 /// The parts of the gateway that the admin listener reads or changes.
 pub struct Admin {
@@ -66,9 +61,6 @@ pub struct Admin {
     pub configuration: Arc<ActiveConfiguration>,
     /// URL of the trace viewer, with the placeholder `{trace_id}`. `None`: no viewer is configured.
     pub trace_ui_url: Option<String>,
-    /// Permits of the streams on which KEDA watches whether a model has requests. There are
-    /// [`MAX_SCALER_STREAMS`].
-    pub scaler_streams: Arc<Semaphore>,
     /// When the metrics page was last read. `None`: never.
     pub metrics_read_at: AtomicInstant,
 }
@@ -137,13 +129,16 @@ impl Admin {
     }
 
     /// Returns the number of requests for a model: those that wait in this gateway, and those in
-    /// the backends.
-    pub(super) fn model_requests(&self, model: &str) -> u64 {
+    /// the backends. `None`: neither the configuration nor a backend names the model.
+    pub(super) fn model_requests(&self, model: &str) -> Option<u64> {
         let ProxyState { pool, admission, .. } = &self.proxy;
+        if !pool.routes().is_expected(Some(model)) {
+            return None;
+        }
         let waiting = admission.waiting_models().into_iter();
         let of_model = waiting.filter(|waiting| waiting.model.as_deref() == Some(model));
         let waiting: usize = of_model.map(|waiting| waiting.requests).sum();
-        waiting as u64 + pool.model_requests(model)
+        Some(waiting as u64 + pool.model_requests(model))
     }
 
     /// Returns why the gateway cannot serve requests. If no backend is available, the text lists

@@ -11,7 +11,7 @@ use super::process::{memory_limit, systemd};
 use super::reload::{ReloadTriggers, Reloader};
 use super::secret_files::SecretFiles;
 use super::telemetry_pipeline::{TelemetryPipeline, TelemetryWorkers};
-use crate::admin::{ActiveConfiguration, Admin, AdminAuthorizer, MAX_SCALER_STREAMS, StatusSource};
+use crate::admin::{ActiveConfiguration, Admin, AdminAuthorizer, StatusSource};
 use crate::config::{Config, LoadedConfig, Overrides};
 use std::future::Future;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_net::tls::TlsPeer;
 use tokenweir_protocol::atomic::AtomicInstant;
 use tokenweir_protocol::clock;
-use tokio::sync::{Mutex, Semaphore};
+use tokio::sync::Mutex;
 
 /// A gateway with bound listeners, after the first checks of its backends.
 pub(crate) struct Application {
@@ -109,7 +109,6 @@ impl Application {
             diagnosis: Arc::default(),
             configuration,
             trace_ui_url: config.tracing.ui.clone(),
-            scaler_streams: Arc::new(Semaphore::new(MAX_SCALER_STREAMS)),
             metrics_read_at: AtomicInstant::default(),
         });
         admin.gpus.configure(&config.gpu, &gpu_client);

@@ -22,6 +22,8 @@ impl LoadedConfig {
     pub fn contradictions(&self) -> Vec<(String, String)> {
         let is_set = |path: &str| self.sources.source_of(path) != ConfigSource::Default;
         let mut found = own_addresses(&self.config);
+        found.extend(repeated_addresses(&self.config));
+        found.extend(weights(&self.config));
         found.extend(duplicate_tiers(&self.config));
         found.extend(ineffective_limits(&self.config, is_set));
         found.extend(idle_connections(&self.config));
@@ -40,6 +42,29 @@ fn own_addresses(config: &Config) -> Vec<(String, String)> {
         Some((format!("backends.{index}.url"), problem))
     });
     own.collect()
+}
+
+/// Finds backends whose URLs are two names of one address: their load would be counted twice.
+fn repeated_addresses(config: &Config) -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    for (index, backend) in config.backends.iter().enumerate() {
+        let earlier = config.backends[..index].iter();
+        let mut same = earlier.filter(|earlier| earlier.url.is_same_local_endpoint(&backend.url));
+        if let Some(earlier) = same.next() {
+            let problem = format!("{} is another name of {}: remove one", backend.url, earlier.url);
+            found.push((format!("backends.{index}.url"), problem));
+        }
+    }
+    found
+}
+
+/// Finds a fleet without a backend that gets requests.
+fn weights(config: &Config) -> Option<(String, String)> {
+    let is_idle = !config.backends.is_empty()
+        && config.discovery.is_empty()
+        && config.backends.iter().all(|backend| backend.weight == 0);
+    let problem = "the weight of every backend is 0, so no backend gets requests";
+    is_idle.then(|| ("backends.0.weight".to_owned(), problem.to_owned()))
 }
 
 fn is_listener(url: &BackendAddress, listener: SocketAddr) -> bool {
@@ -158,6 +183,11 @@ mod tests {
             ("backends: [{ url: a:1 }, { url: 'localhost:9090' }]", "backends.1.url"),
             ("listen: 0.0.0.0:8080\nbackends: [{ url: 'http://[::1]:8080' }]", "backends.0.url"),
             ("listen: 10.0.0.1:80\nbackends: [{ url: 'http://10.0.0.1' }]", "backends.0.url"),
+            (
+                "backends: [{ url: 'http://localhost:8000' }, { url: '127.0.0.1:8000' }]",
+                "backends.1.url",
+            ),
+            ("backends: [{ url: a:1, weight: 0 }, { url: b:1, weight: 0 }]", "backends.0.weight"),
             ("tiers: { names: [gold, silver, gold] }", "tiers.names.2"),
             ("timeouts: { connect: 30s, first_output: 5s }", "timeouts.connect"),
             ("timeouts: { first_output: 1m, total: 30s }", "timeouts.first_output"),
@@ -181,6 +211,9 @@ mod tests {
             "timeouts: { total: 5s }",
             "timeouts: { first_output: 1s }",
             "backends: [{ url: 'http://127.0.0.1:8000' }, { url: 'http://gateway:8080' }]",
+            "backends: [{ url: 'http://127.0.0.1:8000' }, { url: 'http://localhost:8001' }]",
+            "backends: [{ url: 'http://localhost:1/a' }, { url: 'http://127.0.0.1:1/b' }]",
+            "backends: [{ url: a:1, weight: 0 }, { url: b:1 }]",
             "listen: 10.0.0.1:8080\nbackends: [{ url: 'http://127.0.0.1:8080' }]",
             include_str!("../../config/tokenweir.yaml"),
             include_str!("../../config/production.yaml"),

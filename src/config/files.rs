@@ -8,6 +8,7 @@ use super::text::error::{ConfigError, ExcerptRedaction};
 use super::text::file;
 use super::text::yaml::{self, Outline};
 use super::violation::{Mistake, RuleViolation, violation_at};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::{fs, io};
 use tokenweir_request::access::KeyFile;
@@ -103,7 +104,8 @@ pub fn check_appendable(file: &Path) -> io::Result<()> {
     if metadata.as_ref().is_ok_and(|metadata| !metadata.is_file()) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
     }
-    fs::OpenOptions::new().append(true).create(true).open(file)?;
+    // As the gateway creates it: if it cannot be removed, the gateway will write into this file.
+    fs::OpenOptions::new().append(true).create(true).mode(0o600).open(file)?;
     if metadata.is_err() {
         fs::remove_file(file)?;
     }

@@ -93,6 +93,11 @@ const INVALID_VALUES: &[(&str, &str)] = &[
     ),
     ("backends:\n  - «name»: a\n", "the key `url` is missing"),
     (
+        "backends:\n  - «http://a:1»\n",
+        "expected keys and values here\n  = help: write the URL as the value of a key: \
+         `- url: http://127.0.0.1:8000`",
+    ),
+    (
         "backends:\n  - url: vllm-0:80\n  - url: «http://VLLM-0»\n",
         "http://VLLM-0 is already the url of backends[0]",
     ),

@@ -14,11 +14,11 @@ use std::net::TcpListener;
 const GZIP: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3];
 
 #[tokio::test]
-async fn a_request_body_that_is_compressed_or_too_long_is_rejected_before_it_is_read() {
+async fn a_request_body_of_unknown_encoding_or_too_long_is_rejected_before_it_is_read() {
     let fake = echo().await;
     let setup = Setup { max_body: 1_000_000, ..Setup::default() };
     let gateway = start_with(&[fake.addr], setup).await;
-    let encodings = ["gzip", "deflate", "br", "zstd", "gzip, identity", "x-gzip", "GZIP"];
+    let encodings = ["br", "zstd", "gzip, gzip", "gzip, identity, deflate"];
     let compressed =
         encodings.map(|name| (format!("content-encoding: {name}\r\n"), 1_000_000, 415));
     for (line, length, expected) in compressed.into_iter().chain([(String::new(), 1_000_001, 413)])

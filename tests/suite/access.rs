@@ -82,7 +82,8 @@ fn error(answer: &[u8]) -> Value {
 }
 
 async fn scripted_backend() -> ScriptedBackend {
-    ScriptedBackend::answering(json("200 OK", r#"{"object":"chat.completion","choices":[]}"#)).await
+    ScriptedBackend::answering(json("200 OK", r#"{"object":"chat.completion","choices":["a"]}"#))
+        .await
 }
 
 /// Starts a scripted backend and a gateway without access control.
@@ -212,6 +213,10 @@ async fn only_configured_origins_get_cors_headers() {
     let answer = gateway.raw(preflight("https://a.example")).await;
     assert_eq!(status(&answer), 204, "a preflight request carries no key");
     assert!(head(&answer).contains("access-control-allow-headers: authorization"));
+    assert!(head(&answer).contains("access-control-allow-methods: post\r\n"));
+    let stored = preflight("https://a.example").replace(CHAT, "/v1/responses/resp_1");
+    let answer = gateway.raw(stored).await;
+    assert!(head(&answer).contains("access-control-allow-methods: get, delete\r\n"));
     assert_eq!(status(&gateway.raw(preflight("https://b.example")).await), 401);
     for request in [keyed(&post(CHAT, ASK)), post(CHAT, ASK)] {
         let answer = gateway.raw(with_lines(&request, "origin: https://a.example")).await;
@@ -304,7 +309,8 @@ async fn no_spelling_of_a_request_path_reaches_a_non_inference_endpoint_of_a_bac
         for method in ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "SLEEP"] {
             let request = post(path, ASK).replacen("POST", method, 1);
             let answer = gateway.raw(&request).await;
-            let is_own = *path == "/" && matches!(method, "GET" | "HEAD");
+            let is_own =
+                matches!((*path, method), ("/", "GET" | "HEAD" | "OPTIONS") | ("*", "OPTIONS"));
             assert!(
                 is_own || matches!(status(&answer), 400 | 404 | 405),
                 "{method} {path}: {}",
@@ -316,7 +322,8 @@ async fn no_spelling_of_a_request_path_reaches_a_non_inference_endpoint_of_a_bac
             let answer = gateway.raw(&request).await;
             // A target in absolute form without a path means the path `/`, which the gateway answers itself.
             let is_root = *path == "*" || *path == "/";
-            let is_own = is_root && matches!(method, "GET" | "HEAD") && status(&answer) == 200;
+            let is_own = is_root && matches!(method, "GET" | "HEAD" | "OPTIONS");
+            let is_own = is_own && status(&answer) == 200;
             assert!(
                 is_own || matches!(status(&answer), 400 | 404 | 405),
                 "{absolute}: {}",

@@ -5,7 +5,6 @@ use crate::admission::{
     NO_SECOND_SCRAPE, SHORT_SCRAPE_INTERVAL, assert_no_state_left, assert_shed, header, held,
     names, occupied, one_at_each, send, serve_all, until_waiting,
 };
-use crate::capabilities::round_robin;
 use crate::support::crashable_backend::CrashableBackend;
 use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, WORD, json, stream_of,
@@ -17,7 +16,7 @@ use crate::support::test_gateway::{
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokenweir::config::AdmissionConfig;
-use tokenweir_gateway::backend::Health;
+use tokenweir_gateway::backend::{Drain, DrainInitiator, Health};
 use tokenweir_request::observe::{ObservationSettings, StreamRules};
 use tokenweir_request::record::Outcome;
 use tokenweir_request::slo::Objective;
@@ -32,7 +31,7 @@ fn waiting_for(max_backend_wait: Duration) -> AdmissionConfig {
 
 /// Starts a backend that answers requests with 200.
 async fn up() -> ScriptedBackend {
-    ScriptedBackend::answering(json("200 OK", "{}")).await
+    ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#)).await
 }
 
 /// As [`up`], but the health check of the backend fails until the test changes it.
@@ -202,38 +201,70 @@ async fn a_request_that_may_have_crashed_a_backend_does_not_wait_for_its_restart
     }
 }
 
-/// A request is too long for two of three backends, and the third refuses connections. If the request waited
-/// in the queue, it would block requests that the two can serve.
+/// Returns a request whose prompt has this number of bytes.
+fn chat(prompt_bytes: usize) -> String {
+    let message = serde_json::json!({ "role": "user", "content": "a".repeat(prompt_bytes) });
+    serde_json::json!({ "model": "tiny", "max_tokens": 8, "messages": [message] }).to_string()
+}
+
+/// Starts a backend whose context has this number of tokens. It refuses prompts with more bytes than that.
+async fn with_context(tokens: u32) -> ScriptedBackend {
+    let fake = ScriptedBackend::start(move |seen| {
+        let text = r#"{"error":{"message":"The maximum context length is exceeded."}}"#;
+        let is_too_long = seen.body.len() > tokens as usize + 200;
+        let answer = if is_too_long { ("400 Bad Request", text) } else { ("200 OK", "{}") };
+        vec![Step::Send(json(answer.0, answer.1))]
+    })
+    .await;
+    fake.set_context("tiny", tokens);
+    fake
+}
+
+/// Starts a gateway with a backend of 2,048 tokens and one of 16,384, which both list their models.
+async fn uneven() -> ([ScriptedBackend; 2], Running) {
+    let fakes = [with_context(2_048).await, with_context(16_384).await];
+    let addrs = fakes.each_ref().map(|fake| fake.addr);
+    let gateway = start_with(&addrs, long_wait(SHORT_SCRAPE_INTERVAL)).await;
+    let backends = gateway.pool.backends();
+    wait_until!(backends.iter().all(|backend| backend.health.state().models.is_some()));
+    (fakes, gateway)
+}
+
+/// The shorter backend is sure to refuse the first prompt, so it is not asked. It may have room for the
+/// second prompt, so it is asked.
 #[tokio::test]
-async fn a_request_too_long_for_all_but_a_dead_backend_gets_an_error_without_waiting() {
-    let mut moved = 0;
-    for rotation in 0..3 {
-        let too_long = r#"{"error":{"message":"The maximum context length is 2048 tokens."}}"#;
-        let short = || ScriptedBackend::answering(json("400 Bad Request", too_long));
-        let fakes = [short().await, short().await, short().await];
-        for (fake, length) in fakes.iter().zip([2_048, 2_048, 16_384]) {
-            fake.set_context("tiny", length);
-        }
-        let mut addrs = fakes.each_ref().map(|fake| fake.addr);
-        addrs.rotate_left(rotation);
-        let policy = round_robin().policy;
-        let setup = Setup { policy, ..long_wait(NO_SECOND_SCRAPE) };
-        let gateway = start_with(&addrs, setup).await;
-        wait_until!(gateway.pool.routes().models().len() == 1);
-        let [first, second, longer] = fakes;
-        drop(longer);
-        let answer = gateway.post(CHAT, ASK).await;
-        let record = gateway.record().await;
-        assert_eq!(record.backend_wait(), None);
-        let failures: Vec<_> = record.attempts.iter().map(|attempt| attempt.failure).collect();
-        if failures[0] != Some("connect_error") {
-            assert_eq!(failures, [Some("too_long"), Some("connect_error")]);
-            assert_eq!(status(&answer), 503);
-            assert_eq!(first.seen().len() + second.seen().len(), 1);
-            moved += 1;
+async fn a_request_that_only_an_unavailable_backend_can_serve_waits_and_others_do_not() {
+    for (prompt_bytes, refusals) in [(16_450, 0), (12_000, 1)] {
+        for is_drained in [true, false] {
+            let ([short, long], gateway) = uneven().await;
+            let name = long.addr.to_string();
+            if is_drained {
+                let drain = Drain::begin(DrainInitiator::Configuration, None, None);
+                gateway.pool.drain(&name, drain).unwrap();
+            } else {
+                long.set_healthy(false);
+                wait_until!(gateway.pool.backends()[1].health.state().health == Health::Down);
+            }
+            let client = gateway.begin(CHAT, &chat(prompt_bytes)).await;
+            until_waiting(&gateway, 1).await;
+            assert_eq!(short.seen().len(), refusals);
+            assert_eq!(status(&gateway.post(CHAT, ASK).await), 200);
+            let record = gateway.record().await;
+            assert_eq!(record.gateway_queue_wait(), None, "it does not wait behind the long one");
+            let too_long = gateway.post(CHAT, &chat(500_000)).await;
+            assert_eq!(status(&too_long), 400, "no backend will ever serve it");
+            gateway.record().await;
+            if is_drained {
+                gateway.pool.undrain(&name, DrainInitiator::Configuration).unwrap();
+            } else {
+                long.set_healthy(true);
+            }
+            assert_eq!(status(&read_rest(client).await), 200);
+            assert!(gateway.record().await.backend_wait().is_some());
+            assert_eq!(long.seen().len(), 1);
+            assert_no_state_left(&gateway).await;
         }
     }
-    assert!(moved > 0);
 }
 
 /// A backend that is known to be down gets no attempt. A backend that ended without notice gets one attempt,

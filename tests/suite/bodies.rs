@@ -129,7 +129,7 @@ const FORM: &str = "multipart/form-data; boundary=B";
 /// Starts a backend that serves the model `base` and the adapter `secret-lora`, and a gateway whose clients
 /// may use only `base`.
 async fn adapters() -> (ScriptedBackend, Running) {
-    let fake = ScriptedBackend::answering(scripted_backend::json("200 OK", "{}")).await;
+    let fake = ScriptedBackend::answering(scripted_backend::json("200 OK", r#"{"a":1}"#)).await;
     fake.set_models(&["base", "secret-lora"]);
     let access = access(TenantEntry { models: Some(vec!["base".into()]), ..tenant() });
     let gateway = start_with(&[fake.addr], Setup { access, ..Setup::default() }).await;

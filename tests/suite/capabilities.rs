@@ -147,7 +147,7 @@ async fn a_request_too_long_for_all_backends_gets_the_error_of_the_one_with_the_
 }
 
 #[tokio::test]
-async fn the_model_list_states_the_longest_available_context_and_the_state_of_each_model() {
+async fn the_model_list_keeps_the_longest_context_and_all_models_while_no_backend_serves_them() {
     let fakes = [serving().await, serving().await];
     fakes[0].set_context("tiny", 2_048);
     fakes[1].set_context("tiny", 16_384);
@@ -166,11 +166,14 @@ async fn the_model_list_states_the_longest_available_context_and_the_state_of_ea
     );
     set_rest(&fakes[1], true, false);
     until_state(&gateway, 1, Availability::Paused).await;
-    assert_eq!(listed().await["data"][0]["max_model_len"], 2_048);
+    assert_eq!(listed().await["data"], all["data"]);
     set_rest(&fakes[0], true, false);
     until_state(&gateway, 0, Availability::Paused).await;
-    let answer = gateway.raw(get("/v1/models")).await;
-    assert_eq!(status(&answer), 503, "no backend serves any model");
+    let resting = listed().await;
+    assert_eq!(resting["data"], all["data"]);
+    assert_eq!(resting["model_states"], serde_json::json!({ "tiny": "paused" }));
+    assert_eq!(resting["unavailable_models"], serde_json::json!(["tiny"]));
+    assert_eq!(body_json(&gateway.raw(get("/v1/models/tiny")).await), all["data"][0]);
 }
 
 /// Waits until the backend with this index has this state. Meanwhile it makes the health checker read the

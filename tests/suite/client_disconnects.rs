@@ -22,6 +22,7 @@ use tokenweir::config;
 use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_request::access::{TenantEntry, UsageLimits};
 use tokenweir_request::record::Outcome;
+use tokio::io::AsyncWriteExt;
 
 const ASK: &str =
     r#"{"model":"tiny","stream":true,"messages":[{"role":"user","content":"hello"}]}"#;
@@ -216,4 +217,14 @@ async fn a_client_that_disconnects_with_the_last_byte_of_its_request_is_recorded
         fake.closed().await;
     }
     gateway.assert_no_more_records().await;
+}
+
+#[tokio::test]
+async fn a_client_that_never_stops_sending_counts_as_disconnected() {
+    let (fake, gateway) = gateway_scripted(|_| vec![Step::AwaitClose]).await;
+    let mut client = gateway.begin(CHAT, ASK).await;
+    let endless = vec![b'x'; 64 << 10];
+    while client.write_all(&endless).await.is_ok() {}
+    fake.closed().await;
+    assert_eq!(gateway.record().await.outcome, Outcome::Cancelled);
 }

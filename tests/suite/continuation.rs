@@ -1,17 +1,21 @@
 //! Continuation: after output was sent, the backend of a stream dies, stalls, aborts or is drained. The
 //! stream goes on at another backend. Or it ends as it would without continuation, and the record states why.
 
+use crate::admission::until_waiting;
 use crate::restart::{Port, listed};
 use crate::support::process::{GatewayProcess, folder};
 use crate::support::scripted_backend::{
-    ScriptedBackend, Seen, Step, begin, begun_stream, chunk, event_stream_head, paused, stream_of,
+    Page, ScriptedBackend, Seen, Step, begin, begun_stream, chunk, event_stream_head,
+    json as json_response, paused, stream_of,
 };
 use crate::support::test_gateway::{
-    CHAT, Running, Setup, body, gateway_scripted_with, post, read_rest, read_until, send_to,
-    start_before,
+    CHAT, Running, Setup, admission_settings, advance_time, body, gateway_scripted_with, post,
+    read_rest, read_until, send_to, start_before,
 };
 use serde_json::{Value, json};
 use std::time::Duration;
+use tokenweir::config::AdmissionConfig;
+use tokenweir_gateway::backend::Health;
 use tokenweir_gateway::backend::routes::{ModelConfig, RoutePolicy};
 use tokenweir_gateway::proxy::retry::RetrySettings;
 use tokenweir_request::continuation::{ContinuationMode, ContinuationRefusal, InterruptionCause};
@@ -411,4 +415,97 @@ async fn a_stream_that_cannot_be_continued_elsewhere_stays_at_its_drained_backen
     let record = gateway.record().await;
     assert_eq!((record.outcome, record.attempts.len()), (Outcome::Ok, 1));
     assert_eq!(record.continuations.refusal, Some(ContinuationRefusal::NoOtherBackend));
+}
+
+#[tokio::test]
+async fn a_silent_stream_of_a_lost_backend_continues_elsewhere() {
+    let request = request(CHAT, &json!({}));
+    let whole = unbroken(CHAT, &request, ContinuationMode::Exact).await;
+    let fakes = backends(length_of(CHAT, &request, 5), Break::Hang).await;
+    let gateway = start_before(&fakes, setup(ContinuationMode::Exact)).await;
+    let mut client = gateway.begin(CHAT, &request).await;
+    let mut received = read_until(&mut client, "w3").await;
+    let from = usize::from(fakes[0].seen().is_empty());
+    fakes[from].set_healthy(false);
+    gateway.pool.backends()[from].health.wait_declared_down().await;
+    advance_time(Duration::from_secs(6)).await;
+    received.extend(read_rest(client).await);
+    let (text, is_whole) = body(&received);
+    assert!(is_whole);
+    assert_eq!(String::from_utf8(text).unwrap(), whole);
+    let record = gateway.record().await;
+    assert_eq!(record.continuations.begun[0].cause, InterruptionCause::BackendDown);
+    assert_eq!(record.attempts[0].failure, Some("backend_down"));
+}
+
+/// The metrics page of an engine with this number of waiting requests.
+fn engine_with_waiting(waiting: u32) -> Page {
+    Page::of(&format!(
+        "vllm:num_requests_running 200\nvllm:num_requests_waiting {waiting}\n\
+         vllm:kv_cache_usage_perc 0.5\n"
+    ))
+}
+
+#[tokio::test]
+async fn a_broken_stream_waits_for_capacity_or_a_returning_backend() {
+    let request = request(CHAT, &json!({}));
+    let whole = unbroken(CHAT, &request, ContinuationMode::Exact).await;
+    for is_full in [true, false] {
+        let fakes = ScriptedBackend::two(|number, index, seen| {
+            let events = events(seen, NAMES[index]);
+            match number {
+                0 => vec![begin(&events[..5]), Step::Wait, Step::Reset],
+                _ => vec![Step::Send(stream_of(&events))],
+            }
+        })
+        .await;
+        let wait = Some(Duration::from_secs(30));
+        let admission = AdmissionConfig { max_backend_wait: wait, ..AdmissionConfig::default() };
+        let admission = Some(admission_settings(&admission));
+        let setup = Setup { admission, ..setup(ContinuationMode::Exact) };
+        let gateway = start_before(&fakes, setup).await;
+        let mut client = gateway.begin(CHAT, &request).await;
+        let mut received = read_until(&mut client, "w3").await;
+        let from = usize::from(fakes[0].seen().is_empty());
+        let other = &fakes[1 - from];
+        let state = || gateway.pool.backends()[1 - from].health.state();
+        let waiting = || state().sample.and_then(|sample| sample.load.waiting);
+        if is_full {
+            other.set_metrics(Some(engine_with_waiting(40)));
+            wait_until!(waiting() == Some(40.0));
+        } else {
+            other.set_healthy(false);
+            gateway.pool.backends()[1 - from].mark_down("refused");
+            wait_until!(state().health == Health::Down);
+        }
+        fakes[from].go();
+        until_waiting(&gateway, 1).await;
+        assert!(other.seen().is_empty());
+        other.set_metrics(Some(engine_with_waiting(0)));
+        other.set_healthy(true);
+        received.extend(read_rest(client).await);
+        let (text, is_whole) = body(&received);
+        assert!(is_whole, "{is_full}");
+        let text = String::from_utf8(text).unwrap().replace(NAMES[1], NAMES[0]);
+        assert_eq!(text.replace("\"created\":4", "\"created\":5"), whole);
+    }
+}
+
+#[tokio::test]
+async fn a_busy_backend_is_asked_again_to_continue_a_stream() {
+    let request = request(CHAT, &json!({}));
+    let fakes = ScriptedBackend::two(|number, index, seen| {
+        let events = events(seen, NAMES[index]);
+        match number {
+            0 => vec![begin(&events[..5]), Step::Reset],
+            1 => vec![Step::Send(json_response("503 Service Unavailable", "{}"))],
+            _ => vec![Step::Send(stream_of(&events))],
+        }
+    })
+    .await;
+    let gateway = start_before(&fakes, setup(ContinuationMode::Exact)).await;
+    assert!(answer(&gateway, CHAT, &request).await.1);
+    let record = gateway.record().await;
+    let failures: Vec<_> = record.attempts.iter().map(|attempt| attempt.failure).collect();
+    assert_eq!(failures, [Some("connection_reset"), Some("busy"), None]);
 }

@@ -120,18 +120,23 @@ async fn a_server_that_sends_usage_or_null_in_every_event_is_not_asked_for_conti
     let null = WORD.replace("}]}", r#"}],"usage":null}"#);
     let finish = with_usage(FINISH, 1);
     let always = [&*with_usage(ROLE, 0), &with_usage(WORD, 1), &finish, &usage_event(1), "[DONE]"];
-    for (events, kept, usage_event) in [
-        ([ROLE, &null, FINISH, USAGE, "[DONE]"], &null, UsageEventOutcome::Stripped),
-        (always, &finish, UsageEventOutcome::AlwaysSent),
+    let stripped = Some(UsageEventOutcome::Stripped);
+    let not_removed = Some(UsageEventOutcome::NotRemoved);
+    for (events, kept, usage_events) in [
+        ([ROLE, &null, FINISH, USAGE, "[DONE]"], &null, [stripped, None, stripped]),
+        // The gateway stops requesting usage that it did not remove.
+        (always, &finish, [not_removed, None, None]),
     ] {
         let fake = ScriptedBackend::answering(stream_of(&events)).await;
         let gateway = sampling(&[&fake], 1.0).await;
-        for request in [PLAIN, AT_END, PLAIN] {
+        for (request, usage_event) in [PLAIN, AT_END, PLAIN].into_iter().zip(usage_events) {
             let answer = body_text(&gateway.post(CHAT, request).await);
             assert!(answer.contains(kept), "the client gets {kept} with and without the gateway");
-            assert_eq!(last_body(&fake), AT_END);
-            let expected = (request == PLAIN).then_some(usage_event);
-            assert_eq!(gateway.record().await.observed.usage_event, expected, "{kept}");
+            let is_asked = request == AT_END || usage_event.is_some();
+            assert_eq!(last_body(&fake), if is_asked { AT_END } else { PLAIN });
+            let record = gateway.record().await;
+            assert_eq!(record.observed.usage_event, usage_event, "{kept}");
+            assert_eq!(record.observed.usage_source, UsageSource::Exact);
         }
     }
 }

@@ -40,7 +40,7 @@ fn stuck_after(time: Duration) -> Setup {
 /// Starts a backend whose metrics page shows a running request without progress, and a gateway with
 /// [`STUCK_AFTER`].
 async fn start() -> (ScriptedBackend, Running) {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    let fake = ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#)).await;
     fake.set_metrics(Some(running(7)));
     let gateway = start_with(&[fake.addr], stuck_after(STUCK_AFTER)).await;
     (fake, gateway)

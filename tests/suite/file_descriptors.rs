@@ -131,7 +131,7 @@ async fn with_any_limit_of_open_files_client_floods_leave_descriptors_for_backen
 async fn a_gateway_without_free_file_descriptors_answers_503_and_marks_no_backend_as_down() {
     let descriptors = FileDescriptorPool::new(Some(4));
     let setup = Setup { descriptors: descriptors.clone(), ..Setup::default() };
-    let (_fake, gateway) = gateway_answering_with(setup, json("200 OK", "{}")).await;
+    let (_fake, gateway) = gateway_answering_with(setup, json("200 OK", r#"{"a":1}"#)).await;
     let mut taken = Vec::new();
     // Without a free descriptor, scrapes fail, too. The error metric of scrapes names this reason.
     let errors = "tokenweir_scrape_errors_total";
@@ -162,7 +162,7 @@ async fn a_gateway_without_free_file_descriptors_answers_503_and_marks_no_backen
 
 #[tokio::test]
 async fn with_few_descriptors_an_idle_backend_connection_is_closed_for_another_backend() {
-    let backend = || ScriptedBackend::answering(json("200 OK", "{}"));
+    let backend = || ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#));
     let fakes = [backend().await, backend().await];
     fakes[1].set_models(&["other"]);
     // The pool has two descriptors. One of them is reserved for scrapes.
@@ -180,7 +180,7 @@ async fn with_few_descriptors_an_idle_backend_connection_is_closed_for_another_b
 async fn the_admin_listener_at_its_connection_limit_closes_the_oldest_idle_connection() {
     let limits = ServerLimits { max_admin_connections: 2, ..ServerLimits::default() };
     let setup = Setup { limits, ..Setup::default() };
-    let (_fake, gateway) = gateway_answering_with(setup, json("200 OK", "{}")).await;
+    let (_fake, gateway) = gateway_answering_with(setup, json("200 OK", r#"{"a":1}"#)).await;
     let mut connections = silent(gateway.admin, 2).await;
     let answer = until("a probe", gateway.admin("/livez")).await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");

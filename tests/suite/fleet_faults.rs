@@ -140,7 +140,7 @@ async fn diagnosis_log_and_live_view_say_why_a_backend_that_does_not_respond_is_
 #[tokio::test]
 async fn a_drain_records_that_the_admin_token_was_used_and_a_second_drain_replaces_it() {
     let setup = Setup { guard: operator_token(), ..Setup::default() };
-    let (fake, gateway) = gateway_answering_with(setup, json("200 OK", "{}")).await;
+    let (fake, gateway) = gateway_answering_with(setup, json("200 OK", r#"{"a":1}"#)).await;
     for reason in ["one", "two"] {
         let path = format!("/-/drain?backend={}&reason={reason}", fake.addr);
         let headers = format!("{AS_JSON}authorization: Bearer operator\r\n");

@@ -244,7 +244,7 @@ async fn kv_event_publishers_that_the_gateway_cannot_reach_do_not_affect_request
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let other = std::net::TcpListener::bind("127.0.0.2:0").unwrap();
     other.set_nonblocking(true).unwrap();
-    let fake = ScriptedBackend::answering(json_response("200 OK", "{}")).await;
+    let fake = ScriptedBackend::answering(json_response("200 OK", r#"{"a":1}"#)).await;
     fake.set_metrics(Some(Page::of(PREFIX_CACHE_PAGE)));
     let lists = [
         "no list".to_owned(),

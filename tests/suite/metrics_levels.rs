@@ -22,7 +22,7 @@ async fn used_gateway(level: MetricsLevel, backends: usize) -> (Running, Vec<Scr
     let mut fakes = Vec::new();
     for _ in 0..backends {
         let fake = ScriptedBackend::start(|seen| {
-            let usage = r#"{"usage":{"prompt_tokens":3,"total_tokens":3}}"#;
+            let usage = r#"{"choices":["a"],"usage":{"prompt_tokens":3,"total_tokens":3}}"#;
             vec![match seen.number % 4 {
                 0 => Step::Send(json("500 Internal Server Error", "{}")),
                 1 => Step::Send(json("400 Bad Request", "{}")),

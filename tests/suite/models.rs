@@ -9,13 +9,14 @@ use crate::support::test_gateway::{
 };
 use serde_json::Value;
 use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokenweir_gateway::backend::routes::ModelConfig;
 use tokenweir_request::record::Outcome;
 
 /// Starts a backend that serves these models and answers every request with `{}`.
 async fn serving(models: &[&str]) -> ScriptedBackend {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    let fake = ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#)).await;
     fake.set_models(models);
     fake
 }
@@ -133,6 +134,8 @@ async fn an_error_for_an_unknown_model_lists_the_models_and_creates_no_label() {
         let message = message(&answer);
         assert!(message.contains("available models: `alias`, `m10`, `m11`"), "{message}");
         assert!(message.ends_with("`m28` and 11 more"), "{message}");
+        let label = gateway.record().await.model;
+        assert_eq!((label.as_str(), label.name()), ("_other", &*model.replace('\\', "")));
     }
     gateway.post(CHAT, r#"{"model":"alias"}"#).await;
     let page = gateway.admin("/metrics").await;
@@ -148,7 +151,7 @@ async fn an_error_for_an_unknown_model_lists_the_models_and_creates_no_label() {
 
 #[tokio::test]
 async fn a_backend_without_a_model_list_gets_the_configured_served_model_name() {
-    let silent = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    let silent = ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#)).await;
     silent.refuse_models("404 Not Found");
     let gateway = named(&[silent.addr], vec![alias("gpt", "a")]).await;
     for (model, expected) in [("gpt", "a"), ("other", "other")] {
@@ -157,8 +160,9 @@ async fn a_backend_without_a_model_list_gets_the_configured_served_model_name() 
         assert_eq!(seen.body, format!(r#"{{"model":"{expected}"}}"#).as_bytes());
     }
     assert_eq!(gateway.record().await.model.as_str(), "gpt");
-    assert_eq!(gateway.record().await.model.as_str(), "_other");
-    assert_eq!(listed(&gateway).await, Vec::<Value>::new());
+    let label = gateway.record().await.model;
+    assert_eq!((label.as_str(), label.name()), ("_other", "other"));
+    assert_eq!(ids(&gateway).await, ["gpt"], "the configuration names it");
 }
 
 #[tokio::test]
@@ -187,7 +191,7 @@ async fn a_backend_finishes_the_streams_of_a_model_that_it_no_longer_lists() {
     assert_eq!((one.seen().len(), two.seen().len()), (1, 1));
     two.set_models(&["b"]);
     advance_time(Duration::from_secs(11)).await;
-    wait_until!(ids(&gateway).await == ["b"]);
+    wait_until!(ids(&gateway).await == ["b", "gpt"]);
     assert_eq!(status(&gateway.post(CHAT, ask).await), 404, "every backend has listed its models");
 }
 
@@ -214,6 +218,56 @@ async fn a_404_for_a_listed_adapter_makes_the_gateway_read_the_model_list_again(
     let answer = gateway.post(CHAT, r#"{"model":"sql"}"#).await;
     assert!(message(&answer).contains("available models: `base`"));
     assert_eq!(one.seen().len(), 1, "the gateway has the new model list");
+}
+
+/// Starts a backend that serves the adapters in `adapters`, and answers 404 for other models.
+async fn with_adapters(adapters: Arc<Mutex<Vec<&'static str>>>) -> ScriptedBackend {
+    let serves = move |body: &Value| adapters.lock().unwrap().iter().any(|id| body["model"] == *id);
+    ScriptedBackend::start(move |seen| {
+        let body = serde_json::from_slice(&seen.body).unwrap();
+        let not_found = r#"{"error":{"message":"The model `sql` does not exist.","code":404}}"#;
+        let text =
+            if serves(&body) { ("200 OK", r#"{"a":1}"#) } else { ("404 Not Found", not_found) };
+        vec![Step::Send(json(text.0, text.1))]
+    })
+    .await
+}
+
+#[tokio::test]
+async fn requests_for_an_adapter_that_moves_to_another_backend_follow_it() {
+    let adapters = [["sql"].to_vec(), Vec::new()].map(|ids| Arc::new(Mutex::new(ids)));
+    let [one, two] = [adapters[0].clone(), adapters[1].clone()].map(with_adapters);
+    let (one, two) = (one.await, two.await);
+    one.set_models(&["base", "base:sql"]);
+    two.set_models(&["base"]);
+    let gateway = start(&[one.addr, two.addr]).await;
+    let ask = r#"{"model":"sql"}"#;
+    assert_eq!(status(&gateway.post(CHAT, ask).await), 200);
+    // The gateway learns of this move from the 404 of the backend.
+    for ids in &adapters {
+        ids.lock().unwrap().clear();
+    }
+    adapters[1].lock().unwrap().push("sql");
+    one.set_models(&["base"]);
+    two.set_models(&["base", "base:sql"]);
+    advance_time(Duration::from_secs(1)).await;
+    let asked = async || status(&gateway.post(CHAT, ask).await);
+    assert_eq!([asked().await, asked().await, asked().await], [200; 3]);
+    // The gateway reads the list of the backend that no longer has the adapter first.
+    two.set_models(&["base"]);
+    adapters[1].lock().unwrap().clear();
+    gateway.pool.backends()[1].health.mark_models_stale();
+    advance_time(Duration::from_secs(1)).await;
+    wait_until!(gateway.pool.routes().lookup(Some("sql")).backends.is_empty());
+    adapters[0].lock().unwrap().push("sql");
+    one.set_models(&["base", "base:sql"]);
+    assert_eq!(asked().await, 200);
+    assert_eq!(one.seen().len() + two.seen().len(), 6, "one request got a 404");
+    let reads = one.asked("/v1/models");
+    for _ in 0..20 {
+        assert_eq!(status(&gateway.post(CHAT, r#"{"model":"invented"}"#).await), 404);
+    }
+    assert_eq!(one.asked("/v1/models"), reads, "no backend ever listed it");
 }
 
 #[tokio::test]

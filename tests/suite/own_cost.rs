@@ -55,7 +55,7 @@ async fn a_whole_response_and_an_http2_stream_have_no_chunk_transit_times() {
 
 #[tokio::test]
 async fn the_metrics_page_has_the_scheduling_delay_and_its_own_cpu_time() {
-    let (_fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
+    let (_fake, gateway) = gateway_answering(json("200 OK", r#"{"a":1}"#)).await;
     gateway.admin("/metrics").await;
     let page = gateway.admin("/metrics").await;
     assert!(value(&page, "tokenweir_scheduling_delay_seconds_count") > 0.0);

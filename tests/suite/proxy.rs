@@ -7,11 +7,12 @@ use crate::support::scripted_backend::{
     FINISH, ROLE, ScriptedBackend, Step, USAGE, WORD, data, json, paused, response, stream_of,
 };
 use crate::support::test_gateway::{
-    ASK_STREAM, CHAT, Running, Setup, body, body_json, gateway_answering, gateway_answering_with,
-    gateway_following, gateway_scripted, get, post, read_until, start, start_with, status,
-    with_lines, with_paused_time,
+    ASK_STREAM, CHAT, Running, Setup, advance_time, body, body_json, gateway_answering,
+    gateway_answering_with, gateway_following, gateway_scripted, get, post, read_rest, read_until,
+    start, start_with, status, with_lines,
 };
 use serde_json::Value;
+use std::time::Duration;
 use tokenweir_protocol::openai::FinishReason;
 use tokenweir_protocol::openai::engine_control::Permission;
 use tokenweir_request::record::Outcome;
@@ -81,7 +82,7 @@ async fn every_recorded_response_of_vllm_reaches_the_client_unchanged() {
 
 #[tokio::test]
 async fn a_request_reaches_the_backend_unchanged_except_for_hop_by_hop_headers() {
-    let (fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
+    let (fake, gateway) = gateway_answering(json("200 OK", r#"{"a":1}"#)).await;
     let body = "{ \"model\" : \"tiny\",\t\"x\": 1.0e5, \"é\": \"\\u00e9\" }";
     let request = format!(
         "POST {CHAT}?a=b%2f HTTP/1.1\r\nHost: gateway\r\nAuthorization: Bearer k\r\n\
@@ -113,19 +114,39 @@ async fn a_request_reaches_the_backend_unchanged_except_for_hop_by_hop_headers()
 #[tokio::test]
 async fn a_request_on_a_stale_backend_connection_is_retried_and_no_backend_is_marked_down() {
     // The backend answers the first request of a connection. When another request arrives on that connection,
-    // the backend closes it.
+    // the backend closes it. The network brings the close later.
     let (fake, gateway) = gateway_scripted(|seen| match seen.earlier {
-        0 => vec![Step::Send(json("200 OK", "{}"))],
+        0 => vec![Step::Send(json("200 OK", r#"{"a":1}"#))],
+        _ => vec![Step::Wait, Step::Close],
+    })
+    .await;
+    assert_eq!(status(&gateway.post(CHAT, r#"{"model":"tiny"}"#).await), 200);
+    gateway.record().await;
+    let client = gateway.begin(CHAT, r#"{"model":"tiny"}"#).await;
+    fake.until_received(2).await;
+    advance_time(Duration::from_secs(1)).await;
+    fake.go();
+    assert_eq!(status(&read_rest(client).await), 200);
+    let record = gateway.record().await;
+    let failures: Vec<_> = record.attempts.iter().map(|attempt| attempt.failure).collect();
+    assert_eq!((record.outcome, failures), (Outcome::Ok, vec![Some("stale"), None]));
+    assert!(gateway.pool.is_ready());
+}
+
+#[tokio::test]
+async fn a_request_that_ends_a_pooled_and_a_new_connection_counts_as_a_death_of_the_backend() {
+    let (fake, gateway) = gateway_scripted(|seen| match seen.number {
+        0 => vec![Step::Send(json("200 OK", r#"{"a":1}"#))],
         _ => vec![Step::Close],
     })
     .await;
-    for _ in 0..3 {
-        let answer = with_paused_time(gateway.post(CHAT, r#"{"model":"tiny"}"#)).await;
-        assert_eq!(status(&answer), 200);
-        assert_eq!(gateway.record().await.outcome, Outcome::Ok);
-    }
-    assert!(gateway.pool.is_ready());
-    assert!(fake.connections() >= 2);
+    assert_eq!(status(&gateway.post(CHAT, r#"{"model":"tiny"}"#).await), 200);
+    gateway.record().await;
+    assert_eq!(status(&gateway.post(CHAT, r#"{"model":"tiny"}"#).await), 502);
+    let record = gateway.record().await;
+    let failures: Vec<_> = record.attempts.iter().map(|attempt| attempt.failure).collect();
+    assert_eq!(failures, [Some("stale"), Some("connection_reset")]);
+    assert_eq!(fake.seen().len(), 3, "the backend got it twice");
 }
 
 #[tokio::test]
@@ -150,7 +171,7 @@ async fn a_backend_that_closes_resets_or_sends_invalid_http_before_the_headers_c
 #[tokio::test]
 async fn invalid_requests_get_a_clear_error_and_reach_no_backend() {
     let setup = Setup { max_body: 1_000, ..Setup::default() };
-    let (fake, gateway) = gateway_answering_with(setup, json("200 OK", "{}")).await;
+    let (fake, gateway) = gateway_answering_with(setup, json("200 OK", r#"{"a":1}"#)).await;
     let long = format!(r#"{{"model":"tiny","prompt":"{}"}}"#, "x".repeat(1_000));
     let chunked = format!(
         "POST {CHAT} HTTP/1.1\r\nhost: g\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n{:x}\r\n{long}\r\n0\r\n\r\n",
@@ -189,8 +210,8 @@ async fn invalid_requests_get_a_clear_error_and_reach_no_backend() {
 #[tokio::test]
 async fn the_gateway_answers_requests_for_health_version_and_models_itself() {
     let fakes = [
-        ScriptedBackend::answering(json("200 OK", "{}")).await,
-        ScriptedBackend::answering(json("200 OK", "{}")).await,
+        ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#)).await,
+        ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#)).await,
     ];
     let gateway = start(&[fakes[0].addr, fakes[1].addr]).await;
     assert_eq!(status(&gateway.raw(get("/health")).await), 200);
@@ -221,9 +242,11 @@ async fn a_gateway_that_shuts_down_finishes_streams_and_refuses_new_connections(
 async fn the_backend_gets_the_clients_trace_context_with_the_span_of_the_attempt_as_parent() {
     let propagation =
         Some(tokenweir_gateway::telemetry::otel::TracingSettings::default().propagation);
-    let (fake, gateway) =
-        gateway_answering_with(Setup { propagation, ..Setup::default() }, json("200 OK", "{}"))
-            .await;
+    let (fake, gateway) = gateway_answering_with(
+        Setup { propagation, ..Setup::default() },
+        json("200 OK", r#"{"a":1}"#),
+    )
+    .await;
     let theirs = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let lines = format!("traceparent: {theirs}\r\ntracestate: a=1");
     let request = with_lines(&post(CHAT, r#"{"model":"tiny"}"#), &lines);
@@ -238,7 +261,7 @@ async fn the_backend_gets_the_clients_trace_context_with_the_span_of_the_attempt
 
 #[tokio::test]
 async fn without_tracing_the_trace_context_of_the_client_reaches_the_backend_unchanged() {
-    let (fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
+    let (fake, gateway) = gateway_answering(json("200 OK", r#"{"a":1}"#)).await;
     let theirs = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     gateway.raw(with_lines(&post(CHAT, r#"{"model":"tiny"}"#), theirs)).await;
     assert!(fake.seen()[0].head.contains(theirs));
@@ -269,6 +292,18 @@ async fn sequential_and_pipelined_requests_of_a_client_share_a_connection() {
 }
 
 #[tokio::test]
+async fn a_client_that_sends_much_behind_its_request_gets_its_answer() {
+    let (fake, gateway) = gateway_scripted(|_| paused(&[ROLE, WORD], &[FINISH, "[DONE]"])).await;
+    let request = post(CHAT, ASK_STREAM).replace("connection: close\r\n", "");
+    let mut client = gateway.send([request, "x".repeat(500 << 10)].concat()).await;
+    read_until(&mut client, "Hi").await;
+    fake.go();
+    assert!(read_rest(client).await.ends_with(b"data: [DONE]\n\n\r\n0\r\n\r\n"));
+    assert_eq!(gateway.record().await.outcome, Outcome::Ok);
+    gateway.assert_no_more_records().await;
+}
+
+#[tokio::test]
 async fn an_http_1_0_client_gets_a_stream_that_ends_with_the_connection() {
     let (_fake, gateway) = gateway_answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
     let request = post(CHAT, ASK_STREAM).replace("HTTP/1.1", "HTTP/1.0");
@@ -280,8 +315,8 @@ async fn an_http_1_0_client_gets_a_stream_that_ends_with_the_connection() {
 
 #[tokio::test]
 async fn a_client_that_sends_expect_100_continue_gets_100_continue() {
-    let (fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
-    let request = with_lines(&post(CHAT, ASK_STREAM), "expect: 100-continue");
+    let (fake, gateway) = gateway_answering(json("200 OK", r#"{"a":1}"#)).await;
+    let request = with_lines(&post(CHAT, ASK_STREAM), "Expect: 100-Continue");
     let (head, rest) = request.split_at(request.find("\r\n\r\n").unwrap() + 4);
     let mut client = gateway.send(head).await;
     read_until(&mut client, "100 Continue").await;
@@ -328,7 +363,7 @@ async fn a_slow_client_makes_the_gateway_stop_reading_from_the_backend_but_not_s
 #[tokio::test]
 async fn a_request_body_of_many_megabytes_reaches_the_backend_complete() {
     let setup = Setup { max_body: 64 << 20, ..Setup::default() };
-    let (fake, gateway) = gateway_answering_with(setup, json("200 OK", "{}")).await;
+    let (fake, gateway) = gateway_answering_with(setup, json("200 OK", r#"{"a":1}"#)).await;
     let body = format!(r#"{{"messages":"{}","model":"tiny"}}"#, "image ".repeat(4 << 20));
     assert_eq!(status(&gateway.post(CHAT, &body).await), 200);
     assert_eq!(fake.seen()[0].body, body.as_bytes());

@@ -63,8 +63,8 @@ async fn assert_reported(gateway: &Running, states: &[&str], up: &[bool], why: O
 #[tokio::test]
 async fn a_gateway_whose_backends_are_all_asleep_drained_or_down_is_not_ready() {
     let fakes = [
-        ScriptedBackend::answering(json("200 OK", "{}")).await,
-        ScriptedBackend::answering(json("200 OK", "{}")).await,
+        ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#)).await,
+        ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#)).await,
     ];
     let gateway = start(&fakes, 0.5).await;
     assert_reported(&gateway, &["available", "available"], &[true, true], None).await;

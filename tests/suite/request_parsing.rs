@@ -140,7 +140,7 @@ proptest! {
 async fn a_client_that_still_sends_its_body_receives_the_rejection_of_its_request() {
     let (_fake, gateway) = gateway_answering_with(
         Setup { max_body: 1 << 10, ..Setup::default() },
-        json("200 OK", "{}"),
+        json("200 OK", r#"{"a":1}"#),
     )
     .await;
     let (length, head) = (8 << 20, "POST /v1/completions HTTP/1.1\r\nhost: g\r\ncontent-length:");
@@ -155,7 +155,7 @@ async fn a_client_that_still_sends_its_body_receives_the_rejection_of_its_reques
 
 #[tokio::test]
 async fn a_rejected_request_whose_body_was_received_does_not_close_the_connection() {
-    let (_fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
+    let (_fake, gateway) = gateway_answering(json("200 OK", r#"{"a":1}"#)).await;
     let nowhere = post("/nowhere", "{\"a\": 1}").replace("connection: close\r\n", "");
     let answers = gateway.raw([nowhere, post(CHAT, r#"{"model":"tiny"}"#)].concat()).await;
     let answers = String::from_utf8_lossy(&answers);
@@ -165,7 +165,7 @@ async fn a_rejected_request_whose_body_was_received_does_not_close_the_connectio
 
 #[tokio::test]
 async fn an_http_1_0_client_can_reuse_its_connection_if_responses_have_a_content_length() {
-    let (_fake, gateway) = gateway_answering(json("200 OK", "{}")).await;
+    let (_fake, gateway) = gateway_answering(json("200 OK", r#"{"a":1}"#)).await;
     let old = |connection: &str| {
         let request = post(CHAT, r#"{"model":"tiny"}"#).replace("HTTP/1.1", "HTTP/1.0");
         request.replace("connection: close\r\n", connection)
@@ -176,5 +176,5 @@ async fn an_http_1_0_client_can_reuse_its_connection_if_responses_have_a_content
     let text = String::from_utf8_lossy(first);
     assert!(text.starts_with("HTTP/1.0 200 OK\r\n"), "{text}");
     assert_eq!(String::from_utf8_lossy(&answers).matches("connection: keep-alive").count(), 1);
-    assert_eq!(body(second).0, b"{}");
+    assert_eq!(body(second).0, br#"{"a":1}"#);
 }

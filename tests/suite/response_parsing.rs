@@ -138,7 +138,7 @@ async fn answer_early(stream: TcpStream) -> Option<()> {
             }
         }
         if head.starts_with("GET") {
-            stream.write_all(&json("200 OK", "{}")).await.ok()?;
+            stream.write_all(&json("200 OK", r#"{"a":1}"#)).await.ok()?;
             continue;
         }
         stream.write_all(&[event_stream_head(), chunk(WORD)].concat()).await.ok()?;

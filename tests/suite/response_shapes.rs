@@ -45,6 +45,11 @@ async fn records_of_embeddings_ranks_and_scores_have_the_number_of_input_tokens(
             json!({"id": "e-1", "embeddings": {"float": [[0.1]]}, "texts": ["a"],
                 "meta": {"api_version": {"version": "2"}, "billed_units": {"input_tokens": 7}}}),
         ),
+        (
+            "/v2/rerank",
+            json!({"id": "r-1", "results": [{"index": 0, "relevance_score": 0.9}],
+                "meta": {"billed_units": null, "tokens": {"input_tokens": 7.0}}}),
+        ),
     ];
     for (path, answer) in cases {
         let facts = facts_of_response(path, &answer).await;
@@ -56,7 +61,8 @@ async fn records_of_embeddings_ranks_and_scores_have_the_number_of_input_tokens(
 /// vLLM's format for `encoding_format: bytes`: a header has the usage, and it can be long.
 #[tokio::test]
 async fn binary_embeddings_pass_unchanged_and_their_usage_is_read_from_the_metadata_header() {
-    let metadata = format!(r#"{{"data":[{}],"usage":{{"prompt_tokens":7}}}}"#, "0,".repeat(50_000));
+    let metadata =
+        format!(r#"{{"data":[{}0],"usage":{{"prompt_tokens":7}}}}"#, "0,".repeat(50_000));
     let headers = format!("content-type: application/octet-stream\r\nmetadata: {metadata}\r\n");
     let bytes = [0, 0, 0, 0x3f, 0, 0, 0x80, 0xbf];
     let (_fake, gateway) = gateway_answering(response("200 OK", &headers, bytes)).await;

@@ -223,7 +223,7 @@ async fn a_second_termination_signal_ends_the_gateway_process_at_once() {
     let (port, backends) = (Port::reserve(), start_backends(1).await);
     let file = folder("twice").join("gateway.yaml");
     port.configure(&file, &format!("drain: {{ delay: 1m }}\n{}", listed(&backends)));
-    for (signal, code) in [("TERM", 143), ("INT", 130)] {
+    for (signal, code) in [("TERM", 143), ("INT", 130), ("QUIT", 131)] {
         let mut gateway = GatewayProcess::start(&file).await;
         gateway.signal("TERM").await;
         wait_until!(gateway.get("/readyz").await.starts_with("HTTP/1.1 503"));
@@ -231,6 +231,33 @@ async fn a_second_termination_signal_ends_the_gateway_process_at_once() {
         gateway.signal(signal).await;
         assert_eq!(gateway.ended().await.code(), Some(code));
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sigusr1_begins_a_new_payload_log_and_sigquit_ends_the_gateway_process_in_order() {
+    let (port, backends) = (Port::reserve(), start_backends(1).await);
+    let folder = folder("signals");
+    let log = folder.join("payloads.jsonl");
+    let settings = format!("log: {{ payloads: {{ file: {}, sample: 1.0 }} }}\n", log.display());
+    let file = folder.join("gateway.yaml");
+    port.configure(&file, &(settings + &listed(&backends)));
+    let mut gateway = GatewayProcess::start(&file).await;
+    let message = r#"{"role":"user","content":"hi"}"#;
+    let body = format!(r#"{{"model":"{}","max_tokens":1,"messages":[{message}]}}"#, model());
+    let ask = async || read_rest(send_to(port.addr, post(CHAT, &body)).await).await;
+    ask().await;
+    wait_until!(fs::metadata(&log).is_ok_and(|log| log.len() > 0));
+    fs::rename(&log, folder.join("payloads.jsonl.1")).unwrap();
+    for signal in ["USR2", "PIPE", "USR1"] {
+        gateway.signal(signal).await;
+    }
+    // The process handles the signal some time after its arrival.
+    wait_until!({
+        ask().await;
+        log.exists()
+    });
+    gateway.signal("QUIT").await;
+    assert!(gateway.ended().await.success());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -263,7 +290,7 @@ async fn key_of_a_request(gateway: SocketAddr, backend: &ScriptedBackend) -> Str
 /// The test changes only the file with the key, not the configuration file.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_api_key_of_a_backend_is_read_again_when_its_file_changes() {
-    let backend = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    let backend = ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#)).await;
     let port = Port::reserve();
     let folder = folder("backend-key");
     let (file, key) = (folder.join("gateway.yaml"), folder.join("key"));

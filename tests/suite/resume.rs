@@ -13,6 +13,7 @@ use crate::support::test_gateway::{
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokenweir_gateway::proxy::OverloadLimits;
 use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_protocol::openai::engine_control::Permission;
 use tokenweir_request::access::{TenantEntry, UsageLimits};
@@ -45,6 +46,13 @@ fn ask(body: &str, lines: &str) -> String {
     let key = format!("authorization: Bearer {KEY}");
     let lines = if lines.is_empty() { key } else { format!("{key}\r\n{lines}") };
     with_lines(&post(CHAT, body), &lines)
+}
+
+/// Returns the status of an answer and its `x-gateway-error`.
+fn refusal(answer: &[u8]) -> (u16, String) {
+    let head = String::from_utf8_lossy(answer).to_ascii_lowercase();
+    let reason = head.lines().find_map(|line| line.strip_prefix("x-gateway-error: "));
+    (status(answer), reason.unwrap_or_default().to_owned())
 }
 
 /// Starts a gateway, and a backend that sends the first two events of its stream at once, and the others when
@@ -117,12 +125,15 @@ async fn an_idempotency_key_matches_only_the_same_body_and_the_same_tenant() {
     let (fake, gateway) = gateway_answering_with(setup(access), json("200 OK", WHOLE)).await;
     let request = ask(ASK, "idempotency-key: a");
     assert_eq!(status(&gateway.raw(&request).await), 200);
-    for changed in [ask(STREAM, "idempotency-key: a"), request.replace(CHAT, "/v1/completions")] {
-        let answer = gateway.raw(changed).await;
-        let head = String::from_utf8_lossy(&answer).to_ascii_lowercase();
-        assert_eq!(status(&answer), 409, "{head}");
-        assert!(head.contains("x-gateway-error: idempotency_key"), "{head}");
-        assert!(head.contains("x-should-retry: false"), "{head}");
+    let spaced = ask(&format!("{ASK} "), "idempotency-key: a");
+    let others = [
+        ask(STREAM, "idempotency-key: a"),
+        spaced,
+        request.replace(CHAT, "/v1/completions"),
+        request.replace(CHAT, &format!("{CHAT}?a=b")),
+    ];
+    for changed in others {
+        assert_eq!(refusal(&gateway.raw(changed).await), (422, "idempotency_key".to_owned()));
     }
     assert_eq!(fake.seen().len(), 1);
     assert_eq!(status(&gateway.raw(request.replace(KEY, OTHER_KEY)).await), 200);
@@ -178,28 +189,173 @@ async fn a_repeated_request_is_sent_to_a_backend_again_if_the_first_one_failed()
     }
 }
 
+/// Builds the streamed request with this `Last-Event-ID`.
+fn ask_after(id: &str) -> String {
+    ask(STREAM, &format!("idempotency-key: a\r\nlast-event-id: {id}"))
+}
+
+/// Returns the last event id in the beginning of a response, and the run that the id names.
+fn last_id(begun: &[u8]) -> (String, String) {
+    let text = String::from_utf8_lossy(begun);
+    let id = text.lines().filter_map(|line| line.strip_prefix("id: ")).next_back().unwrap();
+    let (run, _) = id.split_once('.').unwrap();
+    (id.to_owned(), run.to_owned())
+}
+
 #[tokio::test]
 async fn a_client_with_event_ids_resumes_its_stream_after_the_last_event_that_it_received() {
+    for start in ["0", ""] {
+        let (fake, gateway) = pausing().await;
+        let mut first = gateway.send(ask_after(start)).await;
+        let begun = read_until(&mut first, ".2\n").await;
+        let (id, run) = last_id(&begun);
+        let begun = String::from_utf8(begun).unwrap();
+        assert!(begun.contains(&format!("data: {ROLE}\nid: {run}.1\n\n")), "{begun}");
+        drop(first);
+        fake.go();
+        let rest = body_text(&gateway.raw(ask_after(&id)).await);
+        let expected = format!(
+            "data: {WORD}\nid: {run}.3\n\ndata: {FINISH}\nid: {run}.4\n\n\
+             data: {USAGE}\nid: {run}.5\n\ndata: [DONE]\nid: {run}.6\n\n"
+        );
+        assert_eq!(rest, expected);
+        assert_eq!(body_text(&gateway.raw(ask_after(&format!("{run}.6"))).await), "");
+        // Without `last-event-id`, the client gets the stream of the engine without event ids.
+        assert_eq!(
+            body_text(&gateway.raw(ask(STREAM, "idempotency-key: a")).await),
+            body_text(&stream_of(&EVENTS))
+        );
+        assert_eq!(fake.seen().len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn an_event_id_that_the_kept_response_does_not_have_is_refused() {
     let (fake, gateway) = pausing().await;
-    let with_id = |id: &str| ask(STREAM, &format!("idempotency-key: a\r\nlast-event-id: {id}"));
-    let mut first = gateway.send(with_id("0")).await;
-    let begun = String::from_utf8(read_until(&mut first, "id: 2\n").await).unwrap();
-    assert!(begun.contains(&format!("data: {ROLE}\nid: 1\n\n")), "{begun}");
-    drop(first);
+    let mut first = gateway.send(ask_after("0")).await;
+    let (id, run) = last_id(&read_until(&mut first, ".2\n").await);
     fake.go();
-    let rest = body_text(&gateway.raw(with_id("2")).await);
-    let expected = format!(
-        "data: {WORD}\nid: 3\n\ndata: {FINISH}\nid: 4\n\ndata: {USAGE}\nid: 5\n\ndata: [DONE]\nid: 6\n\n"
-    );
-    assert_eq!(rest, expected);
-    // Without `last-event-id`, the client gets the stream of the engine without event ids.
-    assert_eq!(
-        body_text(&gateway.raw(ask(STREAM, "idempotency-key: a")).await),
-        body_text(&stream_of(&EVENTS))
-    );
-    let refused = gateway.raw(with_id("evt_1")).await;
-    assert_eq!(status(&refused), 409);
+    first.read_to_end(&mut Vec::new()).await.unwrap();
+    let beyond = format!("{run}.7");
+    let endless = format!("{run}.99999999999999999999999");
+    let twice = format!("{id}\r\nlast-event-id: {id}");
+    let of_other_run = "0123456789abcdef.1";
+    for id in [&*beyond, &*endless, &*twice, of_other_run, "2", "-1", "evt_1", "0.0"] {
+        let answer = gateway.raw(ask_after(id)).await;
+        assert_eq!(refusal(&answer), (412, "last_event_id".to_owned()), "{id}");
+    }
     assert_eq!(fake.seen().len(), 1);
+}
+
+#[tokio::test]
+async fn an_event_id_of_a_response_that_is_not_kept_reaches_no_backend_of_any_gateway() {
+    let id = "0123456789abcdef.1";
+    let with_key = ask_after(id);
+    let without_key = ask(STREAM, &format!("last-event-id: {id}"));
+    let number = ask_after("999999");
+    let off = Setup { access: access(allowed()), ..Setup::default() };
+    let cases = [
+        (setup(access(allowed())), vec![&with_key, &without_key, &number]),
+        (setup(access(tenant())), vec![&with_key, &without_key]),
+        (off, vec![&with_key, &without_key]),
+    ];
+    for (setup, requests) in cases {
+        let (fake, gateway) = gateway_answering_with(setup, stream_of(&EVENTS)).await;
+        for request in requests {
+            let answer = gateway.raw(request).await;
+            assert_eq!(refusal(&answer), (412, "last_event_id".to_owned()), "{request}");
+            assert_eq!(gateway.record().await.outcome, Outcome::ClientError);
+        }
+        assert_eq!(fake.seen().len(), 0);
+    }
+}
+
+#[tokio::test]
+async fn repetitions_count_as_requests_of_the_tenant_at_its_concurrency_limit() {
+    let limits = UsageLimits {
+        concurrency: Some(1),
+        requests_per_minute: Some(3),
+        ..UsageLimits::default()
+    };
+    let access = access(TenantEntry { limits, ..allowed() });
+    let (fake, gateway) =
+        gateway_following_with(setup(access), paused(&EVENTS[..2], &EVENTS[2..])).await;
+    let request = ask(STREAM, "idempotency-key: a");
+    let mut clients = Vec::new();
+    for _ in 0..3 {
+        let mut client = gateway.send(&request).await;
+        assert_eq!(status(&read_until(&mut client, "Hi").await), 200);
+        clients.push(client);
+    }
+    let refused = gateway.raw(&request).await;
+    assert_eq!(refusal(&refused), (429, "request_limit".to_owned()));
+    assert_eq!(fake.seen().len(), 1);
+}
+
+#[tokio::test]
+async fn a_request_whose_client_left_counts_for_its_address_until_the_client_returns() {
+    let limits = OverloadLimits { max_requests_per_client: Some(1), ..OverloadLimits::default() };
+    let setup = Setup { gate: limits, ..setup(access(allowed())) };
+    let (fake, gateway) = gateway_following_with(setup, paused(&EVENTS[..2], &EVENTS[2..])).await;
+    let request = ask(STREAM, "idempotency-key: a");
+    let mut first = gateway.send(&request).await;
+    read_until(&mut first, "Hi").await;
+    drop(first);
+    wait_until!(gateway.admin("/metrics").await.contains("\ntokenweir_connections 0\n"));
+    let other = gateway.raw(ask(STREAM, "idempotency-key: b")).await;
+    assert_eq!(refusal(&other), (429, "client_busy".to_owned()));
+    let mut second = gateway.send(&request).await;
+    let mut answer = read_until(&mut second, "Hi").await;
+    fake.go();
+    second.read_to_end(&mut answer).await.unwrap();
+    assert_eq!(body(&answer), (body(&stream_of(&EVENTS)).0, true));
+    assert_eq!(fake.seen().len(), 1);
+}
+
+#[tokio::test]
+async fn requests_without_clients_leave_places_of_the_gateway_to_other_tenants() {
+    let limits = OverloadLimits { max_requests: Some(8), ..OverloadLimits::default() };
+    let access = access_of(vec![allowed(), other_tenant(allowed())]);
+    let setup = Setup { gate: limits, ..setup(access) };
+    let steps = [begin(&[ROLE, WORD]), Step::AwaitClose];
+    let (fake, gateway) = gateway_following_with(setup, steps).await;
+    for number in 0..20 {
+        let mut client = gateway.send(ask(STREAM, &format!("idempotency-key: {number}"))).await;
+        assert_eq!(status(&read_until(&mut client, "Hi").await), 200, "{number}");
+        drop(client);
+        if number >= 2 {
+            let record = gateway.record().await;
+            assert_eq!(record.resume_outcome(), Some("absent_limit"), "{number}");
+            fake.closed().await;
+        }
+    }
+    let mut other = gateway.send(ask(STREAM, "idempotency-key: a").replace(KEY, OTHER_KEY)).await;
+    assert_eq!(status(&read_until(&mut other, "Hi").await), 200);
+}
+
+#[tokio::test]
+async fn requests_that_wait_for_the_response_to_an_earlier_one_hold_no_bodies() {
+    let (fake, gateway) = resumable([Step::Wait, Step::Send(json("200 OK", WHOLE))]).await;
+    let long = ASK.replace('{', &format!("{{\"x\":\"{}\",", "y".repeat(200 << 10)));
+    let request = ask(&long, "idempotency-key: a");
+    let mut clients = Vec::new();
+    for _ in 0..9 {
+        clients.push(gateway.send(&request).await);
+    }
+    // One of nine is refused when the other eight have sent their bodies and wait.
+    let refused = "tokenweir_requests_rejected_total{reason=\"idempotency_key\"} 1\n";
+    wait_until!(gateway.admin("/metrics").await.contains(refused));
+    assert!(gateway.body_memory.used_bytes() < 2 * long.len());
+    fake.go();
+    let mut statuses = Vec::new();
+    for mut client in clients {
+        let mut answer = Vec::new();
+        client.read_to_end(&mut answer).await.unwrap();
+        statuses.push(status(&answer));
+    }
+    statuses.sort_unstable();
+    assert_eq!(statuses, [200, 200, 200, 200, 200, 200, 200, 200, 409]);
+    wait_until!(gateway.body_memory.used_bytes() == 0);
 }
 
 #[tokio::test]

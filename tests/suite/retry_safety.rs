@@ -22,7 +22,7 @@ fn has_body(seen: &Seen, body: &str) -> bool {
 /// Starts a backend that follows `steps` for a request whose body is `fatal`, and answers every other
 /// request.
 async fn closing_on(fatal: &'static str, steps: fn() -> Vec<Step>) -> ScriptedBackend {
-    let answer = json("200 OK", r#"{"object":"chat.completion"}"#);
+    let answer = json("200 OK", r#"{"object":"chat.completion","choices":["a"]}"#);
     ScriptedBackend::start(move |seen| {
         if has_body(seen, fatal) { steps() } else { vec![Step::Send(answer.clone())] }
     })
@@ -124,7 +124,7 @@ async fn a_request_after_which_two_backends_closed_the_connection_is_not_sent_to
 }
 
 #[tokio::test]
-async fn a_late_close_of_a_pooled_connection_counts_in_retry_budget_and_circuit_breaker() {
+async fn a_close_of_a_pooled_and_then_of_a_new_connection_counts_in_the_circuit_breaker() {
     let fake = closing_on(POISON, || vec![Step::Wait, Step::Close]).await;
     let gateway = gateway_with_pooled_connections(std::slice::from_ref(&fake)).await;
     for _ in 0..5 {
@@ -137,13 +137,14 @@ async fn a_late_close_of_a_pooled_connection_counts_in_retry_budget_and_circuit_
             wait_until!(request_counts(std::slice::from_ref(&fake), POISON) != before);
             advance_time(AFTER_CROSSING).await;
             fake.go();
+            fake.go();
         });
         assert_eq!(status(&answer), 502);
         let record = gateway.record().await;
-        assert_eq!(record.attempts.len(), 1);
-        assert_eq!(record.attempts[0].failure, Some("connection_reset"));
+        let failures: Vec<_> = record.attempts.iter().map(|attempt| attempt.failure).collect();
+        assert_eq!(failures, [Some("stale"), Some("connection_reset")]);
     }
-    assert_eq!(fake.seen().iter().filter(|seen| has_body(seen, POISON)).count(), 5);
+    assert_eq!(fake.seen().iter().filter(|seen| has_body(seen, POISON)).count(), 10);
 }
 
 #[tokio::test]
@@ -169,7 +170,7 @@ async fn requests_that_all_backends_refuse_use_a_bounded_part_of_the_retry_budge
 
 #[tokio::test]
 async fn a_request_without_output_fails_over_when_its_backend_goes_down() {
-    let answer = json("200 OK", r#"{"object":"chat.completion"}"#);
+    let answer = json("200 OK", r#"{"object":"chat.completion","choices":["a"]}"#);
     let frozen = ScriptedBackend::start(|_| vec![Step::AwaitClose]).await;
     let other = ScriptedBackend::answering(answer).await;
     other.set_healthy(false);
@@ -194,9 +195,9 @@ async fn a_request_without_output_fails_over_when_its_backend_goes_down() {
 
 #[tokio::test]
 async fn a_request_with_side_effects_stays_at_its_backend_when_the_backend_goes_down() {
-    let answer = json("200 OK", r#"{"object":"chat.completion"}"#);
+    let answer = json("200 OK", r#"{"object":"chat.completion","choices":["a"]}"#);
     let slow = ScriptedBackend::start(move |_| vec![Step::Wait, Step::Send(answer.clone())]).await;
-    let other = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    let other = ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#)).await;
     other.set_healthy(false);
     let gateway = start(&[slow.addr, other.addr]).await;
     let (answer, ()) = tokio::join!(gateway.post(CHAT, STORE), async {

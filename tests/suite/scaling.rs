@@ -1,12 +1,15 @@
 //! The external push scaler for KEDA on the admin listener. The tests call it with a gRPC client.
 
 use crate::admission::{NO_SECOND_SCRAPE, SHORT_SCRAPE_INTERVAL, one_at_each, send};
-use crate::support::scripted_backend::{Page, ScriptedBackend, json};
-use crate::support::test_gateway::{Running, read_rest, status};
+use crate::support::scripted_backend::{Page, ScriptedBackend, Step, json};
+use crate::support::test_gateway::{ASK, CHAT, Running, Setup, read_rest, start_with, status};
 use std::collections::HashMap;
 use std::time::Duration;
 use tokenweir::admin::MAX_SCALER_STREAMS;
 use tokenweir::config::AdmissionConfig;
+use tokenweir_gateway::server::ServerLimits;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 use tonic::client::Grpc;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
@@ -87,7 +90,7 @@ where
 
 #[tokio::test]
 async fn a_keda_scaler_is_told_at_once_that_a_request_waits_for_a_backend() {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    let fake = ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#)).await;
     fake.set_healthy(false);
     fake.set_metrics(Some(Page::of("vllm:num_requests_running 0.0\n")));
     let max_backend_wait = Some(Duration::from_hours(1));
@@ -111,8 +114,6 @@ async fn a_keda_scaler_is_told_at_once_that_a_request_waits_for_a_backend() {
         let numbers: Numbers = call(&mut scaler, "GetMetrics", request).await.unwrap();
         (numbers.all[0].integer, numbers.all[0].float) == (2, 2.0)
     });
-    let other: Active = call(&mut scaler, "IsActive", object(&[("model", "other")])).await.unwrap();
-    assert!(!other.result);
     fake.set_healthy(true);
     for client in clients {
         assert_eq!(status(&read_rest(client).await), 200);
@@ -122,22 +123,55 @@ async fn a_keda_scaler_is_told_at_once_that_a_request_waits_for_a_backend() {
 
 #[tokio::test]
 async fn streams_of_keda_scalers_leave_admin_connections_for_health_probes() {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    let fake = ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#)).await;
     let gateway = one_at_each(&[&fake], AdmissionConfig::default(), NO_SECOND_SCRAPE).await;
     let open = || watch(&gateway, object(&[("model", "tiny")]));
     let mut streams = Vec::new();
     for _ in 0..MAX_SCALER_STREAMS {
         streams.push(open().await.unwrap());
     }
-    assert_eq!(open().await.unwrap_err().code(), Code::ResourceExhausted);
+    let mut newest = open().await.unwrap();
+    assert!(newest.message().await.unwrap().is_some());
+    let mut oldest = streams.remove(0);
+    assert!(oldest.message().await.unwrap().is_some());
+    assert_eq!(oldest.message().await.unwrap_err().code(), Code::ResourceExhausted);
     assert!(gateway.admin("/livez").await.ends_with("ok\n"));
-    streams.clear();
-    wait_until!(open().await.is_ok());
+}
+
+#[tokio::test]
+async fn unfinished_requests_and_unread_responses_do_not_keep_probes_out() {
+    let fake = ScriptedBackend::start(|_| vec![Step::AwaitClose]).await;
+    fake.set_metrics(Some(Page::of("vllm:num_requests_running 0.0\n")));
+    let limits = ServerLimits { max_admin_connections: 3, ..ServerLimits::default() };
+    let gateway = start_with(&[fake.addr], Setup { limits, ..Setup::default() }).await;
+    let mut keda = watch(&gateway, object(&[("model", "tiny")])).await.unwrap();
+    assert!(!keda.message().await.unwrap().unwrap().result);
+    let unread = "GET /metrics HTTP/1.1\r\nhost: localhost\r\n\r\n".repeat(500);
+    for held in [
+        "P",
+        "POST /externalscaler.ExternalScaler/GetMetrics HTTP/1.1\r\nhost: a\r\n\
+         content-type: application/grpc\r\ncontent-length: 1000\r\n\r\n\0",
+        "POST /-/drain HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000\r\n\r\n{",
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        &unread,
+    ] {
+        let mut clients = Vec::new();
+        for _ in 0..4 {
+            let mut client = TcpStream::connect(gateway.admin).await.unwrap();
+            client.write_all(held.as_bytes()).await.unwrap();
+            clients.push(client);
+        }
+        for path in ["/livez", "/readyz"] {
+            assert!(gateway.admin(path).await.starts_with("HTTP/1.1 200"), "{path} {held:.40}");
+        }
+    }
+    let _client = gateway.begin(CHAT, ASK).await;
+    assert!(keda.message().await.unwrap().unwrap().result, "the stream of KEDA is open");
 }
 
 #[tokio::test]
 async fn invalid_calls_of_a_keda_scaler_get_the_matching_grpc_status_code() {
-    let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
+    let fake = ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#)).await;
     let gateway = one_at_each(&[&fake], AdmissionConfig::default(), NO_SECOND_SCRAPE).await;
     let mut scaler = client(&gateway).await;
     let mut code = async |method: &str, metadata: &[(&str, &str)]| {
@@ -145,6 +179,7 @@ async fn invalid_calls_of_a_keda_scaler_get_the_matching_grpc_status_code() {
     };
     assert_eq!(code("IsActive", &[]).await, Code::InvalidArgument);
     assert_eq!(code("IsActive", &[("model", "")]).await, Code::InvalidArgument);
+    assert_eq!(code("IsActive", &[("model", "tniy")]).await, Code::NotFound);
     for requests in ["", "0", "-1", "NaN", "inf", "many"] {
         let spec = code("GetMetricSpec", &[("model", "tiny"), ("requests", requests)]).await;
         assert_eq!(spec, Code::InvalidArgument, "{requests}");

@@ -194,6 +194,10 @@ async fn nothing_leaks(format: &str, more: &str) -> Ended {
         if place == "spans" {
             leaked.remove("stop");
         }
+        // An operator needs the wrong name of a model to find its client.
+        if ["/streams", "spans", "access log"].contains(&&*place) {
+            leaked.remove("model");
+        }
         assert!(leaked.is_empty(), "{place} ({format}) contains {leaked:?}");
     }
     ended

@@ -49,7 +49,8 @@ async fn waiting_with_short_idle_timeout() -> (ScriptedBackend, Running) {
 #[tokio::test]
 async fn a_client_connection_with_incomplete_headers_is_closed_after_the_timeout() {
     let limits = ServerLimits { head_timeout: SHORT_TIMEOUT, ..ServerLimits::default() };
-    let (_fake, gateway) = gateway_answering_with(setup(limits), json("200 OK", "{}")).await;
+    let (_fake, gateway) =
+        gateway_answering_with(setup(limits), json("200 OK", r#"{"a":1}"#)).await;
     for part in ["", "P", "POST / HTTP/1.1\r\nhost: a\r\nx: ", "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"] {
         let mut stream = gateway.send(part).await;
         let mut answer = Vec::new();
@@ -103,7 +104,7 @@ async fn an_idle_http2_client_connection_is_closed_and_one_with_a_long_request_i
 #[tokio::test]
 async fn a_client_that_pauses_in_its_request_body_gets_408_and_its_connection_is_closed() {
     let setup = Setup { body_idle: SHORT_TIMEOUT, ..Setup::default() };
-    let (fake, gateway) = gateway_answering_with(setup, json("200 OK", "{}")).await;
+    let (fake, gateway) = gateway_answering_with(setup, json("200 OK", r#"{"a":1}"#)).await;
     let whole = post(CHAT, ASK_STREAM).replace("connection: close\r\n", "");
     let answer = gateway.raw(&whole[..whole.len() - 3]).await;
     assert_eq!(status(&answer), 408);
@@ -195,9 +196,11 @@ async fn a_client_connection_over_the_connection_limit_gets_an_error_and_is_clos
     for (limits, code, error, reason) in
         [(all, 503, "overloaded", "full"), (of_client, 429, "client_busy", "client_full")]
     {
-        let (_fake, gateway) = gateway_answering_with(setup(limits), json("200 OK", "{}")).await;
-        let held = gateway.connect().await;
-        wait_for(&gateway, "tokenweir_connections 1\n").await;
+        let (_fake, gateway) =
+            gateway_answering_with(setup(limits), json("200 OK", r#"{"a":1}"#)).await;
+        let unfinished = post(CHAT, ASK_STREAM);
+        let held = gateway.send(&unfinished[..unfinished.len() - 1]).await;
+        wait_for(&gateway, "tokenweir_requests_in_flight 1\n").await;
         let refused = gateway.raw(post(CHAT, ASK_STREAM)).await;
         let text = String::from_utf8_lossy(&refused);
         assert_eq!(status(&refused), code, "{text}");
@@ -208,6 +211,28 @@ async fn a_client_connection_over_the_connection_limit_gets_an_error_and_is_clos
         drop(held);
         wait_for(&gateway, "tokenweir_connections 0\n").await;
         assert_eq!(status(&gateway.post(CHAT, "{}").await), 200, "{error}");
+    }
+}
+
+#[tokio::test]
+async fn connections_without_a_request_head_do_not_keep_clients_out() {
+    let limits = ServerLimits { max_connections: 2, ..ServerLimits::default() };
+    let (_fake, gateway) = gateway_answering_with(setup(limits), json("200 OK", "{}")).await;
+    let served = get("/health").replace("connection: close\r\n", "");
+    for part in [
+        "",
+        "P",
+        "POST / HTTP/1.1\r\nhost: a\r\nx: ",
+        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        &[&served, "POST / HTTP/1.1\r\n"].concat(),
+    ] {
+        let held = [gateway.send(part).await, gateway.send(part).await];
+        wait_for(&gateway, "tokenweir_connections 2\n").await;
+        wait_until!(status(&gateway.raw(get("/health")).await) == 200);
+        let mut answer = Vec::new();
+        let [mut oldest, _] = held;
+        // The gateway closes this connection long before the timeout of its head.
+        let _ = oldest.read_to_end(&mut answer).await;
     }
 }
 
@@ -259,7 +284,8 @@ async fn requests_over_the_limit_of_open_requests_are_rejected_early_and_open_on
 async fn a_gateway_over_its_memory_limit_rejects_new_requests() {
     // The process always uses more memory than this limit.
     let limits = ServerLimits { max_memory_bytes: Some(1), ..ServerLimits::default() };
-    let (_fake, gateway) = gateway_answering_with(setup(limits), json("200 OK", "{}")).await;
+    let (_fake, gateway) =
+        gateway_answering_with(setup(limits), json("200 OK", r#"{"a":1}"#)).await;
     loop {
         let answer = String::from_utf8(gateway.post(CHAT, "{}").await).unwrap();
         gateway.record().await;
@@ -279,7 +305,7 @@ async fn all_request_bodies_share_a_memory_limit_and_free_their_share_at_the_end
     const LENGTH: usize = 1 << 20;
     // One client may use three quarters of this memory for the bodies of its requests.
     let setup = Setup { body_memory: 14 * LENGTH / 3, ..Setup::default() };
-    let (_fake, gateway) = gateway_answering_with(setup, json("200 OK", "{}")).await;
+    let (_fake, gateway) = gateway_answering_with(setup, json("200 OK", r#"{"a":1}"#)).await;
     let memory = &gateway.body_memory;
     let body = format!("{{\"a\":\"{}\"}}", "x".repeat(LENGTH - 8));
     let request = post(CHAT, &body).into_bytes();

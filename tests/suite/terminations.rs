@@ -24,7 +24,9 @@ async fn a_response_that_the_backend_ends_is_recorded_as_ended_by_the_backend() 
         "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{}";
     let cases = [
         (stream_of(&[ROLE, WORD, FINISH, "[DONE]"]), Outcome::Ok, "ok"),
-        (json("200 OK", r#"{"id":"c","choices":[]}"#), Outcome::Ok, "ok"),
+        (json("200 OK", r#"{"id":"c","choices":[]}"#), Outcome::Truncated, "truncated_clean"),
+        (stream_of(&[ROLE, "[DONE]"]), Outcome::Truncated, "truncated_clean"),
+        (json("200 OK", ERROR), Outcome::StreamError, "inband_error"),
         (json("400 Bad Request", "{}"), Outcome::ClientError, "client_error"),
         (json("503 Service Unavailable", "{}"), Outcome::UpstreamError, "upstream_status"),
         (stream_of(&[ROLE, ERROR, "[DONE]"]), Outcome::StreamError, "inband_error"),

@@ -9,7 +9,7 @@ use crate::support::test_gateway::{CHAT, Running, Setup, body, get, post, start_
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use tokenweir_gateway::server::ServerTls;
+use tokenweir_gateway::server::{ServerLimits, ServerTls};
 use tokenweir_net::tls::{
     Acceptor, Alpn, Credentials, OutboundTls, TlsClientContext, TlsClientSettings, TlsPeer,
 };
@@ -87,6 +87,20 @@ async fn both_listeners_serve_the_protocol_that_alpn_selects_over_tls_1_2_and_1_
     }
     // The gateway answers a request without TLS only with a TLS alert.
     assert!(gateway.raw(&request).await.starts_with(&[21]), "a TLS alert");
+}
+
+#[tokio::test]
+async fn unfinished_tls_handshakes_do_not_keep_clients_out() {
+    let (files, authority) = (Files::new("unfinished"), Authority::new());
+    let pair = authority.signs("gateway.test", 2040);
+    let fake = ScriptedBackend::answering(stream_of(EVENTS)).await;
+    let limits = ServerLimits { max_connections: 1, ..ServerLimits::default() };
+    let tls = tls(&settings(&files, &pair, None));
+    let gateway = start_with(&[fake.addr], Setup { limits, tls, ..Setup::default() }).await;
+    let client = client(&authority, None, &[], ANY);
+    let mut held = gateway.send([22, 3, 1, 2, 0]).await;
+    wait_until!(connect(&client, gateway.addr, "gateway.test").await.is_ok());
+    assert_eq!(held.read(&mut [0]).await.unwrap_or(0), 0, "it is closed");
 }
 
 #[tokio::test]

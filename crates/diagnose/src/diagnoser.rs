@@ -65,6 +65,8 @@ const ENOUGH_REQUESTS: f64 = 20.0;
 /// The text that is added to the cause of a verdict that is kept because too few requests show whether its
 /// condition has ended.
 const AVOIDED_NOTE: &str = "routing avoids it, so too few requests show whether this has ended";
+/// Time after which a change of the traffic that a verdict reports becomes usual, minute by minute.
+const USUAL_AFTER: Duration = Duration::from_mins(15);
 /// Time without any load after which the evidence of a verdict about load no longer counts.
 const LOAD_EXPIRY: Duration = Duration::from_secs(30);
 
@@ -108,18 +110,20 @@ impl Diagnoser {
         self.backends.retain(|known| samples.iter().any(|(id, _)| *id == known.id));
         for (id, sample) in samples {
             let backend = self.backend_or_insert(id);
-            let is_healthy = backend.debounces.iter().all(|debounce| debounce.since().is_none());
+            let is_healthy = backend.is_healthy(now);
             backend.history.push(sample, is_healthy);
         }
         self.expire_evidence(fleet);
         let results: Vec<RuleResults> =
             (0..self.backends.len()).map(|index| self.evaluate_rules(index, fleet)).collect();
-        let first_outputs = self.backends.iter().map(|backend| backend.first_outputs().0).sum();
+        let totals: [u64; RULES.len()] = std::array::from_fn(|rule| {
+            let total = RULES[rule].harm().total;
+            self.backends.iter().map(|backend| backend.sum(total)).sum()
+        });
         let mut diagnosis = Diagnosis::default();
         for (backend, results) in self.backends.iter_mut().zip(results) {
             let is_excluded = fleet.exclusion(&backend.id).is_some();
-            let is_critical = is_critical_harm(backend.first_outputs().1, first_outputs);
-            backend.update(results, [is_excluded, is_critical], now, &mut diagnosis);
+            backend.update(results, is_excluded, &totals, now, &mut diagnosis);
         }
         for index in 0..self.backends.len() {
             self.add_anomalies(index, &mut diagnosis);
@@ -220,12 +224,19 @@ impl BackendDiagnosis {
         }
     }
 
-    /// Number of streams that had their first output in the last minute, and how many of these
-    /// first outputs were late.
-    fn first_outputs(&self) -> (u64, u64) {
-        let window = self.history.window(FAST);
-        let sum = |signal| window.sum(signal).unwrap_or(0.0) as u64;
-        (sum(StepSignal::FirstOutputs), sum(StepSignal::SlowFirstOutputs))
+    /// The sum of a signal in the last minute.
+    fn sum(&self, signal: StepSignal) -> u64 {
+        self.history.window(FAST).sum(signal).unwrap_or(0.0) as u64
+    }
+
+    /// Whether no verdict holds, except for one that lasts for so long that it shows what is usual now.
+    fn is_healthy(&self, now: Instant) -> bool {
+        self.debounces.iter().zip(&RULES).all(|(debounce, rule)| match debounce.since() {
+            Some(since) => {
+                rule.becomes_usual() && now.saturating_duration_since(since) >= USUAL_AFTER
+            }
+            None => true,
+        })
     }
 
     /// Whether the backend got too few requests since the last match to show that the condition of the rule
@@ -252,12 +263,13 @@ impl BackendDiagnosis {
 
     /// Updates the verdicts of the backend with the results of an evaluation. Adds the verdicts, the
     /// undetermined rules and the backend to the diagnosis. `is_excluded`: the state of the backend, such as
-    /// a drain, excludes it from requests. The backend then counts as diagnosed. `is_critical`: so many
-    /// clients of the backend get their first output late that the harm is critical.
+    /// a drain, excludes it from requests. The backend then counts as diagnosed. `totals`: for each rule, the
+    /// number of requests at all backends of which those that are harmed here are a share.
     fn update(
         &mut self,
         results: RuleResults,
-        [is_excluded, is_critical]: [bool; 2],
+        is_excluded: bool,
+        totals: &[u64; RULES.len()],
         now: Instant,
         diagnosis: &mut Diagnosis,
     ) {
@@ -279,6 +291,7 @@ impl BackendDiagnosis {
             if let Some(rule_match) = rule_match {
                 self.last_matches[index] = Some(self.hold_remedy(index, rule_match));
             }
+            let is_critical = is_critical_harm(self.sum(rule.harm().harmed), totals[index]);
             if let Some(mut verdict) = self.active_verdict(index, is_critical, now) {
                 if is_held {
                     verdict.is_held = true;

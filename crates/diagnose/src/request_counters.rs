@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_request::observe::Sink;
-use tokenweir_request::record::{Outcome, RequestRecord};
+use tokenweir_request::record::{Outcome, RequestRecord, ResponseEnd};
 
 /// The counters of the backends in the last call of [`Self::retain_backends`]. Requests at other backends are
 /// not counted.
@@ -134,6 +134,11 @@ impl BackendCounters {
         counts.finished += 1;
         counts.streams += u64::from(record.observed.is_stream);
         counts.generated += u64::from(record.output_tokens().is_some_and(|tokens| tokens > 0));
+        if let Some(end) = record.response_end() {
+            counts.responses += 1;
+            counts.empty_responses += u64::from(end == ResponseEnd::Empty);
+            counts.cut_responses += u64::from(end == ResponseEnd::Cut);
+        }
         if record.outcome == Outcome::Cancelled {
             let seconds = record.duration().as_secs_f64();
             counts.cancelled += 1;

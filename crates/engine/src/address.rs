@@ -8,7 +8,7 @@ use http::{HeaderValue, Uri};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 /// Parses the address of a listener: an IP address and a port, `localhost:PORT` (127.0.0.1), or `:PORT` (all
@@ -173,6 +173,17 @@ impl BackendAddress {
         self.port == other.port
             && self.host.eq_ignore_ascii_case(&other.host)
             && self.prefix == other.prefix
+    }
+
+    /// Whether both URLs name the same port of this machine, such as `localhost:8000` and
+    /// `127.0.0.1:8000`, with the same prefix.
+    pub fn is_same_local_endpoint(&self, other: &Self) -> bool {
+        let is_local = |url: &Self| {
+            let host = url.host.trim_matches(['[', ']']);
+            let is_loopback = host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
+            is_loopback || host.eq_ignore_ascii_case("localhost")
+        };
+        self.port == other.port && self.prefix == other.prefix && is_local(self) && is_local(other)
     }
 
     /// The value of the `Host` header for requests to the backend.

@@ -6,8 +6,8 @@
 use crate::dialect::EngineKind;
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::Value;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -50,6 +50,9 @@ pub struct ModelList {
 #[derive(Deserialize)]
 struct BackendModelListResponse {
     data: ModelList,
+    /// Of a backend that is a gateway: ids of the models that no backend of that gateway serves now.
+    #[serde(default)]
+    unavailable_models: Value,
 }
 
 /// The field of an entry with the context length of the model, as vLLM names it.
@@ -66,9 +69,18 @@ impl ModelList {
     /// Greatest length of a model id, in bytes.
     pub const MAX_ID_BYTES: usize = 256;
 
-    /// Parses a `/v1/models` response. `None`: the response is not a model list.
+    /// Parses a `/v1/models` response. Models that a gateway lists as unavailable are left out, unless
+    /// all are: another backend may serve them. `None`: the response is not a model list.
     pub fn read(response: &[u8]) -> Option<Self> {
-        serde_json::from_slice(response).ok().map(|BackendModelListResponse { data }| data)
+        let BackendModelListResponse { data, unavailable_models } =
+            serde_json::from_slice(response).ok()?;
+        let unavailable = unavailable_models.as_array().map(Vec::as_slice).unwrap_or_default();
+        let is_available = |model: &&ServedModel| !unavailable.iter().any(|id| *id == *model.id);
+        if unavailable.is_empty() || !data.models.iter().any(|model| is_available(&model)) {
+            return Some(data);
+        }
+        let models = data.models.iter().filter(is_available).cloned().collect();
+        Some(Self { models, ..data })
     }
 }
 
@@ -165,6 +177,12 @@ impl ServedModel {
         Self { id: name.clone(), entry, ..self.clone() }
     }
 
+    /// The entry of a model that the configuration names and no backend has listed yet.
+    pub fn entry_of_name(name: &str) -> Option<ModelEntry> {
+        let entry = json!({ "id": name, "object": "model", "created": 0, "owned_by": "tokenweir" });
+        serde_json::value::to_raw_value(&entry).ok().map(|text| ModelEntry(text.into()))
+    }
+
     /// Returns a copy of the entry of the model in which the context length is replaced.
     pub fn entry_with_length(&self, length: u32) -> ModelEntry {
         self.entry.with(MAX_LEN, length.into())
@@ -213,7 +231,21 @@ impl Serialize for ModelEntry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+
+    #[test]
+    fn models_that_a_gateway_lists_as_unavailable_are_left_out_unless_all_are() {
+        for (unavailable, expected) in [
+            (json!(["b"]), &["a"][..]),
+            (json!(["a", "b"]), &["a", "b"]),
+            (json!("b"), &["a", "b"]),
+        ] {
+            let data = json!([{ "id": "a" }, { "id": "b" }]);
+            let list = json!({ "data": data, "unavailable_models": unavailable }).to_string();
+            let models = ModelList::read(list.as_bytes()).unwrap().models;
+            let ids: Vec<_> = models.iter().map(|model| &*model.id).collect();
+            assert_eq!(ids, expected, "{list}");
+        }
+    }
 
     fn parse_entries(entries: &Value) -> Arc<[ServedModel]> {
         let response = json!({ "object": "list", "data": entries }).to_string();

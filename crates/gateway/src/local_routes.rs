@@ -1,5 +1,5 @@
 //! Responds to the paths of the client listener that the gateway answers itself, without a backend:
-//! `/health`, `/version`, `/v1/models` with the models of all backends in one list, and
+//! `/health`, `/version`, `/v1/models` with all known models in one list, and
 //! `/v1/models/{model}`.
 
 use crate::backend::pool::BackendPool;
@@ -22,12 +22,19 @@ use tokenweir_routing::resilience::Availability;
 struct ModelListResponse<'a> {
     object: &'static str,
     data: Vec<Cow<'a, ModelEntry>>,
-    /// Extension of the gateway: models that `data` leaves out because no backend serves them now.
+    /// Extension of the gateway: models in `data` that no backend serves now. Requests for them wait.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unavailable_models: Vec<&'a str>,
     /// Extension of the gateway: for each model, the state of its backend that is closest to
     /// serving requests.
     model_states: BTreeMap<&'a str, &'static str>,
+}
+
+/// A model that clients can request, whether or not a backend serves it now.
+struct KnownModel<'a> {
+    name: &'a str,
+    /// The model in the list of its backends. `None`: no backend lists it.
+    listed: Option<&'a ServedModel>,
 }
 
 /// Returns the response to a route that is not forwarded to a backend. `allowed` are the models that the
@@ -54,43 +61,65 @@ struct ModelStates<'a> {
     routes: &'a RouteTable,
     /// The state of each backend, by its position in the pool.
     availabilities: Vec<Availability>,
+    /// Whether a request wakes a sleeping engine.
+    is_woken: bool,
 }
 
-impl ModelStates<'_> {
-    fn positions(&self, model: &ServedModel) -> impl Iterator<Item = (usize, Availability)> {
-        let positions = self.routes.lookup(Some(&model.id)).backends.iter();
+impl<'a> ModelStates<'a> {
+    fn new(routes: &'a RouteTable, pool: &BackendPool) -> Self {
+        let is_woken = pool.sleep_settings().wake;
+        Self { routes, availabilities: pool.availabilities(), is_woken }
+    }
+
+    /// The models that the client may use, sorted by name.
+    fn models(&self, allowed: &ModelAllowlist) -> Vec<KnownModel<'a>> {
+        let listed = self.routes.models().iter();
+        let listed = listed.map(|model| KnownModel { name: &model.id, listed: Some(model) });
+        let unlisted = self.routes.unlisted_names();
+        let unlisted = unlisted.map(|name| KnownModel { name, listed: None });
+        let is_allowed = |model: &KnownModel<'_>| allowed.allow(Some(model.name));
+        let mut models: Vec<_> = listed.chain(unlisted).filter(is_allowed).collect();
+        models.sort_by_key(|model| model.name);
+        models
+    }
+
+    fn positions(&self, name: &str) -> impl Iterator<Item = (usize, Availability)> {
+        let positions = self.routes.lookup(Some(name)).backends.iter();
         positions.filter_map(|position| Some((*position, *self.availabilities.get(*position)?)))
     }
 
     /// Returns the state of the backend that is closest to serving requests, among the backends of
     /// the model.
-    fn state(&self, model: &ServedModel) -> Availability {
-        self.positions(model).map(|(_, state)| state).min().unwrap_or(Availability::Down)
+    fn state(&self, name: &str) -> Availability {
+        self.positions(name).map(|(_, state)| state).min().unwrap_or(Availability::Down)
     }
 
-    /// Whether a backend of the model serves requests now.
-    fn is_available(&self, model: &ServedModel) -> bool {
-        is_serving(self.state(model))
-    }
-
-    /// Returns the entry of the model in `/v1/models`, with the greatest context length that can be
-    /// served now.
-    fn entry<'a>(&self, model: &'a ServedModel) -> Cow<'a, ModelEntry> {
-        let serving = self.positions(model).filter(|(_, state)| is_serving(*state));
-        let lengths = &self.routes.lookup(Some(&model.id)).lengths;
-        match lengths.greatest(serving.map(|(position, _)| position)) {
-            Some(length) if model.max_len != Some(length) => {
-                Cow::Owned(model.entry_with_length(length))
-            }
-            _ => Cow::Borrowed(&model.entry),
+    /// Whether a backend of the model serves requests now, or wakes for them. An ejected backend counts
+    /// as serving, because it gets requests again in seconds, and at once in panic mode.
+    fn is_available(&self, name: &str) -> bool {
+        match self.state(name) {
+            Availability::Available | Availability::Ejected => true,
+            Availability::Asleep => self.is_woken,
+            _ => false,
         }
     }
-}
 
-/// Whether a backend in this state counts as serving. An ejected backend counts, because it gets
-/// requests again in seconds, and at once in panic mode.
-fn is_serving(state: Availability) -> bool {
-    matches!(state, Availability::Available | Availability::Ejected)
+    /// Returns the entry of the model in `/v1/models`, with the greatest context length of its backends.
+    /// A backend that is not available now counts: long requests wait for it.
+    fn entry(&self, model: &KnownModel<'a>) -> Option<Cow<'a, ModelEntry>> {
+        let Some(listed) = model.listed else {
+            return ServedModel::entry_of_name(model.name).map(Cow::Owned);
+        };
+        let is_lasting = |state| !matches!(state, Availability::ZeroWeight | Availability::Retired);
+        let positions = self.positions(model.name).filter(|(_, state)| is_lasting(*state));
+        let lengths = &self.routes.lookup(Some(model.name)).lengths;
+        Some(match lengths.greatest(positions.map(|(position, _)| position)) {
+            Some(length) if listed.max_len != Some(length) => {
+                Cow::Owned(listed.entry_with_length(length))
+            }
+            _ => Cow::Borrowed(&listed.entry),
+        })
+    }
 }
 
 /// Returns the response to `/v1/models/{model}`: the entry of the model in `/v1/models`. A model
@@ -103,39 +132,27 @@ fn describe_model(
     let id = route::model_id(path).unwrap_or_default();
     let id = percent_encoding::percent_decode_str(id).decode_utf8_lossy();
     let routes = pool.routes();
-    let states = ModelStates { routes: &routes, availabilities: pool.availabilities() };
-    let is_allowed = |model: &&ServedModel| allowed.allow(Some(&model.id));
-    let mut models = routes.models().iter().filter(is_allowed);
-    match models.clone().find(|model| *model.id == *id) {
-        Some(model) if states.is_available(model) => json_response(&states.entry(model)),
-        None if pool.is_ready() => {
-            let ids: Vec<_> = models.by_ref().map(|model| &model.id).collect();
-            let known = error::listed(ids.into_iter());
-            let error =
-                GatewayError::UnknownModel { model: error::truncate_model_name(&id), known };
-            error.response()
-        }
-        _ => GatewayError::NoBackend.response(),
+    let states = ModelStates::new(&routes, pool);
+    let models = states.models(allowed);
+    let entry = models.iter().find(|model| model.name == id).and_then(|model| states.entry(model));
+    if let Some(entry) = entry {
+        return json_response(&entry);
     }
+    let known = error::listed(models.iter().map(|model| model.name));
+    GatewayError::UnknownModel { model: error::truncate_model_name(&id), known }.response()
 }
 
-/// Returns the response to `/v1/models`, without models that no backend serves now. The entries of
-/// models are forwarded as the backends sent them, except the context length, so that fields that
-/// the gateway does not know are preserved.
+/// Returns the response to `/v1/models`: all known models, also while no backend serves them. The entries
+/// of models are forwarded as the backends sent them, except the context length, so that fields that the
+/// gateway does not know are preserved.
 fn list_models(pool: &BackendPool, allowed: &ModelAllowlist) -> Response<Full<Bytes>> {
     let routes = pool.routes();
-    let states = ModelStates { routes: &routes, availabilities: pool.availabilities() };
-    let is_available = |model: &&ServedModel| states.is_available(model);
-    let (available, unavailable): (Vec<_>, Vec<_>) = routes.models().iter().partition(is_available);
-    if available.is_empty() && !pool.is_ready() {
-        return GatewayError::NoBackend.response();
-    }
-    let is_allowed = |model: &&ServedModel| allowed.allow(Some(&model.id));
-    let models = routes.models().iter().filter(is_allowed);
-    let model_states = models.map(|model| (&*model.id, states.state(model).as_str())).collect();
-    let data = available.into_iter().filter(is_allowed).map(|model| states.entry(model)).collect();
-    let unavailable = unavailable.into_iter().filter(is_allowed).map(|model| &*model.id);
-    let unavailable_models = unavailable.collect();
+    let states = ModelStates::new(&routes, pool);
+    let models = states.models(allowed);
+    let names = models.iter().map(|model| model.name);
+    let model_states = names.clone().map(|name| (name, states.state(name).as_str())).collect();
+    let unavailable_models = names.filter(|name| !states.is_available(name)).collect();
+    let data = models.iter().filter_map(|model| states.entry(model)).collect();
     json_response(&ModelListResponse { object: "list", data, unavailable_models, model_states })
 }
 

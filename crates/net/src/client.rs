@@ -1,9 +1,8 @@
 //! The HTTP/1.1 client for backends, with pooled connections and `TCP_NODELAY`.
 //!
 //! [`SendError`] distinguishes three failures: the backend accepts no connection, the backend
-//! closed a pooled connection at about the time at which the request was sent on it
-//! ([`SendError::StaleConnection`]), and the backend closed a connection after it may have read the
-//! request.
+//! closed a pooled connection without a byte of a response ([`SendError::StaleConnection`]), and the
+//! backend closed a connection that it had accepted for the request, or within the response.
 
 use crate::backend_body::BackendBody;
 use crate::connection::Connection;
@@ -200,6 +199,12 @@ fn exhausted_error(problem: &impl ToString) -> SendError {
 /// The explanation, for operators, of a connection attempt that timed out.
 const CONNECT_TIMEOUT_MEANING: &str = "timeout: the backend does not respond to connections: its \
                                        process is stopped, or its machine cannot be reached";
+
+/// Whether the text of a failed connection states that the backend did not respond in time, and not that
+/// it refused the connection.
+pub fn is_connect_timeout(reason: &str) -> bool {
+    reason.contains(CONNECT_TIMEOUT_MEANING)
+}
 
 /// The part of an error that stays the same while its cause lasts. The text about a certificate that
 /// is not valid now ends with the time of the check.

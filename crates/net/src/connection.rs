@@ -111,7 +111,7 @@ const READ_BUFFER_BYTES: usize = 16 << 10;
 
 impl Default for HttpClientTimeouts {
     /// Timeouts of 2 s to connect, 10 min for the response head, 10 min for the first output, 3 s for
-    /// idle connections, and 1 min for the age of a connection. The whole request has no limit.
+    /// idle connections, and 30 s for the age of a connection. The whole request has no limit.
     fn default() -> Self {
         Self {
             connect: Duration::from_secs(2),
@@ -119,7 +119,7 @@ impl Default for HttpClientTimeouts {
             first_output: Some(Duration::from_mins(10)),
             total: None,
             idle_connection: Duration::from_secs(3),
-            connection_age: Some(Duration::from_mins(1)),
+            connection_age: Some(Duration::from_secs(30)),
             connection_requests: None,
         }
     }

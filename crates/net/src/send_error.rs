@@ -13,17 +13,17 @@ pub enum SendError {
     /// at fault.
     #[error("the gateway has no resources for a connection: {0}")]
     Exhausted(String),
-    /// The backend closed a reused connection at about the time at which the gateway sent the
-    /// request on it, and sent no byte of a response. The backend has most likely not read the
-    /// request, so a retry is safe.
-    #[error("the backend closed a pooled connection while the request was sent")]
+    /// The backend closed a reused connection without a byte of a response to the request. It may have
+    /// closed the idle connection before the request arrived, or it may have read the request. The next
+    /// attempt, on a new connection, shows which.
+    #[error("the backend closed a pooled connection before a response to the request")]
     StaleConnection {
         /// Whether the whole request was written to the connection. If not, the backend cannot have
         /// executed the request.
         was_request_written: bool,
     },
-    /// The backend closed the connection before the end of the response head. The backend may have
-    /// executed the request.
+    /// The backend closed a new connection, or a connection with a part of a response, before the end of
+    /// the response head. The backend may have executed the request.
     #[error("the backend closed the connection before the response head: {0}")]
     Closed(String),
     /// The response is not valid HTTP/1.1.

@@ -4,12 +4,12 @@
 
 use crate::trace_context::hex_digits;
 use http::header::{
-    ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, ALT_SVC, CACHE_CONTROL, CONNECTION, CONTENT_TYPE,
-    COOKIE, EXPECT, FORWARDED, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, RETRY_AFTER,
-    STRICT_TRANSPORT_SECURITY, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
+    ACCEPT, ACCEPT_ENCODING, ACCEPT_LANGUAGE, CACHE_CONTROL, CONNECTION, CONTENT_TYPE, COOKIE,
+    EXPECT, FORWARDED, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, RETRY_AFTER, TE, TRAILER,
+    TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use http::uri::Authority;
-use http::{HeaderMap, HeaderName, HeaderValue, Uri, Version};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, Uri, Version};
 use memchr::memmem;
 use std::net::IpAddr;
 use std::time::{Duration, SystemTime};
@@ -38,7 +38,6 @@ pub const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-
 /// Header of some servers with the same meaning as `Retry-After`, but with the time in milliseconds.
 const RETRY_AFTER_MS: HeaderName = HeaderName::from_static("retry-after-ms");
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
-const X_ACCEL_REDIRECT: HeaderName = HeaderName::from_static("x-accel-redirect");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
@@ -83,8 +82,38 @@ const SAGEMAKER_PREFIX: &str = "x-amzn-sagemaker-";
 /// Prefix of the headers that the gateway writes. They are removed from client requests, so that clients
 /// cannot forge them.
 const GATEWAY_PREFIX: &str = "x-tokenweir-";
-/// Prefix of the headers with which the gateway states the rate limits of a tenant.
-const RATE_LIMIT_PREFIX: &str = "x-ratelimit-";
+
+/// Response headers that a backend must not send to a client, by their names.
+static NOT_FROM_BACKENDS: [&str; 11] = [
+    // The gateway writes them.
+    "idempotent-replayed",
+    "x-gateway-error",
+    "x-request-id",
+    "x-should-retry",
+    // They apply to the whole site, not to one response.
+    "alt-svc",
+    "clear-site-data",
+    "nel",
+    "public-key-pins",
+    "report-to",
+    "strict-transport-security",
+    // LiteSpeed in front of the gateway sends the named resource instead of the response.
+    "x-litespeed-location",
+];
+/// Response headers that a backend must not send to a client, by the prefixes of their names. All begin
+/// with `x-`.
+static NOT_FROM_BACKENDS_PREFIXES: [&str; 7] = [
+    // The gateway writes them.
+    GATEWAY_PREFIX,
+    // The gateway states the rate limits of a tenant with them.
+    "x-ratelimit-",
+    // Commands to a proxy in front of the gateway: nginx, Envoy, lighttpd, Perlbal and H2O, Apache.
+    "x-accel-",
+    "x-envoy-",
+    "x-lighttpd-",
+    "x-reproxy-",
+    "x-sendfile",
+];
 
 /// The id of a request in headers, logs and spans: 1 to 128 visible ASCII characters.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -148,11 +177,13 @@ pub fn upstream_request_headers(
     }
     headers.extend(own);
     join_fields(&mut headers);
-    let forwarded_for = match headers.get(X_FORWARDED_FOR).map(HeaderValue::to_str) {
-        Some(Ok(hops)) => HeaderValue::from_str(&format!("{hops}, {}", upstream.client_ip)),
-        _ => HeaderValue::from_bytes(&format_ip(upstream.client_ip)),
+    let ip = format_ip(upstream.client_ip);
+    // The hops are kept as bytes: a client can send bytes that are no text before the hop of a proxy.
+    let forwarded_for = match headers.get(X_FORWARDED_FOR) {
+        Some(hops) => [hops.as_bytes(), &ip].join(&b", "[..]),
+        None => ip,
     };
-    if let Ok(value) = forwarded_for {
+    if let Ok(value) = HeaderValue::from_bytes(&forwarded_for) {
         headers.insert(X_FORWARDED_FOR, value);
     }
     headers
@@ -208,26 +239,30 @@ pub fn set_session_id(headers: &mut HeaderMap, session_id: &HeaderValue) {
     headers.entry(X_SESSION_ID).or_insert_with(|| session_id.clone());
 }
 
-/// Removes the response headers that only the gateway writes, so that a backend cannot speak for the
-/// gateway: errors, decisions, the request id and the limits of tenants. Also removes headers that apply to
-/// the whole site (`Alt-Svc`, `Strict-Transport-Security`) or command a proxy in front of the gateway
-/// (`X-Accel-Redirect`).
-pub fn remove_gateway_headers(headers: &mut HeaderMap) {
+/// Removes the response headers of `NOT_FROM_BACKENDS`, so that a backend cannot speak for the gateway
+/// or the site, or command a proxy in front of the gateway. `X-Accel-Buffering: no` stays: a stream needs
+/// it. `retry-after-ms` stays in a response that is no success, because clients wait for this time.
+pub fn remove_gateway_headers(status: StatusCode, headers: &mut HeaderMap) {
+    let is_buffering_off = headers
+        .get(X_ACCEL_BUFFERING)
+        .is_some_and(|value| value.as_bytes().eq_ignore_ascii_case(b"no"));
     remove_headers_where(headers, |name| {
-        let name_text = name.as_str();
-        *name == X_REQUEST_ID
-            || *name == X_GATEWAY_ERROR
-            || [ALT_SVC, STRICT_TRANSPORT_SECURITY, X_ACCEL_REDIRECT].contains(name)
-            || [GATEWAY_PREFIX, RATE_LIMIT_PREFIX].iter().any(|it| name_text.starts_with(it))
+        if *name == X_ACCEL_BUFFERING {
+            return !is_buffering_off;
+        }
+        let name = name.as_str();
+        NOT_FROM_BACKENDS.contains(&name)
+            || (name.starts_with("x-")
+                && NOT_FROM_BACKENDS_PREFIXES.iter().any(|prefix| name.starts_with(prefix)))
+            || (name == RETRY_AFTER_MS.as_str() && status.is_success())
     });
 }
 
 /// Whether request headers ask to upgrade the connection to another protocol, such as WebSocket. An offer
 /// of HTTP/2 (`h2c`) does not count: Java clients send it with each request.
 pub fn asks_for_upgrade(headers: &HeaderMap) -> bool {
-    let has_option = || connection_options(headers).any(|it| it.eq_ignore_ascii_case("upgrade"));
     let is_other = |value: &HeaderValue| !value.as_bytes().eq_ignore_ascii_case(b"h2c");
-    headers.get_all(UPGRADE).iter().any(is_other) && has_option()
+    headers.get_all(UPGRADE).iter().any(is_other) && has_token(headers, &CONNECTION, "upgrade")
 }
 
 /// Whether a response is an event stream.
@@ -249,17 +284,22 @@ pub fn rewrite_response_headers(headers: &mut HeaderMap, request_id: &RequestId)
 }
 
 /// Whether a request has a valid `Host` as RFC 9112 §3.2 and RFC 9113 §8.3.1 require: exactly one
-/// in HTTP/1.1, at most one in other versions. In HTTP/2, it must not differ from `:authority`.
+/// in HTTP/1.1, at most one in other versions. In HTTP/2, it must not differ from `:authority`. In
+/// HTTP/1, an empty value is valid: health monitors that know no host name send it.
 pub fn has_valid_host(version: Version, uri: &Uri, headers: &HeaderMap) -> bool {
     let mut hosts = headers.get_all(HOST).iter();
     let Some(host) = hosts.next() else {
         return version != Version::HTTP_11;
     };
+    let is_single = hosts.next().is_none();
+    if host.is_empty() && version != Version::HTTP_2 {
+        return is_single;
+    }
     let host = Authority::try_from(host.as_bytes());
     let is_valid = host.as_ref().is_ok_and(|host| !host.as_str().contains('@'));
     let authority = uri.authority().filter(|_| version == Version::HTTP_2);
     let is_match = authority.is_none_or(|authority| host.is_ok_and(|host| host == *authority));
-    hosts.next().is_none() && is_valid && is_match
+    is_single && is_valid && is_match
 }
 
 /// The time to wait that `retry-after-ms` or `Retry-After` states. For a date: the time from `now` to it.
@@ -283,19 +323,26 @@ pub fn has_body_digest(headers: &HeaderMap) -> bool {
 
 /// The media type in `Content-Type`, without its parameters. Empty if there is no valid header.
 pub fn media_type(headers: &HeaderMap) -> &str {
-    let value = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
-    value.split(';').next().unwrap_or("").trim()
+    let value = headers.get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+    let name = value.split(|byte| *byte == b';').next().unwrap_or_default();
+    str::from_utf8(name).unwrap_or_default().trim()
 }
 
-/// The options of `Connection`: `close`, `keep-alive` and the names of hop-by-hop headers.
-pub fn connection_options(headers: &HeaderMap) -> impl Iterator<Item = &str> {
-    let values = headers.get_all(CONNECTION).iter().filter_map(|value| value.to_str().ok());
-    values.flat_map(|value| value.split(',')).map(str::trim)
+/// Whether a header whose value is a list of tokens, such as `Connection`, has this token. The tokens of
+/// HTTP are compared without case (RFC 9110 §5.6.2 and the sections of the headers).
+pub fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> bool {
+    list_items(headers, name).any(|item| item.eq_ignore_ascii_case(token.as_bytes()))
+}
+
+/// The items of a header whose value is a list. Items that are no text are included.
+fn list_items<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a [u8]> {
+    let values = headers.get_all(name).into_iter().map(HeaderValue::as_bytes);
+    values.flat_map(|value| value.split(|byte| *byte == b',')).map(<[u8]>::trim_ascii)
 }
 
 /// The headers that `Connection` names.
 fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
-    connection_options(headers).filter_map(|name| name.parse().ok()).collect()
+    list_items(headers, &CONNECTION).filter_map(|name| HeaderName::from_bytes(name).ok()).collect()
 }
 
 /// Whether a header must not be forwarded, because it applies to one connection only or is in
@@ -381,23 +428,68 @@ mod tests {
     }
 
     #[test]
-    fn response_headers_that_only_the_gateway_writes_are_removed_from_backend_responses() {
-        let mut headers = header_map(&[
-            ("x-gateway-error", "fake"),
-            ("x-request-id", "of-engine"),
-            ("x-tokenweir-anything", "1"),
-            ("x-ratelimit-remaining-tokens", "7"),
-            ("alt-svc", "h2"),
-            ("strict-transport-security", "max-age=1"),
-            ("x-accel-redirect", "/secret"),
-            ("retry-after", "7"),
-            ("set-cookie", "a=1"),
-            ("x-vllm-other", "1"),
-        ]);
-        remove_gateway_headers(&mut headers);
-        let mut names: Vec<&str> = headers.keys().map(HeaderName::as_str).collect();
-        names.sort_unstable();
-        assert_eq!(names, ["retry-after", "set-cookie", "x-vllm-other"]);
+    fn a_backend_cannot_speak_for_gateway_or_site_or_command_proxies() {
+        let is_kept = |status: u16, name: &'static str, value: &'static str| {
+            let mut headers = header_map(&[(name, value)]);
+            remove_gateway_headers(StatusCode::from_u16(status).unwrap(), &mut headers);
+            !headers.is_empty()
+        };
+        for name in [
+            "idempotent-replayed",
+            "x-gateway-error",
+            "x-request-id",
+            "x-should-retry",
+            "x-tokenweir-anything",
+            "x-ratelimit-remaining-tokens",
+            "alt-svc",
+            "clear-site-data",
+            "strict-transport-security",
+            "x-accel-redirect",
+            "x-accel-charset",
+            "x-accel-buffering",
+            "x-sendfile",
+            "x-sendfile2",
+            "x-lighttpd-send-file",
+            "x-reproxy-url",
+            "x-litespeed-location",
+            "x-envoy-immediate-health-check-fail",
+        ] {
+            assert!(!is_kept(200, name, "1") && !is_kept(503, name, "1"), "{name}");
+        }
+        for name in ["retry-after", "set-cookie", "x-vllm-other", "openai-processing-ms"] {
+            assert!(is_kept(200, name, "7"), "{name}");
+        }
+        assert!(is_kept(200, "x-accel-buffering", "No"), "a stream needs it");
+        assert!(is_kept(429, "retry-after-ms", "7") && is_kept(503, "retry-after-ms", "7"));
+        assert!(!is_kept(200, "retry-after-ms", "7"), "a success needs no retry");
+    }
+
+    #[test]
+    fn tokens_of_http_are_found_without_case_beside_items_that_are_no_text() {
+        let odd = HeaderValue::from_bytes(b"\xe9, Close").unwrap();
+        let headers = HeaderMap::from_iter([(CONNECTION, odd)]);
+        assert!(has_token(&headers, &CONNECTION, "close"));
+        assert!(!has_token(&headers, &CONNECTION, "keep-alive"));
+        let odd = HeaderValue::from_bytes(b"Application/JSON ; x=\xe9").unwrap();
+        assert_eq!(media_type(&HeaderMap::from_iter([(CONTENT_TYPE, odd)])), "Application/JSON");
+    }
+
+    #[test]
+    fn hops_that_are_no_text_leave_the_other_hops_in_x_forwarded_for() {
+        for line in [&b"caf\xe9"[..], b"\xff\xfe", b"", b"\t", b"unknown, _hidden"] {
+            let mut client = HeaderMap::new();
+            for value in [b"1.2.3.4", line, b"203.0.113.7"] {
+                client.append(X_FORWARDED_FOR, HeaderValue::from_bytes(value).unwrap());
+            }
+            let upstream = UpstreamHeaders {
+                host: &HeaderValue::from_static("backend:8000"),
+                request_id: &request_id(),
+                client_ip: IpAddr::from([127, 0, 0, 1]),
+            };
+            let headers = upstream_request_headers(&client, &upstream, 0);
+            let expected = [b"1.2.3.4, ", line, b", 203.0.113.7, 127.0.0.1"].concat();
+            assert_eq!(headers[X_FORWARDED_FOR].as_bytes(), expected);
+        }
     }
 
     #[test]
@@ -469,7 +561,10 @@ mod tests {
         assert!(is_valid(http_2, "http://gateway/", &["GATEWAY"]));
         assert!(!is_valid(http_2, "http://gateway/", &["elsewhere"]));
         assert!(!is_valid(http_1_1, "/", &[]) && !is_valid(http_1_1, "/", &["a", "a"]));
-        for host in ["", "a, b", "a b", "a@b", "http://a", "a/b", "a?b", "a#b"] {
+        assert!(is_valid(http_1_1, "/", &[""]) && is_valid(http_1_0, "/", &[""]));
+        assert!(!is_valid(http_1_1, "/", &["", ""]) && !is_valid(http_1_1, "/", &["", "a"]));
+        assert!(!is_valid(http_2, "http://gateway/", &[""]));
+        for host in ["a, b", "a b", "a@b", "http://a", "a/b", "a?b", "a#b"] {
             assert!(!is_valid(http_1_1, "/", &[host]), "{host:?}");
         }
     }

@@ -37,6 +37,8 @@ pub struct SseDecoder {
     is_dispatched: bool,
     /// Whether a line has begun after the last blank line.
     is_in_block: bool,
+    /// The first byte of the current line that is not white space.
+    line_begins_with: u8,
     /// Name of the field in the current line.
     field_name: BoundedText<6>,
     /// Value of the `event` field of the current event.
@@ -138,6 +140,11 @@ impl SseDecoder {
             && matches!(self.line_state, LineState::Start | LineState::ByteOrderMark(0))
     }
 
+    /// Whether the line that the last piece is about ([`SsePiece::UnknownLine`]) begins like a JSON object.
+    pub fn is_json_line(&self) -> bool {
+        self.line_begins_with == b'{'
+    }
+
     /// Whether the current event has data and no blank line has ended it.
     pub fn has_pending_data(&self) -> bool {
         self.has_data
@@ -185,6 +192,7 @@ impl SseDecoder {
             }
             _ => {
                 self.is_in_block = true;
+                self.line_begins_with = byte;
                 self.field_name.clear();
                 self.line_state = LineState::FieldName;
                 None
@@ -200,8 +208,9 @@ impl SseDecoder {
         match input.get(length) {
             None => *input = &[],
             Some(&ending @ (b'\n' | b'\r')) => self.end_line(ending, length, input),
-            Some(_) => {
+            Some(&byte) => {
                 self.is_in_block = true;
+                self.line_begins_with = byte;
                 self.field_name.clear();
                 self.field_name.extend(b" ");
                 self.line_state = LineState::FieldName;

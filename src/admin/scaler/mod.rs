@@ -2,22 +2,29 @@
 //! the number of requests for the model.
 
 mod messages;
+mod streams;
 
 use super::state::Admin;
+use axum::Extension;
 use axum::body::Body;
-use axum::extract::{Path, Request, State};
+use axum::extract::{ConnectInfo, Path, Request, State};
 use axum::response::Response;
 use futures_util::{Stream, stream};
 use messages::{
     GetMetricsRequest, IsActiveResponse, MetricNumber, MetricsResponse, ScaledObjectRef,
 };
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::OwnedSemaphorePermit;
+use streams::ScalerPermit;
+use tokenweir_protocol::limits::client_network;
 use tonic::Status;
 use tonic::server::Grpc;
 use tonic_prost::ProstCodec;
 use tower::service_fn;
+
+pub use streams::MAX_SCALER_STREAMS;
+pub(super) use streams::ScalerStreams;
 
 /// Time between two checks whether a model has requests, while KEDA keeps a `StreamIsActive` stream
 /// open.
@@ -25,15 +32,23 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(50);
 /// Maximum size of a message from KEDA. A message contains only the few metadata entries of a trigger.
 const MAX_MESSAGE_BYTES: usize = 64 << 10;
 
+/// The error for a model that is never active, because no request for it waits. A wrong name would
+/// otherwise look like a model without requests.
+const UNKNOWN_MODEL: &str = "neither `models` of the configuration nor a backend names the model";
+
 /// Serves one gRPC call of KEDA to the external scaler.
 pub(super) async fn call(
     State(admin): State<Arc<Admin>>,
+    Extension(streams): Extension<Arc<ScalerStreams>>,
     Path(method): Path<String>,
     request: Request,
 ) -> Response {
-    let streams = admin.scaler_streams.clone();
-    let count =
-        move |object: &ScaledObjectRef| Ok::<_, Status>(admin.model_requests(object.model()?));
+    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
+    let client = peer.map(|ConnectInfo(address)| client_network(address.ip()));
+    let count = move |object: &ScaledObjectRef| {
+        let requests = admin.model_requests(object.model()?);
+        requests.ok_or_else(|| Status::not_found(UNKNOWN_MODEL))
+    };
     let response = match method.as_str() {
         "IsActive" => {
             let is_active = move |request: tonic::Request<ScaledObjectRef>| {
@@ -45,10 +60,8 @@ pub(super) async fn call(
         "StreamIsActive" => {
             let watch = move |request: tonic::Request<ScaledObjectRef>| {
                 let (object, count) = (request.into_inner(), count.clone());
-                let permit = streams.clone().try_acquire_owned();
+                let permit = streams.open(client);
                 async {
-                    let permit =
-                        permit.map_err(|_| Status::resource_exhausted("too many open streams"))?;
                     let is_active = move || count(&object).map(|requests| requests > 0);
                     Ok(tonic::Response::new(changes(is_active, permit)))
                 }
@@ -89,13 +102,17 @@ where
 }
 
 /// Returns a stream that states whether the model has requests: once at the start, and again at each
-/// change. The stream holds `permit` while it is open, and ends if `is_active` fails.
+/// change. The stream holds `permit` while it is open, and ends if `is_active` fails or another stream
+/// replaces this one.
 fn changes(
     is_active: impl Fn() -> Result<bool, Status> + Send + 'static,
-    permit: OwnedSemaphorePermit,
+    permit: ScalerPermit,
 ) -> impl Stream<Item = Result<IsActiveResponse, Status>> + Send {
     stream::try_unfold((is_active, permit, None), |(is_active, permit, last)| async move {
         loop {
+            if permit.is_replaced() {
+                return Err(Status::resource_exhausted("a new stream replaced this one"));
+            }
             let result = is_active()?;
             if last != Some(result) {
                 return Ok(Some((IsActiveResponse { result }, (is_active, permit, Some(result)))));

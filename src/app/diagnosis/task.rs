@@ -168,6 +168,7 @@ impl DiagnosisTask {
             certificate_reloads: [status.certificates.reloaded, status.certificates.failed],
             lost_spans: status.spans.lost,
             span_export_failure: status.spans.last_failure,
+            lost_log_lines: status.access_log.dropped,
             refused_connections: status.connections.full + status.connections.accept_errors,
             open_streams: streams.count,
             unread_streams: unread.copied().unwrap_or_default(),

@@ -1,17 +1,20 @@
-//! Handles signals: the first SIGTERM or SIGINT starts the drain, the second exits at once, and
-//! SIGHUP reloads the configuration.
+//! Handles signals: the first SIGTERM, SIGINT or SIGQUIT starts the drain, the second exits at once, and
+//! SIGHUP reloads the configuration. SIGUSR1 opens the files again, as programs that rotate files expect.
 
 use std::future::Future;
 use std::io;
+use tokenweir_gateway::telemetry::reopen_files;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::oneshot;
 
-/// Handles SIGTERM and SIGINT from this call on. The returned future completes at the first of them. A
-/// second one ends the process at once, and so does the first one if the future was dropped.
+/// Handles SIGTERM, SIGINT and SIGQUIT from this call on. The returned future completes at the first of them. A
+/// second one ends the process at once, and so does the first one if the future was dropped. Handles SIGUSR1
+/// and SIGUSR2 too.
 ///
 /// Must be called inside a Tokio runtime. The call is separate from the first poll of the future, so
 /// that a signal at the start of the gateway does not end the process without a drain.
 pub fn wait_for_shutdown() -> impl Future<Output = ()> + Send + 'static {
+    reopen_files_on_sigusr1();
     let (sender, receiver) = oneshot::channel();
     let handling = ShutdownSignals::new().map(|mut signals| {
         tokio::spawn(async move {
@@ -28,7 +31,7 @@ pub fn wait_for_shutdown() -> impl Future<Output = ()> + Send + 'static {
         if let Err(error) = handling {
             tracing::error!(
                 %error,
-                "cannot receive SIGTERM and SIGINT: these signals do not start a drain"
+                "cannot receive SIGTERM, SIGINT and SIGQUIT: these signals do not start a drain"
             );
         }
         if receiver.await.is_err() {
@@ -37,10 +40,28 @@ pub fn wait_for_shutdown() -> impl Future<Output = ()> + Send + 'static {
     }
 }
 
-/// Receives every SIGTERM and SIGINT that the process gets after the construction of this value.
+/// Handles SIGUSR1 and SIGUSR2 from this call on, which would end the process otherwise.
+fn reopen_files_on_sigusr1() {
+    let listeners = signal(SignalKind::user_defined1())
+        .and_then(|reopen| Ok((reopen, signal(SignalKind::user_defined2())?)));
+    match listeners {
+        Ok((mut reopen, unused)) => drop(tokio::spawn(async move {
+            // The handler of SIGUSR2 exists so that the signal has no effect.
+            let _unused = unused;
+            while reopen.recv().await.is_some() {
+                tracing::info!("SIGUSR1: the files are opened again before their next line");
+                reopen_files();
+            }
+        })),
+        Err(error) => tracing::error!(%error, "cannot receive SIGUSR1 and SIGUSR2"),
+    }
+}
+
+/// Receives every SIGTERM, SIGINT and SIGQUIT that the process gets after the construction of this value.
 struct ShutdownSignals {
     terminate: Signal,
     interrupt: Signal,
+    quit: Signal,
 }
 
 /// Receives every SIGHUP that the process gets after the construction of this value. `None`: SIGHUP
@@ -74,6 +95,7 @@ impl ShutdownSignals {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
+            quit: signal(SignalKind::quit())?,
         })
     }
 
@@ -81,6 +103,7 @@ impl ShutdownSignals {
         tokio::select! {
             _ = self.terminate.recv() => SignalKind::terminate(),
             _ = self.interrupt.recv() => SignalKind::interrupt(),
+            _ = self.quit.recv() => SignalKind::quit(),
         }
     }
 }

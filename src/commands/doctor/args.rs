@@ -16,7 +16,7 @@ pub struct DoctorArgs {
     #[arg(long, value_name = "URL", group = "target", value_parser = BackendList::parse)]
     pub backend: Vec<BackendList>,
     /// Configuration file: checks the file and its backends, or those of --backend only.
-    #[arg(long, value_name = "FILE", group = "target")]
+    #[arg(short, long, value_name = "FILE", group = "target")]
     pub config: Option<PathBuf>,
     /// URL of the admin listener of a running gateway: checks its backends and its configuration.
     #[arg(long, value_name = "URL", group = "target", conflicts_with = "config")]

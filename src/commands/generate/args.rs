@@ -13,7 +13,7 @@ pub struct GenerateArgs {
     #[arg(value_enum)]
     pub what: GenerateTarget,
     /// Configuration file of the gateway: for its admin listener and its backends.
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Write files below this folder instead of printing. Manual pages and completions get the
     /// paths that they have below a prefix such as /usr.

@@ -34,7 +34,7 @@ struct ServeFlags {
     #[arg(long, value_name = "[IP]:PORT", value_parser = parse_listen_address)]
     admin: Option<SocketAddr>,
     /// Configuration file. Flags and environment variables override its values.
-    #[arg(long, value_name = "FILE")]
+    #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[arg(
         help = "Whether the gateway requests token counts for clients that did not. [default: inject]"

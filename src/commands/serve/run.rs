@@ -1,4 +1,4 @@
-//! Starts the gateway and runs it until SIGINT or SIGTERM.
+//! Starts the gateway and runs it until SIGTERM, SIGINT or SIGQUIT.
 
 use super::args::ServeArgs;
 use crate::app::application::Application;

@@ -90,7 +90,7 @@ pub struct AdmissionConfig {
     /// Tiers, the highest priority first. `default` stands for all others.
     pub classes: Vec<String>,
     /// Header that contains the tenant. Use only a header that your own proxy sets. `None`: the
-    /// client's token, or its address.
+    /// client's address.
     pub tenant_header: Option<String>,
 }
 

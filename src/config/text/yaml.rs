@@ -232,6 +232,11 @@ impl<'de> Visitor<'de> for YamlNodeVisitor {
 
 // === errors ===
 
+/// The parser's name of keys with values.
+const MAPPING: &str = "mapping start";
+/// The help for a URL in a place that needs keys, such as an entry of `backends`.
+const URL_HELP: &str = "write the URL as the value of a key: `- url: http://127.0.0.1:8000`";
+
 impl From<Location> for Position {
     fn from(location: Location) -> Self {
         Self {
@@ -250,11 +255,24 @@ fn to_config_error(error: &Error, text: &str, file: &Path) -> ConfigError {
         Error::SerdeUnknownField { .. } => ExcerptRedaction::ValueAfterKey,
         _ => ExcerptRedaction::Nothing,
     };
-    let config_error = ConfigError::new(&problem).with_help(help.as_deref());
+    let is_url = || location.is_some_and(|location| is_url_at(location, text));
+    let help = match error.without_snippet() {
+        Error::Unexpected { expected: MAPPING, .. } if is_url() => Some(URL_HELP),
+        _ => help.as_deref(),
+    };
+    let config_error = ConfigError::new(&problem).with_help(help);
     match location {
         Some(location) => config_error.at(file, location.into(), text, redaction),
         None => config_error.in_file(file),
     }
+}
+
+/// Whether a URL begins at this position.
+fn is_url_at(location: Location, text: &str) -> bool {
+    let line = text.lines().nth(location.line() as usize - 1).unwrap_or_default();
+    let value: String = line.chars().skip((location.column() as usize).saturating_sub(1)).collect();
+    let value = value.trim_start_matches(['"', '\'']);
+    value.starts_with("http://") || value.starts_with("https://")
 }
 
 /// The problem of a parse error, and how to fix it if that is known.
@@ -309,7 +327,7 @@ fn describe_parse_error(error: &Error) -> (String, Option<String>) {
 /// `expected`: the parser's name of this kind.
 fn describe_shape(expected: &'static str) -> &'static str {
     match expected {
-        "mapping start" => "keys and values here",
+        MAPPING => "keys and values here",
         "sequence start" => "a list here",
         "string scalar" | "scalar" => "a single value here",
         "floating point" => "a number",

@@ -68,7 +68,7 @@ async fn a_new_keys_file_applies_during_a_stream_and_an_invalid_one_changes_noth
     let fake = ScriptedBackend::start(|seen| {
         if !seen.head.starts_with("POST") || !String::from_utf8_lossy(&seen.body).contains("stream")
         {
-            return vec![Step::Send(json("200 OK", "{}"))];
+            return vec![Step::Send(json("200 OK", r#"{"a":1}"#))];
         }
         paused(&[ROLE, WORD], &[WORD, "[DONE]"])
     })

@@ -22,18 +22,21 @@ pub(super) enum Way {
     FinBehindLine,
     /// The client sends another request after this one, then closes its connection.
     FinBehindRequest,
+    /// The client sends more bytes after this request than the gateway keeps, then closes its connection.
+    FinBehindMuch,
     /// The client resets its HTTP/2 stream and keeps the connection open.
     Http2Stream,
     /// The client closes its HTTP/2 connection.
     Http2Connection,
 }
 
-pub(super) const WAYS: [Way; 7] = [
+pub(super) const WAYS: [Way; 8] = [
     Way::Fin,
     Way::Reset,
     Way::HalfClose,
     Way::FinBehindLine,
     Way::FinBehindRequest,
+    Way::FinBehindMuch,
     Way::Http2Stream,
     Way::Http2Connection,
 ];
@@ -43,6 +46,8 @@ pub(super) enum Client {
     Http2(Http2),
 }
 
+/// A request that follows another one on a connection.
+const NEXT_REQUEST: &str = "GET /health HTTP/1.1\r\nhost: g\r\n\r\n";
 /// The bytes of the HTTP/2 error code CANCEL.
 const CANCEL_CODE: [u8; 4] = [0, 0, 0, 8];
 
@@ -69,9 +74,10 @@ impl Client {
         let mut stream = TcpStream::connect(to).await.unwrap();
         stream.set_nodelay(true).unwrap();
         let more = match way {
-            Way::FinBehindLine if is_whole => "\r\n",
-            Way::FinBehindRequest if is_whole => "GET /health HTTP/1.1\r\nhost: g\r\n\r\n",
-            _ => "",
+            Way::FinBehindLine if is_whole => "\r\n".to_owned(),
+            Way::FinBehindRequest if is_whole => NEXT_REQUEST.to_owned(),
+            Way::FinBehindMuch if is_whole => NEXT_REQUEST.repeat(4_000),
+            _ => String::new(),
         };
         let length = body.len();
         let head = format!(

@@ -17,7 +17,7 @@ pub(super) struct Fault {
 }
 
 /// The faults. Each has the name of the rule that must recognize it.
-pub(super) const FAULTS: [Fault; 14] = [
+pub(super) const FAULTS: [Fault; 16] = [
     Fault { name: "blind", min_backends: 1, first: blind, others: healthy },
     Fault { name: "kv_thrashing", min_backends: 1, first: thrashing, others: healthy },
     Fault { name: "kv_backlog", min_backends: 1, first: backlog, others: healthy },
@@ -37,6 +37,8 @@ pub(super) const FAULTS: [Fault; 14] = [
     Fault { name: "gpu_underused", min_backends: 2, first: idle, others: queued },
     Fault { name: "imbalance", min_backends: 2, first: crowded, others: uncrowded },
     Fault { name: "prefix_cache_misses", min_backends: 1, first: prefix_misses, others: healthy },
+    Fault { name: "unusual_responses", min_backends: 1, first: empty_responses, others: healthy },
+    Fault { name: "unusual_responses", min_backends: 1, first: cut_responses, others: healthy },
 ];
 
 // === impl Fault ===
@@ -124,6 +126,14 @@ fn abort_spike(severity: f64, _: &Shape, tick: &mut Tick, random: &mut fastrand:
 fn front_end_gap(severity: f64, _: &Shape, tick: &mut Tick, random: &mut fastrand::Rng) {
     tick.lag = 0.15 + severity + 0.1 * random.f64() + 0.3 * tick.ttft;
     tick.beyond = 3.0;
+}
+
+fn empty_responses(severity: f64, _: &Shape, tick: &mut Tick, random: &mut fastrand::Rng) {
+    tick.empty = 0.25 + 0.65 * severity + 0.1 * random.f64();
+}
+
+fn cut_responses(severity: f64, _: &Shape, tick: &mut Tick, random: &mut fastrand::Rng) {
+    tick.cut = 0.7 + 0.2 * severity + 0.1 * random.f64();
 }
 
 fn ghosts(severity: f64, _: &Shape, tick: &mut Tick, _: &mut fastrand::Rng) {

@@ -57,6 +57,10 @@ pub(super) struct Tick {
     pub(super) longest: f64,
     pub(super) reusable: f64,
     pub(super) reusable_here: f64,
+    /// Share of the responses that have no answer.
+    pub(super) empty: f64,
+    /// Share of the responses that end at the limit of their tokens.
+    pub(super) cut: f64,
     pub(super) gateway_queue: f64,
     /// Share of the output tokens of its requests that the engine generates, from 0 to 1. At 0, the engine
     /// also starts no request.
@@ -181,6 +185,8 @@ impl Shape {
             longest: self.prompt * (2.0 + 2.0 * random.f64()),
             reusable: (self.hit + 0.1).min(0.95),
             reusable_here: self.hit,
+            empty: 0.02,
+            cut: 0.1,
             gateway_queue: 0.0,
             made: 1.0,
             has_page: true,
@@ -260,6 +266,7 @@ impl FleetBackend {
         let ttft = tick.ttft + tick.lag;
         let prompts = tick.requests * self.shape.prompt;
         let square = tick.cancel_wait.powi(2) + tick.cancel_spread.powi(2);
+        let responses = (tick.requests - tick.cancelled).max(0.0);
         let counts = BackendRequestCounts {
             first_outputs: begun as u64,
             first_output_seconds: begun * ttft,
@@ -282,6 +289,9 @@ impl FleetBackend {
             reusable_here_tokens: prompts * tick.reusable_here,
             longest_prompt: if tick.requests > 0.0 { tick.longest } else { 0.0 },
             generated: begun as u64,
+            responses: responses as u64,
+            empty_responses: (responses * tick.empty).round() as u64,
+            cut_responses: (responses * tick.cut).round() as u64,
         };
         GatewayObservations {
             in_flight: (tick.running + tick.waiting + tick.beyond).max(0.0) as u32,

@@ -143,10 +143,10 @@ impl RecordFields {
             self.is_malformed |= is_malformed;
             match self.usage_event {
                 Some("missing") if *is_usage_event => self.usage_event = Some("stripped"),
-                // The server put usage into another event than the usage event, so it sends usage even
+                // The server put usage into another event than the usage event, so it may send usage even
                 // without a request for it.
-                Some("missing") if usage.is_some() => {
-                    self.usage_event = Some("always_sent");
+                Some("missing" | "stripped") if usage.is_some() && !is_usage_event => {
+                    self.usage_event = Some("not_removed");
                 }
                 _ => {}
             }
@@ -156,8 +156,12 @@ impl RecordFields {
         let are_choices_ended = self.finish_reasons.iter().all(Option::is_some);
         let has_content = self.output_events > 0 || !self.finish_reasons.is_empty();
         // A stream of unknown format has no choices that could end.
-        self.is_whole = self.marks[3]
+        let has_end = self.marks[3]
             || (is_ended && (!case.has_known_format() || (are_choices_ended && has_content)));
+        let has_answer = self.marks[1]
+            || self.error.is_some()
+            || self.finish_reasons.iter().flatten().any(|reason| *reason != "error");
+        self.is_whole = has_end && (has_answer || !case.has_known_format());
         self.count(estimated);
     }
 
@@ -191,13 +195,15 @@ impl RecordFields {
 
     /// Sets the outcome of the request. The first condition that holds decides.
     fn judge(&mut self, case: &Case) {
-        let is_whole = self.is_whole || self.marks[3];
+        let is_whole = self.is_whole;
         (self.outcome, self.ending) = match case.close {
             _ if (400..500).contains(&case.status) => ("client_error", "client_error"),
             _ if case.status >= 500 => ("upstream_error", "upstream_status"),
             _ if self.error.is_some() => ("stream_error", "inband_error"),
             Close::Broken => ("truncated", "truncated_cut"),
             Close::Whole if !is_whole => ("truncated", "truncated_clean"),
+            // The last event came without an answer before it.
+            Close::Left if !is_whole && self.marks[3] => ("truncated", "truncated_clean"),
             Close::Left if !is_whole => ("cancelled", "client_cancelled"),
             _ if self.finish_reasons.contains(&Some("abort")) => ("aborted", "upstream_abort"),
             Close::Left => ("ok", "ok_client_disconnected_after_end"),

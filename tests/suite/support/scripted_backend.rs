@@ -267,6 +267,11 @@ impl ScriptedBackend {
         self.state.pages.lock().unwrap().insert(path, Arc::new(page));
     }
 
+    /// Sets the response to a path that the server answers itself, in any form.
+    pub(crate) fn set_raw_page(&self, path: &'static str, page: Page) {
+        self.state.pages.lock().unwrap().insert(path, Arc::new(page));
+    }
+
     /// Makes `/v1/models` list this model with this context length in tokens.
     pub(crate) fn set_context(&self, model: &str, length: u32) {
         let models = serde_json::json!({ "object": "list", "data": [{

@@ -10,9 +10,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
-use tokenweir::admin::{
-    ActiveConfiguration, Admin, AdminAuthorizer, MAX_SCALER_STREAMS, StatusSource,
-};
+use tokenweir::admin::{ActiveConfiguration, Admin, AdminAuthorizer, StatusSource};
 use tokenweir::config::{self, Config};
 use tokenweir_diagnose::Diagnosis;
 use tokenweir_engine::address::{BackendAddress, MetricsUrl};
@@ -56,7 +54,7 @@ use tokenweir_routing::resilience;
 use tokenweir_routing::{Policy, PolicyKind};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::{Mutex, Semaphore, mpsc, oneshot};
+use tokio::sync::{Mutex, mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 /// The path of chat completions.
@@ -532,7 +530,6 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         diagnosis: setup.diagnosis,
         configuration: ActiveConfiguration::new(serde_json::Value::Null, UNIX_EPOCH).0,
         trace_ui_url: None,
-        scaler_streams: Arc::new(Semaphore::new(MAX_SCALER_STREAMS)),
         metrics_read_at: AtomicInstant::default(),
     });
     let local = SocketAddr::from(([127, 0, 0, 1], 0));

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 /// The verdict about a certificate begins this many seconds before the certificate expires.
 const EXPIRY_NOTICE_SECONDS: f64 = 7.0 * 86_400.0;
-/// The verdict about lost spans ends if no further span is lost for this time. While there are requests, the
-/// exporter sends a batch every few seconds.
+/// The verdict about lost spans or log lines ends if none is lost for this time. While there are requests,
+/// the exporter sends a batch every few seconds.
 const EXPORT_FAILURE_HOLD: Duration = Duration::from_secs(45);
 /// The verdict about refused connections ends if no further connection is refused for this time.
 const CONNECTION_HOLD: Duration = Duration::from_secs(30);
@@ -66,6 +66,20 @@ pub(super) static SPANS_LOST: VerdictDescription = VerdictDescription {
     pages: false,
 };
 
+pub(super) static LOG_LINES_LOST: VerdictDescription = VerdictDescription {
+    name: "log_lines_lost",
+    scope: VerdictScope::Gateway,
+    is_about_state: true,
+    severity: "warning",
+    meaning: "Lines of the access log are lost: its output does not accept them.",
+    evidence: "In the last 45 s a write failed, or more than 8 MiB of lines waited for their reader.",
+    excluded: "",
+    remedy: "Free space on the disk of the log, or make its reader faster. The log of the gateway has \
+             the error.",
+    disproof: "tokenweir_access_log_lines_total{result=\"dropped\"} does not grow.",
+    pages: false,
+};
+
 pub(super) static SLOW_CLIENTS: VerdictDescription = VerdictDescription {
     name: "slow_clients",
     scope: VerdictScope::Gateway,
@@ -102,6 +116,8 @@ pub(super) static CONNECTIONS_REFUSED: VerdictDescription = VerdictDescription {
 pub(super) struct GatewayRules {
     /// The number of lost spans.
     spans: CountGrowth,
+    /// The number of lost lines of the access log.
+    log_lines: CountGrowth,
     /// Whether enough clients for [`SLOW_CLIENTS`] did not read at the last evaluation.
     was_unread: bool,
     /// The number of refused connections.
@@ -149,6 +165,9 @@ impl GatewayRules {
         if self.spans.has_grown(gateway.lost_spans, EXPORT_FAILURE_HOLD, now) {
             let cause = gateway.span_export_failure.map(|why| format!("the collector: {why}"));
             matches.push(SPANS_LOST.verdict(VerdictSeverity::Warning, cause));
+        }
+        if self.log_lines.has_grown(gateway.lost_log_lines, EXPORT_FAILURE_HOLD, now) {
+            matches.push(LOG_LINES_LOST.verdict(VerdictSeverity::Warning, None));
         }
         let unread = gateway.unread_streams;
         let is_unread =
@@ -233,6 +252,18 @@ mod tests {
         assert!(!is_named(0, 9), "these failures are old");
         assert!(is_named(5, 10) && is_named(10, 10) && is_named(15, 12));
         assert!(is_named(55, 12) && !is_named(60, 12));
+    }
+
+    #[test]
+    fn lines_of_the_access_log_that_were_lost_in_the_last_45_seconds_give_a_verdict() {
+        let (mut rules, start) = (GatewayRules::default(), clock::epoch());
+        let mut named = |seconds, lost_log_lines| {
+            let gateway = GatewayConditions { lost_log_lines, ..GatewayConditions::default() };
+            names(&mut rules, &gateway, start + Duration::from_secs(seconds)).join("")
+        };
+        assert_eq!(named(0, 0), "");
+        assert_eq!(named(5, 3), "warning log_lines_lost ");
+        assert_eq!(named(50, 3), "");
     }
 
     #[test]

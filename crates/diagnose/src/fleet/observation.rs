@@ -117,6 +117,9 @@ pub struct GatewayConditions {
     pub lost_spans: u64,
     /// Why the last failed export of spans failed. `None`: no export has failed.
     pub span_export_failure: Option<&'static str>,
+    /// Number of lines of the access log that were lost since the start, because its reader is too slow or a
+    /// write failed.
+    pub lost_log_lines: u64,
     /// Number of client connections that were closed or not accepted since the start, because a limit
     /// of the gateway or of its process was reached.
     pub refused_connections: u64,

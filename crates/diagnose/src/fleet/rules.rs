@@ -4,7 +4,8 @@ use super::backend_failures::BACKEND_FAILING;
 use super::cache_contention::PREFIX_CACHE_CONTENTION;
 use super::gateway_queue::GATEWAY_QUEUE;
 use super::gateway_rules::{
-    CERTIFICATE_EXPIRES, CONNECTIONS_REFUSED, RELOAD_FAILED, SLOW_CLIENTS, SPANS_LOST,
+    CERTIFICATE_EXPIRES, CONNECTIONS_REFUSED, LOG_LINES_LOST, RELOAD_FAILED, SLOW_CLIENTS,
+    SPANS_LOST,
 };
 use super::observation::{AwaitedModel, DrainSummary, FleetBackend, FleetObservation};
 use super::refused_by_backends::REFUSED_BY_BACKENDS;
@@ -116,7 +117,7 @@ static BACKEND_DRAINED: VerdictDescription = VerdictDescription {
 };
 
 /// All rules about the fleet and the gateway, the most urgent first.
-pub static FLEET_RULES: [&VerdictDescription; 17] = [
+pub static FLEET_RULES: [&VerdictDescription; 18] = [
     &NO_CAPACITY,
     &BACKEND_AWAITED,
     &SHEDDING,
@@ -133,6 +134,7 @@ pub static FLEET_RULES: [&VerdictDescription; 17] = [
     &CERTIFICATE_EXPIRES,
     &RELOAD_FAILED,
     &SPANS_LOST,
+    &LOG_LINES_LOST,
     &SLOW_CLIENTS,
 ];
 

@@ -20,7 +20,7 @@ pub struct BackendHistory {
     /// The last sample. If this sample had no metrics page, it has the last known page instead.
     last_sample: Option<DiagnosisSample>,
     /// The measures of the last 60 minutes without a verdict, the oldest first. A restart of the
-    /// backend process clears them.
+    /// backend process clears those that depend on the process.
     minutes: VecDeque<MinuteMeasures>,
     /// The baseline of each measure, computed from `minutes`. `None`: the measure has fewer than five
     /// known values.
@@ -61,9 +61,7 @@ impl BackendHistory {
         let pages = self.last_sample.and_then(|last| Some((last.page?, sample.page?)));
         if pages.is_some_and(|(before, page)| page.is_restart_of(&before)) {
             self.restarted_at = Some(sample.at);
-            self.minutes.clear();
-            self.baselines = [None; measure::COUNT];
-            self.minute_start = None;
+            self.forget_process();
             self.gpu_memory = GpuMemoryTrend::default();
         }
         if let Some(gpus) = &sample.gpus {
@@ -101,14 +99,29 @@ impl BackendHistory {
         let minute = WindowMeasure::ALL
             .map(|measure| window.get(measure).map_or(f32::NAN, |value| value as f32));
         push_bounded(&mut self.minutes, minute, MAX_MINUTES);
-        self.baselines = WindowMeasure::ALL.map(|measure| {
-            let minutes = self.minutes.iter().map(|minute| f64::from(minute[measure as usize]));
-            RobustBaseline::from_values(
-                minutes.filter(|value| !value.is_nan()),
-                MIN_BASELINE_MINUTES,
-                measure.min_deviation(),
-            )
-        });
+        self.baselines =
+            WindowMeasure::ALL.map(|measure| self.baseline_of(measure, MIN_BASELINE_MINUTES));
+    }
+
+    /// Forgets the measures that depend on the process of the backend.
+    fn forget_process(&mut self) {
+        for measure in WindowMeasure::ALL.into_iter().filter(|it| !it.survives_restart()) {
+            self.minutes.iter_mut().for_each(|minute| minute[measure as usize] = f32::NAN);
+            self.baselines[measure as usize] = None;
+        }
+        self.minute_start = None;
+    }
+
+    fn baseline_of(&self, measure: WindowMeasure, min_minutes: usize) -> Option<RobustBaseline> {
+        let minutes = self.minutes.iter().map(|minute| f64::from(minute[measure as usize]));
+        let known = minutes.filter(|value| !value.is_nan());
+        RobustBaseline::from_values(known, min_minutes, measure.min_deviation())
+    }
+
+    /// The usual value of a measure, if it is known in one healthy minute or more. A baseline needs more
+    /// minutes, because its deviation must be known, too.
+    pub(crate) fn usual(&self, measure: WindowMeasure) -> Option<f64> {
+        self.baseline_of(measure, 1).map(|baseline| baseline.median)
     }
 
     /// The steps of the last `span` before the newest step.

@@ -27,6 +27,8 @@ named_enum! {
         GapP99 = "inter_token_p99",
         InFlight = "in_flight",
         CancelRatio = "cancelled",
+        EmptyShare = "empty_responses",
+        CutShare = "cut_responses",
         FrontEnd = "front_end_lag",
         StallsPerStream = "stalls_per_stream",
         ReusablePrompt = "reusable_prompt",
@@ -80,6 +82,8 @@ impl WindowMeasure {
             | Self::PrefixHitRatio
             | Self::SlowShare
             | Self::CancelRatio
+            | Self::EmptyShare
+            | Self::CutShare
             | Self::StallsPerStream
             | Self::ReusablePrompt
             | Self::GpuUtilization
@@ -140,6 +144,12 @@ impl WindowMeasure {
             Self::GapP99 => window.mean(StepSignal::GapP99),
             Self::InFlight => window.mean(StepSignal::InFlight),
             Self::CancelRatio => window.ratio(StepSignal::Cancelled, StepSignal::Finished, 20.0),
+            Self::EmptyShare => {
+                window.ratio(StepSignal::EmptyResponses, StepSignal::Responses, MIN_OBSERVATIONS)
+            }
+            Self::CutShare => {
+                window.ratio(StepSignal::CutResponses, StepSignal::Responses, MIN_OBSERVATIONS)
+            }
             Self::FrontEnd => window.front_end_lag(MIN_COMPARED_STREAMS),
             Self::StallsPerStream => {
                 window.ratio(StepSignal::Stalls, StepSignal::FirstOutputs, MIN_OBSERVATIONS)
@@ -165,6 +175,11 @@ impl WindowMeasure {
             "s" => 0.000_5,
             _ => 1.0,
         }
+    }
+
+    /// Whether the usual value does not depend on the process of the backend, so that it is kept at a restart.
+    pub(crate) const fn survives_restart(self) -> bool {
+        matches!(self, Self::EmptyShare | Self::CutShare)
     }
 
     /// The direction of a change that can harm requests.

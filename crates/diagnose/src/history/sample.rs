@@ -90,4 +90,10 @@ pub struct BackendRequestCounts {
     pub longest_prompt: f64,
     /// Number of ended requests with output tokens.
     pub generated: u64,
+    /// Number of responses that the engine ended without an error.
+    pub responses: u64,
+    /// Number of these responses that have no answer, or end with their first token.
+    pub empty_responses: u64,
+    /// Number of these responses that end at the limit of their tokens.
+    pub cut_responses: u64,
 }

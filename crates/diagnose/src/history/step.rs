@@ -62,6 +62,9 @@ pub(crate) enum StepSignal {
     ReusableHereTokens,
     LongestPrompt,
     Generated,
+    Responses,
+    EmptyResponses,
+    CutResponses,
     // The signals from here on are those of the GPUs.
     /// Mean utilisation of the GPUs, 0 to 1.
     GpuUtilization,
@@ -209,6 +212,9 @@ impl HistoryStep {
             (StepSignal::ReusableHereTokens, counts.reusable_here_tokens),
             (StepSignal::LongestPrompt, counts.longest_prompt),
             (StepSignal::Generated, counts.generated as f64),
+            (StepSignal::Responses, counts.responses as f64),
+            (StepSignal::EmptyResponses, counts.empty_responses as f64),
+            (StepSignal::CutResponses, counts.cut_responses as f64),
         ] {
             self.set(signal, Some(value));
         }

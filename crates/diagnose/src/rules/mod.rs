@@ -13,6 +13,7 @@ mod gpus;
 mod leak;
 mod prefill;
 mod request_flow;
+mod responses;
 mod slow_engine;
 
 use crate::history::StepSignal;
@@ -37,7 +38,7 @@ pub(crate) enum LoadDependence {
 }
 
 /// All rules. A rule comes after the rules that explain it.
-pub const RULES: [DiagnosisRule; 17] = [
+pub const RULES: [DiagnosisRule; 18] = [
     request_flow::BLIND,
     cache::THRASHING,
     cache::BACKLOG,
@@ -47,6 +48,7 @@ pub const RULES: [DiagnosisRule; 17] = [
     request_flow::STALLS,
     request_flow::ABORT_SPIKE,
     request_flow::FRONT_END_GAP,
+    responses::UNUSUAL_RESPONSES,
     leak::MEMORY_LEAK,
     gpus::THROTTLED,
     gpus::MEMORY_GROWTH,
@@ -64,6 +66,13 @@ pub(crate) struct RequestEvidence {
     pub(crate) sum: StepSignal,
     pub(crate) count: StepSignal,
     pub(crate) min_count: f64,
+}
+
+/// The signals of harm to clients. A warning about requests becomes critical if the harmed requests at the
+/// backend are a critical share of all requests.
+pub(crate) struct HarmSignals {
+    pub(crate) harmed: StepSignal,
+    pub(crate) total: StepSignal,
 }
 
 impl DiagnosisRule {
@@ -96,6 +105,9 @@ impl DiagnosisRule {
             name if name == request_flow::STALLS.name => {
                 (StepSignal::Stalls, StepSignal::FirstOutputs, 5.0)
             }
+            name if name == responses::UNUSUAL_RESPONSES.name => {
+                (StepSignal::EmptyResponses, StepSignal::Responses, 5.0)
+            }
             name if name == request_flow::FRONT_END_GAP.name
                 || name == avoided::BACKEND_AVOIDED.name =>
             {
@@ -104,6 +116,15 @@ impl DiagnosisRule {
             _ => return None,
         };
         Some(RequestEvidence { sum, count, min_count })
+    }
+
+    /// The signals of harm to clients.
+    pub(crate) fn harm(&self) -> HarmSignals {
+        if self.name == responses::UNUSUAL_RESPONSES.name {
+            HarmSignals { harmed: StepSignal::EmptyResponses, total: StepSignal::Responses }
+        } else {
+            HarmSignals { harmed: StepSignal::SlowFirstOutputs, total: StepSignal::FirstOutputs }
+        }
     }
 
     /// The texts of the rule. A warning about requests becomes critical if many first outputs are late.
@@ -128,6 +149,12 @@ impl DiagnosisRule {
     /// Whether the condition is about the requests at the backend.
     pub(crate) fn is_about_requests(&self) -> bool {
         matches!(self.load_dependence(), LoadDependence::Backend | LoadDependence::Requests)
+    }
+
+    /// Whether the condition can be a lasting change that clients want. Then the values of a long-lasting
+    /// verdict become usual, and the verdict ends.
+    pub(crate) fn becomes_usual(&self) -> bool {
+        self.name == responses::UNUSUAL_RESPONSES.name
     }
 
     /// Whether this is the rule for backends whose metrics cannot be read.

@@ -11,6 +11,10 @@ const PARAMETERS: &str = "kv_transfer_params";
 /// `null`.
 const PREFILL_PARAMETERS: &str = r#"{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}"#;
 
+/// Maximum length of the parameters in the response to a prefill leg, in bytes. It is enough for the numbers
+/// of 100,000 KV blocks.
+const MAX_PARAMETERS_BYTES: usize = 1 << 20;
+
 /// The values that the gateway reads from the response to a prefill leg.
 #[derive(Debug, Default, PartialEq)]
 pub struct PrefillResponse {
@@ -104,8 +108,8 @@ impl PrefillResponse {
         let mut response = Self::default();
         let read = visit_members(body, |member| {
             let (name, value) = (&body[member.name], &body[member.value]);
-            if name == PARAMETERS.as_bytes() && names_blocks(value) {
-                response.parameters = std::str::from_utf8(value).ok().map(Into::into);
+            if name == PARAMETERS.as_bytes() {
+                response.parameters = checked_parameters(value);
             } else if name == b"usage" {
                 let Usage { input, cached, .. } = read_usage(value);
                 response.usage = Usage { input, cached, ..Usage::default() };
@@ -113,6 +117,18 @@ impl PrefillResponse {
         });
         read.map_or_else(Self::default, |()| response)
     }
+}
+
+/// The parameters as text. `None`: they name no blocks, or a decode backend could not read a request body
+/// that contains them, because they are not JSON, or are too long or too deeply nested.
+fn checked_parameters(parameters: &[u8]) -> Option<String> {
+    if parameters.len() > MAX_PARAMETERS_BYTES || !names_blocks(parameters) {
+        return None;
+    }
+    // This reader refuses what `visit_members` skips unread: control characters, `NaN`, and more than 127
+    // levels.
+    serde_json::from_slice::<serde_json::Value>(parameters).ok()?;
+    std::str::from_utf8(parameters).ok().map(Into::into)
 }
 
 /// Whether the parameters name blocks that a decode backend can read.
@@ -209,10 +225,43 @@ mod tests {
             r#"{"do_remote_prefill":false,"remote_block_ids":[[1]]}"#,
             r#"{"do_remote_prefill":true,"remote_block_ids":[]}"#,
             r#"{"do_remote_prefill":true,"remote_block_ids":[[1]]"#,
+            // The second value counts, as in the readers of engines.
+            r#"{"do_remote_prefill":true,"remote_block_ids":[[1]]},"kv_transfer_params":{}"#,
         ] {
             let response = format!(r#"{{"kv_transfer_params":{parameters}}}"#);
             assert_eq!(PrefillResponse::read(response.as_bytes()).parameters, None, "{response}");
         }
         assert_eq!(PrefillResponse::read(b"no object"), PrefillResponse::default());
+    }
+
+    #[test]
+    fn parameters_that_would_spoil_the_decode_body_are_dropped() {
+        let read = |value: &[u8]| {
+            let parameters = br#"{"kv_transfer_params":{"do_remote_prefill":true,"#;
+            let blocks = br#""remote_block_ids":[[1]],"x":"#;
+            PrefillResponse::read(&[parameters, &blocks[..], value, b"}}"].concat()).parameters
+        };
+        let nested = |levels: usize| ["[".repeat(levels), "]".repeat(levels)].concat();
+        let long = |length: usize| format!("\"{}\"", "y".repeat(length));
+        for valid in ["\"a\\n\"", "1.5e3", "\n{}\t", &nested(100), &long(500_000)] {
+            assert!(read(valid.as_bytes()).is_some(), "{valid:.20}");
+        }
+        for invalid in [
+            "\"a\nb\"",
+            "\"\u{0}\"",
+            "\"\\x\"",
+            "\"\\ud800\"",
+            "NaN",
+            "01",
+            "tru",
+            "{a:1}",
+            "[1,]",
+            "[1}",
+            &nested(100_000),
+            &long(MAX_PARAMETERS_BYTES),
+        ] {
+            assert_eq!(read(invalid.as_bytes()), None, "{invalid:.20}");
+        }
+        assert_eq!(read(b"\"\xff\xfe\""), None);
     }
 }

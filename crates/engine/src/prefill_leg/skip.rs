@@ -17,6 +17,8 @@ named_enum! {
         NoBackend = "no_backend",
         /// The gateway expects that the first output would not come earlier with a prefill leg.
         NotFaster = "not_faster",
+        /// The request bodies in the gateway leave no memory for the bodies of two legs.
+        Memory = "memory",
         /// All prefill legs failed, or the decode backend did not receive the KV blocks.
         Failed = "failed",
     }

@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendAddress;
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::dialect::EngineKind;
+use tokenweir_net::client;
 use tokenweir_net::idle_pool::IdlePool;
 use tokenweir_net::resource_exhaustion;
 use tokenweir_protocol::clock;
@@ -41,6 +42,9 @@ pub struct Backend {
     /// The idle connections to the backend.
     pub idle_pool: IdlePool,
 }
+
+/// Time after an output in which a backend works, whatever a late connection or another page shows.
+pub(super) const BUSY_TIME: Duration = Duration::from_secs(5);
 
 // === impl Backend ===
 
@@ -89,8 +93,8 @@ impl Backend {
         }
     }
 
-    /// Whether the backend gets the requests that no other backend can serve, although its engine
-    /// seems stuck.
+    /// Whether the backend gets the requests that no other backend can serve, although it is down: its
+    /// engine seems stuck, or it does not answer.
     pub fn is_last_resort(&self) -> bool {
         self.health.is_suspected.get() && self.weight() > 0
     }
@@ -200,10 +204,20 @@ impl Backend {
     }
 
     /// Marks the backend down after the connection of a request failed, and requests a health check
-    /// at once. The backend gets no new requests until a health check passes.
+    /// at once. The backend gets no new requests until a health check passes. A backend that has just
+    /// answered other requests stays up if it did not respond to the connection in time: it is busy.
     pub fn mark_down(&self, reason: &str) {
-        self.set_down(DownCause::Other, reason);
+        let is_busy = client::is_connect_timeout(reason) && self.has_output_since(BUSY_TIME);
+        if !is_busy {
+            self.set_down(DownCause::Other, reason);
+        }
         self.health.request_check();
+    }
+
+    /// Whether a response of the backend had output in this time until now.
+    pub(super) fn has_output_since(&self, time: Duration) -> bool {
+        let last_output = self.load.last_output_at.get();
+        last_output.is_some_and(|at| clock::now().saturating_duration_since(at) < time)
     }
 
     /// Marks the backend down for this cause, and logs that it is down.

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::dialect::EngineKind;
 use tokenweir_engine::model::ServedModel;
-use tokenweir_protocol::atomic::AtomicFlag;
+use tokenweir_protocol::atomic::{AtomicFlag, AtomicInstant};
 use tokenweir_protocol::mutex::lock;
 use tokenweir_routing::resilience::{
-    Availability, BreakerAction, CircuitBreaker, CircuitBreakerSettings,
+    Availability, BreakerAction, CircuitBreaker, CircuitBreakerSettings, RecentCuts,
 };
 use tokio::sync::{Notify, SetOnce};
 
@@ -24,7 +24,7 @@ pub struct BackendHealth {
     /// Whether the backend may serve requests: a copy of [`BackendState::is_serving`]. Routing
     /// reads this copy, which is cheaper than `state`, for many backends per request.
     is_serving: AtomicBool,
-    /// Whether the engine seems stuck: a copy of [`BackendState::is_suspected`].
+    /// Whether the backend is only suspected to be down: a copy of [`BackendState::is_suspected`].
     pub(super) is_suspected: AtomicFlag,
     /// Whether the backend is drained. Copy of [`HealthSignals::drain`], which routing reads.
     is_drained: AtomicFlag,
@@ -33,6 +33,8 @@ pub struct BackendHealth {
     pub(super) is_model_list_stale: AtomicFlag,
     /// Whether [`HealthSignals::unserved`] has a path.
     has_unserved: AtomicFlag,
+    /// The prompts of the streams that the backend cut a short time ago.
+    pub(super) recent_cuts: RecentCuts,
     /// The circuit breaker, which ejects the backend when its requests fail.
     pub breaker: CircuitBreaker,
     state: ArcSwap<BackendState>,
@@ -55,6 +57,8 @@ pub(super) struct HealthSignals {
     went_down: Notify,
     /// Whether the log already states that the backend is down.
     is_down_logged: AtomicFlag,
+    /// Start of the last request for the model list. `None`: there was none.
+    models_read_at: AtomicInstant,
     /// Whether requests wait until the sleeping engine is awake. Cleared when the engine is awake or
     /// cannot be woken.
     pub(super) is_wake_requested: AtomicFlag,
@@ -81,6 +85,7 @@ impl BackendHealth {
             is_drained: AtomicFlag::default(),
             is_model_list_stale: AtomicFlag::default(),
             has_unserved: AtomicFlag::default(),
+            recent_cuts: RecentCuts::default(),
             breaker: CircuitBreaker::new(CircuitBreakerSettings::default(), now),
             state: ArcSwap::default(),
             signals: Box::default(),
@@ -218,6 +223,11 @@ impl BackendHealth {
         paths
     }
 
+    /// Records that the backend cut the stream of a request with this prompt, given as its hash.
+    pub(crate) fn on_cut(&self, prompt: u64, now: Instant) {
+        self.recent_cuts.add(prompt, now);
+    }
+
     /// Forgets the paths that the backend did not serve: after a restart, another program may run there.
     pub(super) fn forget_unserved(&self) {
         lock(&self.signals.unserved).clear();
@@ -259,6 +269,16 @@ impl BackendHealth {
         }
     }
 
+    /// Records that a request for the model list, which began at `at`, has ended.
+    pub(super) fn set_models_read(&self, at: Instant) {
+        self.signals.models_read_at.set(Some(at));
+    }
+
+    /// Start of the last request for the model list. `None`: there was none.
+    pub(super) fn models_read_at(&self) -> Option<Instant> {
+        self.signals.models_read_at.get()
+    }
+
     /// Whether `models`, a list that the backend sent, differs from the stored model list: a model
     /// was added, removed, changed or moved. Also true if no list is stored. Every call clears the
     /// mark of [`Self::mark_models_stale`], which does not influence the result.
@@ -292,6 +312,11 @@ impl BackendHealth {
         if is_down {
             self.signals.went_down.notify_waiters();
         }
+    }
+
+    /// Whether the health checker has declared the backend down.
+    pub(super) fn is_declared_down(&self) -> bool {
+        self.signals.is_declared_down.load(Ordering::Relaxed)
     }
 
     /// Waits until the health checker declares the backend down.

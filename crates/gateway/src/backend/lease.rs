@@ -159,6 +159,10 @@ impl BackendMonitor for LeaseState {
         self.backend.load.gap_p99()
     }
 
+    fn is_declared_down(&self) -> bool {
+        self.backend.health.is_declared_down()
+    }
+
     fn on_stall(&self, is_silent: bool) {
         let now = clock::now();
         self.backend.load.on_stall(is_silent, now);

@@ -93,8 +93,10 @@ pub(super) enum DownCause {
     /// Any other cause. [`BackendState::reason`] states it.
     #[default]
     Other,
-    /// The engine shows no progress.
+    /// The engine shows no progress. It may work nevertheless.
     Stuck,
+    /// The backend answers neither probes nor requests. It may work nevertheless.
+    Silent,
     /// The server process started a moment ago and is not healthy yet.
     Starting,
     /// The number of ranks of the engine changes.
@@ -169,7 +171,9 @@ impl BackendState {
     pub fn engine_availability(&self) -> Option<Availability> {
         match (self.health, self.down_cause) {
             (Health::Unknown, _) => Some(Availability::Unknown),
-            (Health::Down, DownCause::Other | DownCause::Stuck) => Some(Availability::Down),
+            (Health::Down, DownCause::Other | DownCause::Stuck | DownCause::Silent) => {
+                Some(Availability::Down)
+            }
             (Health::Down, DownCause::Starting) => Some(Availability::Starting),
             (Health::Down, DownCause::Scaling) => Some(Availability::Scaling),
             (Health::Down, DownCause::Retired) => Some(Availability::Retired),
@@ -179,10 +183,15 @@ impl BackendState {
         }
     }
 
-    /// Whether the backend is down only because its engine seems stuck, and the engine does not sleep.
+    /// Whether the backend is down only because it shows no progress or does not answer, and does not sleep.
     /// Such a backend gets requests that no other backend can serve.
     pub(super) fn is_suspected(&self) -> bool {
-        self.down_cause == DownCause::Stuck && !self.is_asleep()
+        matches!(self.down_cause, DownCause::Stuck | DownCause::Silent) && !self.is_asleep()
+    }
+
+    /// Whether the backend is down because it answers neither probes nor requests.
+    pub(super) fn is_silent(&self) -> bool {
+        self.down_cause == DownCause::Silent
     }
 
     /// Whether the backend is up, and its engine neither sleeps nor is paused.

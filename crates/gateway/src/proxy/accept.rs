@@ -7,7 +7,7 @@ use super::overload_guard::ClientInfo;
 use super::request::configured_routes::ConfiguredRoute;
 use crate::local_routes;
 use bytes::Bytes;
-use http::header::ORIGIN;
+use http::header::{ALLOW, ORIGIN};
 use http::{HeaderValue, Method, Request, Response};
 use http_body_util::Full;
 use std::net::IpAddr;
@@ -16,9 +16,9 @@ use std::time::Instant;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::headers::{self, RequestId};
 use tokenweir_protocol::openai::Api;
-use tokenweir_protocol::openai::route::{ApiRoute, RouteError};
+use tokenweir_protocol::openai::route::{ApiRoute, HEALTH_METHODS, RouteError};
 use tokenweir_protocol::trace_context::Propagation;
-use tokenweir_request::error::GatewayError;
+use tokenweir_request::error::{GatewayError, RateLimitKind};
 use tokenweir_request::observe::Exchange;
 use tokenweir_request::record::{RequestHeadAttributes, RequestRecord};
 
@@ -36,6 +36,9 @@ pub struct RecordedRequest {
     pub(super) exchange: Exchange,
     pub(super) principal: Principal,
     pub(super) permit: PermitResult,
+    /// Whether a repetition may follow the run of its first request although `permit` is an error: it
+    /// takes no place of its own.
+    pub(super) may_follow: bool,
     /// The API route of the request. `None`: the gateway does not serve this path with this method, and
     /// `permit` is an error.
     pub(super) route: Option<ApiRoute>,
@@ -57,32 +60,32 @@ pub fn accept_request<B>(
     client: &ClientInfo,
     request: &mut Request<B>,
 ) -> AcceptedRequest {
-    if let Some(response) = context.state.access.preflight(request) {
+    let path = request.uri().path();
+    let methods = || ApiRoute::methods(path).or_else(|| context.settings.routes.methods(path));
+    if let Some(response) = context.state.access.preflight(request, methods) {
         return AcceptedRequest::AnsweredLocally(response);
     }
     let origin = request.headers().get(ORIGIN).cloned();
-    let has_host = headers::has_valid_host(request.version(), request.uri(), request.headers());
     let (route, configured) = find_route(context, request.method(), request.uri().path());
     let now = clock::now();
     let (principal, permit) = context.state.access.authenticate(route, request.headers(), now);
-    let permit = match (route, permit) {
-        (_, Err(error)) => Err(error),
-        _ if !has_host => Err(GatewayError::BadHead),
-        (Err(no_route), _) => Err(no_route_error(context, no_route, request)),
-        (Ok((route, _)), Ok(_))
-            if route.is_forwarded()
-                && headers::has_passed(request.headers(), &context.state.pool.hop) =>
-        {
-            Err(GatewayError::Loop)
-        }
-        // `open_streams.open()` does not count this request yet.
-        (Ok((route, _)), Ok(permit)) if route.is_forwarded() => context
-            .state
-            .overload_guard
-            .check(context.state.open_streams.open() + 1, client)
-            .map(|()| permit),
-        (Ok(_), Ok(permit)) => Ok(permit),
+    let is_concurrency_limit = |error: &GatewayError| {
+        matches!(error, GatewayError::RateLimited { limited: RateLimitKind::Concurrency, .. })
     };
+    let mut permit = match permit {
+        Err(error) if !is_concurrency_limit(&error) => Err(error),
+        // A repetition passes the concurrency limit, but none of these checks.
+        permit => check(context, client, route, request).and(permit),
+    };
+    let mut may_follow = permit.as_ref().is_err_and(is_concurrency_limit);
+    let absent = || context.state.resumption.registry.absent_of(client.ip);
+    if permit.is_ok()
+        && route.is_ok_and(|(route, _)| route.is_forwarded())
+        && context.state.overload_guard.is_client_busy(client, absent)
+    {
+        permit = Err(GatewayError::ClientBusy);
+        may_follow = true;
+    }
     let api = match (route, &permit) {
         (Ok((ApiRoute::Forward(api), _)), _) => Some(api),
         (Ok((ApiRoute::StoredResponse | ApiRoute::Realtime, _)), _) => Some(Api::Http),
@@ -94,6 +97,9 @@ pub fn accept_request<B>(
                 principal.allowed_models(),
             );
             context.state.access.cors.apply(origin.as_ref(), response.headers_mut());
+            if request.method() == Method::OPTIONS {
+                response.headers_mut().insert(ALLOW, HeaderValue::from_static(HEALTH_METHODS));
+            }
             return AcceptedRequest::AnsweredLocally(response);
         }
         _ => None,
@@ -104,7 +110,8 @@ pub fn accept_request<B>(
     let exchange =
         Exchange::open(record, context.state.telemetry.clone(), &context.state.open_streams);
     let route = route.ok().map(|(route, _)| route);
-    let recorded = RecordedRequest { exchange, principal, permit, route, configured, origin };
+    let recorded =
+        RecordedRequest { exchange, principal, permit, may_follow, route, configured, origin };
     AcceptedRequest::Recorded(recorded)
 }
 
@@ -124,6 +131,27 @@ fn find_route(
         },
         route => (route, None),
     }
+}
+
+/// Checks the head of a request and the load of the gateway.
+fn check<B>(
+    context: &ProxyContext,
+    client: &ClientInfo,
+    route: RouteLookup,
+    request: &Request<B>,
+) -> Result<(), GatewayError> {
+    if !headers::has_valid_host(request.version(), request.uri(), request.headers()) {
+        return Err(GatewayError::BadHead);
+    }
+    let (route, _) = route.map_err(|no_route| no_route_error(context, no_route, request))?;
+    if !route.is_forwarded() {
+        return Ok(());
+    }
+    if headers::has_passed(request.headers(), &context.state.pool.hop) {
+        return Err(GatewayError::Loop);
+    }
+    // `open_streams.open()` does not count this request yet.
+    context.state.overload_guard.check(context.state.open_streams.open() + 1, client)
 }
 
 fn no_route_error<B>(

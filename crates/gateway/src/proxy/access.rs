@@ -9,8 +9,10 @@ use http::header::AUTHORIZATION;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
 use http_body_util::Full;
 use std::collections::HashSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
+use tokenweir_protocol::limits::Party;
 use tokenweir_protocol::openai::engine_control::Permissions;
 use tokenweir_protocol::openai::request_fields::RequestFields;
 use tokenweir_protocol::openai::route::{ApiRoute, RouteError};
@@ -106,9 +108,14 @@ impl AccessControl {
         self.keys.load_full()
     }
 
-    /// The response to a CORS preflight request. `None`: the request is not a preflight.
-    pub(super) fn preflight<B>(&self, request: &Request<B>) -> Option<Response<Full<Bytes>>> {
-        let headers = self.cors.preflight(request.method(), request.headers())?;
+    /// The response to a CORS preflight request. `methods` returns the methods of the path, `None` if the
+    /// gateway does not serve the path. `None`: the request is not a preflight.
+    pub(super) fn preflight<B>(
+        &self,
+        request: &Request<B>,
+        methods: impl FnOnce() -> Option<&'static str>,
+    ) -> Option<Response<Full<Bytes>>> {
+        let headers = self.cors.preflight(request.method(), request.headers(), methods)?;
         let mut response = Response::default();
         *response.status_mut() = StatusCode::NO_CONTENT;
         *response.headers_mut() = headers;
@@ -192,6 +199,20 @@ impl Principal {
         self.key.as_ref().map(|key| &*key.caller.tenant)
     }
 
+    /// Counts a repetition of an open request towards the limits of the key, except that of open
+    /// requests. Fails if another limit is exceeded.
+    pub(super) fn count_repetition(&mut self, now: Instant) -> Result<(), GatewayError> {
+        let Some(key) = &self.key else { return Ok(()) };
+        let (rate_limit_status, result) = key.count_repetition(now);
+        self.rate_limit_status = rate_limit_status;
+        result
+    }
+
+    /// The party to which the resources of a request are charged. `client`: the address of the client.
+    pub(super) fn party(&self, client: IpAddr) -> Party {
+        Party::new(self.tenant(), client)
+    }
+
     /// A digest that identifies the client of a request, so that only this client can return to the
     /// response after a lost connection (`streams.resume`). It is the digest of the API key's
     /// tenant and name or, on a gateway without keys, that of the forwarded credentials. `None`:
@@ -238,7 +259,7 @@ impl Principal {
     ) -> Result<ModelRoute, GatewayError> {
         let routes = pool.routes();
         let route = routes.lookup(fields.model.as_deref()).clone();
-        record.model = route.label.clone();
+        record.model = route.label.clone().requested_as(fields.model.as_deref());
         self.check_model_access(fields.model.as_deref(), &routes)?;
         Ok(route)
     }

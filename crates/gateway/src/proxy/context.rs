@@ -14,7 +14,6 @@ use super::stored_responses::StoredResponses;
 use crate::backend::pool::{BackendPool, BackendRequirements};
 use crate::telemetry::Telemetry;
 use crate::telemetry::access_log::AccessLog;
-use bytes::Bytes;
 use std::sync::Arc;
 use tokenweir_net::client::HttpClient;
 use tokenweir_protocol::atomic::AtomicFlag;
@@ -166,7 +165,7 @@ impl RecordingSettings {
         record: &mut RequestRecord,
         fields: &RequestFields,
         requirements: BackendRequirements<'_>,
-        body: &Bytes,
+        body: &[u8],
     ) {
         if !record.api.is_some_and(Api::generates) {
             return;

@@ -3,6 +3,7 @@
 
 use super::accept::RecordedRequest;
 use super::access::Principal;
+use super::admission::BegunStream;
 use super::context::ProxyContext;
 use super::lookup;
 use super::relay::{self, ForwardResult, PreparedRequest, StreamContinuation};
@@ -11,12 +12,13 @@ use super::request::configured_routes::ConfiguredRoute;
 use super::request::continuation;
 use super::request::deadline::RequestDeadlines;
 use super::request::engine_control::EngineControlCheck;
-use super::request::features;
+use super::request::features::{self, PromptBody};
 use super::request::upstream_body::UpstreamBody;
 use super::response::{EarlyResponse, ProxyResponseBody};
 use super::{routing_headers, unread};
 use crate::backend::Lease;
 use crate::backend::pool::BackendRequirements;
+use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE, UPGRADE};
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, request};
 use http_body::Body;
@@ -35,7 +37,6 @@ use tokenweir_request::access::ConcurrencyPermit;
 use tokenweir_request::error::ErrorEnvelope;
 use tokenweir_request::observe::{Continue, Exchange, ObservedBody, ResponseAbortHandle};
 use tokenweir_request::record::ResumeOutcome;
-use xxhash_rust::xxh3::xxh3_64;
 
 /// Continues the body of an interrupted response with the stream of another backend.
 type Continuer = Box<dyn Continue<BackendBody, (Lease, Option<ConcurrencyPermit>)> + Send>;
@@ -53,7 +54,7 @@ pub fn handle_request<B: IncomingBody + Send + 'static>(
     early: &EarlyResponse,
     request: Request<B>,
 ) -> impl Future<Output = Response<ProxyResponseBody>> {
-    let RecordedRequest { exchange, principal, permit, route, configured, origin } = recorded;
+    let RecordedRequest { exchange, principal, permit, route, configured, origin, .. } = recorded;
     let mut exchange = exchange.with_abort_handle(abort_handle);
     let (mut head, body) = request.into_parts();
     async move {
@@ -161,9 +162,8 @@ async fn forward_read<B: IncomingBody>(
     let ProxyContext { state, settings, .. } = &**context;
     let (access, pool) = (&state.access, &state.pool);
     let memory = &state.body_memory;
-    // The memory permit and `original` are dropped when this function returns.
-    let (original, mut memory_permit) =
-        body::receive_body(settings, memory, principal, exchange, head, body).await?;
+    // The body is dropped when this function returns.
+    let original = body::receive_body(settings, memory, principal, exchange, head, body).await?;
     let record = exchange.record();
     let fields = body::peek_request(head, &original, record.api)?;
     record.options = settings.options(&head.headers, &fields);
@@ -171,7 +171,12 @@ async fn forward_read<B: IncomingBody>(
         Some(Api::Audio) => PromptBytes::of_form(&original),
         _ => PromptBytes::of_json(&fields.prompt, &original),
     };
-    let route = principal.model_route(pool, record, &fields)?;
+    let mut route = principal.model_route(pool, record, &fields)?;
+    if route.absent_since.is_some() {
+        // Boxed, because few requests need the memory of this future.
+        Box::pin(pool.read_models_again()).await;
+        route = principal.model_route(pool, record, &fields)?;
+    }
     state.recording.log_start(record);
     let mut control =
         EngineControlCheck::check(access, principal, &route, record, &fields, &original)?;
@@ -180,35 +185,35 @@ async fn forward_read<B: IncomingBody>(
     let mode = principal.continuation().or(route.policy.continuation);
     let plan = continuation::plan(exchange, mode, head, &fields, &original, &mut edits);
     let record = exchange.record();
-    let body = (&*original, record.options.prompt_bytes.media);
-    let prompt = features::hash_prompt(&fields, &route, salt, body, pool.peer_key.as_ref());
-    let body = UpstreamBody::new(original.clone(), record, head, &fields, &route, edits)?;
+    let prompt = {
+        let body = PromptBody::new(&original, record, &fields, pool, &route);
+        features::hash_prompt(&fields, &route, salt, &body, pool.peer_key.as_ref())
+    };
+    let body = UpstreamBody::new(original, record, head, &fields, &route, edits)?;
     record.options.usage_requested = body.requests_usage_event();
-    memory_permit.add(body.edited_copy_bytes())?;
     let requirements = BackendRequirements {
         model: fields.model.as_deref(),
         prompt: &prompt,
         is_stream: fields.stream,
         backend: continued_at.as_ref(),
         path: record.route,
-        max_tokens: record
-            .api
-            .filter(|api| api.generates())
-            .map(|_| features::saturating_u32(fields.max_tokens.unwrap_or(0))),
+        max_tokens: output_limit(record.api, fields.max_tokens),
         choices: features::saturating_u32(fields.n.unwrap_or(1)),
         longer_than: None,
+        excluded: &[],
         session: features::session_hash(&head.headers, &settings.session_headers, &fields),
         seed: fastrand::u64(..),
     };
-    state.recording.sample(record, &fields, requirements, &original);
+    state.recording.sample(record, &fields, requirements, body.original());
     let headers = &head.headers;
     if fields.stream {
         let api = record.api.unwrap_or(Api::Other);
         early.allow(api, exchange.policy().rules.keep_alive);
     }
     if let Some(plan) = plan {
-        let memory = (&*state.continuation_memory, memory_permit.owner);
-        continuation::begin(exchange, plan, &context.retry, memory, original.len());
+        let memory = (&*state.continuation_memory, body.original().party());
+        let bytes = body.original().len();
+        continuation::begin(exchange, plan, memory, bytes);
     }
     let record = exchange.record();
     let lease = state.admission.lease(record, headers, requirements).await?;
@@ -242,25 +247,34 @@ async fn forward_read<B: IncomingBody>(
         *continuation = Some(Box::new(StreamContinuation {
             context: context.clone(),
             head: prepared.head.clone(),
-            body_hash: xxh3_64(&original),
-            body: prepared.body.into_sent(),
-            model: fields.model.as_deref().map(Into::into),
-            prompt: prompt.clone(),
-            path: requirements.path,
-            max_tokens: requirements.max_tokens,
-            session: requirements.session,
+            body: if exchange.needs_body() { prepared.body.into_sent() } else { Bytes::new() },
+            stream: Arc::new(BegunStream {
+                model: fields.model.as_deref().map(Into::into),
+                prompt: prompt.clone(),
+                path: requirements.path,
+                max_tokens: requirements.max_tokens,
+                session: requirements.session,
+            }),
             response_headers_timeout: route.policy.response_headers,
-            interrupted: None,
+            interruption: None,
             failures: 0,
         }));
     }
     Ok((response, lease))
 }
 
+/// The greatest number of output tokens of a choice that the request allows, 0 if it states none. `None`: the
+/// API generates no text. `stated`: the number in the request.
+fn output_limit(api: Option<Api>, stated: Option<u64>) -> Option<u32> {
+    if !api.is_some_and(Api::generates) {
+        return None;
+    }
+    Some(features::saturating_u32(stated.unwrap_or(0)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
     use http_body_util::Full;
 
     /// The size of the future that a function returns, in bytes.

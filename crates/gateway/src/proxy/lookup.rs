@@ -28,8 +28,7 @@ pub(super) async fn forward<B: IncomingBody>(
 ) -> ForwardResult {
     let (state, settings) = (&context.state, &context.settings);
     let memory = &state.body_memory;
-    let (body, _memory_permit) =
-        body::receive_body(settings, memory, principal, exchange, head, body).await?;
+    let body = body::receive_body(settings, memory, principal, exchange, head, body).await?;
     let id = route::stored_response_id(head.uri.path()).unwrap_or_default();
     let backend = state.stored_responses.locate(id, principal, &state.pool)?;
     let (fields, prompt) = (RequestFields::default(), Arc::new(PromptFingerprint::default()));
@@ -37,7 +36,12 @@ pub(super) async fn forward<B: IncomingBody>(
         backend: backend.as_ref(),
         ..BackendRequirements::none(&prompt, fastrand::u64(..))
     };
-    let lease = state.pool.lease(requirements, &[], clock::now())?;
+    let record = exchange.record();
+    let lease = match requirements.backend {
+        // The request waits while the only backend that has the response is unavailable.
+        Some(_) => state.admission.lease(record, &head.headers, requirements).await?,
+        None => state.pool.lease(requirements, &[], clock::now())?,
+    };
     let model_route = state.pool.routes().lookup(None).clone();
     let prepared = PreparedRequest {
         context,

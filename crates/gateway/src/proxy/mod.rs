@@ -50,6 +50,7 @@ pub use accept::{AcceptedRequest, accept_request};
 pub use context::{ProxyContext, ProxySettings, ProxyState, RecordingSettings};
 pub use handle::handle_request;
 pub use overload_guard::{ClientInfo, OverloadGuard, OverloadLimits};
+pub use request::body::IncomingBody;
 pub use request::body_memory::BodyMemory;
 pub use request::configured_routes::{ConfiguredRoute, ConfiguredRoutes};
 pub use request::continuation::ContinuationMemory;

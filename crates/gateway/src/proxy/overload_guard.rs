@@ -60,6 +60,23 @@ impl OverloadGuard {
         self.health_checkers.store(count, Ordering::Relaxed);
     }
 
+    /// Number of requests that the gateway can have open. `usize::MAX`: no limit.
+    pub(super) fn places(&self) -> usize {
+        let OverloadLimits { max_requests, max_descriptors, .. } = self.limits;
+        let checkers = self.health_checkers.load(Ordering::Relaxed);
+        let descriptors = max_descriptors
+            .map_or(usize::MAX, |max| max.saturating_sub(max_probe_descriptors(checkers, max)));
+        max_requests.unwrap_or(usize::MAX).min(descriptors)
+    }
+
+    /// Whether a client with a new request has more open requests than one client may have. `absent`:
+    /// returns the number of its requests that go on without a connection.
+    pub(super) fn is_client_busy(&self, client: &ClientInfo, absent: impl Fn() -> usize) -> bool {
+        let is_over =
+            |max: u32| (client.open_requests as usize).saturating_add(absent()) > max as usize;
+        self.limits.max_requests_per_client.is_some_and(is_over)
+    }
+
     /// Checks the limits for a new request. Fails if one of the limits is exceeded. `open` is the
     /// number of open requests of all clients, including the new request.
     pub(super) fn check(&self, open: usize, client: &ClientInfo) -> Result<(), GatewayError> {

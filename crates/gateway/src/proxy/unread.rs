@@ -8,11 +8,10 @@ use super::request::body::{self, IncomingBody};
 use super::request::configured_routes::UnreadBody;
 use super::request::deadline::RequestDeadlines;
 use super::request::engine_control::EngineControlCheck;
-use super::request::features;
+use super::request::features::{self, PromptBody};
 use super::request::forwarded_body::ForwardedBody;
 use super::request::upstream_body::UpstreamBody;
 use crate::backend::pool::BackendRequirements;
-use bytes::Bytes;
 use http::{StatusCode, request};
 use std::time::Duration;
 use tokenweir_net::request_stream::RequestStream;
@@ -98,12 +97,17 @@ async fn forward(
     let record = exchange.record();
     record.timings.received = Some(clock::now());
     record.options = settings.options(&head.headers, &fields);
-    let route = principal.model_route(pool, record, &fields)?;
+    let mut route = principal.model_route(pool, record, &fields)?;
+    if route.absent_since.is_some() {
+        // Boxed, because few requests need the memory of this future.
+        Box::pin(pool.read_models_again()).await;
+        route = principal.model_route(pool, record, &fields)?;
+    }
     state.recording.log_start(record);
-    let no_body = Bytes::new();
+    let no_body = state.body_memory.no_body(principal.party(record.client));
     let control = EngineControlCheck::check(access, principal, &route, record, &fields, &no_body)?;
-    let prompt =
-        features::hash_prompt(&fields, &route, None, (&no_body, 0), pool.peer_key.as_ref());
+    let prompt = PromptBody::default();
+    let prompt = features::hash_prompt(&fields, &route, None, &prompt, pool.peer_key.as_ref());
     let body = UpstreamBody::new(no_body, record, head, &fields, &route, Vec::new())?;
     let requirements = BackendRequirements {
         model,

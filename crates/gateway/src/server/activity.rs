@@ -1,20 +1,21 @@
-//! Records which client connections are idle. When the limit of connections is reached, the connection
-//! that has been idle longest is closed, so that a new connection can be accepted.
+//! Records which client connections have no open request. When the limit of connections is reached, one of
+//! them is closed, so that a new connection can be accepted.
 
 use futures_util::task::AtomicWaker;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokenweir_protocol::atomic::AtomicInstant;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::mutex::lock;
 use tokio::sync::Notify;
 
 /// The requests of one connection, and the signal to close it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ConnectionActivity {
+    opened_at: Instant,
     open_requests: AtomicU32,
     /// Time at which a request last ended. None: the connection has not served a request.
     pub(super) last_end_at: AtomicInstant,
@@ -34,11 +35,34 @@ pub(super) struct ConnectionActivities {
     closing: AtomicUsize,
 }
 
+/// A connection without an open request, from the least to the most worth keeping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Closable {
+    /// No complete request head has arrived since the connection was opened.
+    WithoutRequestSince(Instant),
+    /// The last request ended at this time.
+    IdleSince(Instant),
+}
+
+/// Minimum age of a connection without a complete request head that is closed for a new one. Many clients
+/// that connect at the same moment must not replace each other.
+pub(super) const MIN_HEAD_TIME: Duration = Duration::from_millis(100);
 /// Maximum number of connections that were told to close and are still open. These do not count
 /// towards the limit of connections.
 const MAX_CLOSING: usize = 64;
 
 impl ConnectionActivity {
+    fn new(opened_at: Instant) -> Self {
+        Self {
+            opened_at,
+            open_requests: AtomicU32::new(0),
+            last_end_at: AtomicInstant::default(),
+            idle_waker: AtomicWaker::new(),
+            is_closing: AtomicBool::new(false),
+            close: Notify::new(),
+        }
+    }
+
     /// Records that a request of the connection begins.
     pub(super) fn begin_request(&self) {
         self.open_requests.fetch_add(1, Ordering::Relaxed);
@@ -68,18 +92,29 @@ impl ConnectionActivity {
         self.close.notified().await;
     }
 
-    /// Time at which the connection became idle after a request. `None`: the connection is not idle,
-    /// had no request yet, or was told to close.
-    fn idle_since(&self) -> Option<Instant> {
-        let is_idle = self.open_requests.load(Ordering::Relaxed) == 0
-            && !self.is_closing.load(Ordering::Relaxed);
-        self.last_end_at.get().filter(|_| is_idle)
+    /// Whether the connection has or had a request.
+    pub(super) fn has_had_request(&self) -> bool {
+        self.open_requests.load(Ordering::Acquire) > 0 || self.last_end_at.get().is_some()
+    }
+
+    /// How much the connection is worth keeping at the time `now`. `None`: it has an open request, is too
+    /// young, or was told to close.
+    fn closable(&self, now: Instant) -> Option<Closable> {
+        if self.open_requests.load(Ordering::Acquire) > 0 || self.is_closing.load(Ordering::Relaxed)
+        {
+            return None;
+        }
+        match self.last_end_at.get() {
+            Some(ended_at) => Some(Closable::IdleSince(ended_at)),
+            None if now.saturating_duration_since(self.opened_at) < MIN_HEAD_TIME => None,
+            None => Some(Closable::WithoutRequestSince(self.opened_at)),
+        }
     }
 }
 
 impl ConnectionActivities {
     pub(super) fn add(&self) -> Arc<ConnectionActivity> {
-        let activity = Arc::<ConnectionActivity>::default();
+        let activity = Arc::new(ConnectionActivity::new(clock::now()));
         lock(&self.connections).insert(key(&activity), activity.clone());
         activity
     }
@@ -96,18 +131,20 @@ impl ConnectionActivities {
         self.closing.load(Ordering::Relaxed)
     }
 
-    /// Tells the connection that has been idle longest to close. Returns `false` if no connection
-    /// is idle, or if [`MAX_CLOSING`] connections are still closing.
-    pub(super) fn close_longest_idle(&self) -> bool {
+    /// Tells one connection to close: the oldest without a complete request head, else the one that has
+    /// been idle longest. Returns `false` if there is no such connection, or if [`MAX_CLOSING`] connections
+    /// are still closing.
+    pub(super) fn close_one(&self) -> bool {
         if self.closing() >= MAX_CLOSING {
             return false;
         }
+        let now = clock::now();
         let connections = lock(&self.connections);
-        let idle = connections.values().filter_map(|it| Some((it.idle_since()?, it)));
-        let Some((_, longest)) = idle.min_by_key(|(since, _)| *since) else { return false };
-        longest.is_closing.store(true, Ordering::Relaxed);
+        let closable = connections.values().filter_map(|it| Some((it.closable(now)?, it)));
+        let Some((_, connection)) = closable.min_by_key(|(worth, _)| *worth) else { return false };
+        connection.is_closing.store(true, Ordering::Relaxed);
         self.closing.fetch_add(1, Ordering::Relaxed);
-        longest.close.notify_one();
+        connection.close.notify_one();
         true
     }
 }

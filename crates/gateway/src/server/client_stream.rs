@@ -222,6 +222,14 @@ impl<S: AsyncRead + Unpin> ClientStream<S> {
         }
         Poll::Ready(Ok(bytes.len()))
     }
+
+    /// Reads once from the stream and discards the bytes. Returns their number; 0: the input has ended.
+    pub(super) fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
+        let mut storage = [const { MaybeUninit::uninit() }; READ_BUFFER_BYTES];
+        let mut buffer = ReadBuf::uninit(&mut storage);
+        ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buffer))?;
+        Poll::Ready(Ok(buffer.filled().len()))
+    }
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for ClientStream<S> {

@@ -198,6 +198,11 @@ fn incomplete_phase(record: &RequestRecord) -> Option<&'static str> {
     is_incomplete.then(|| record.phase())
 }
 
+/// Number of backends that continued the stream. `None`: the stream was not continued.
+fn continuations(record: &RequestRecord) -> Option<usize> {
+    Some(record.continuations.begun.len()).filter(|count| *count > 0)
+}
+
 fn finish_reasons(record: &RequestRecord) -> Vec<&'static str> {
     record.observed.finish_reasons.iter().flatten().map(|reason| reason.as_str()).collect()
 }
@@ -231,8 +236,9 @@ impl LogLine for AccessLogLine<'_> {
         member!(json, "predicted_ttft_ms", predicted.map(|it| seconds_to_millis(it.ttft)));
         member!(json, "predicted_cached", predicted.map(|it| it.candidate.cached.round()));
         member!(json, "attempts", record.attempts.len());
+        known!(json, "continuations", continuations(record));
         known!(json, "omitted_lines", self.omitted_lines);
-        member!(json, "stream", observed.is_stream);
+        member!(json, "stream", record.options.stream || observed.is_stream);
         member!(json, "finish", finish_reasons(record));
         member!(json, "input_tokens", observed.usage.input);
         member!(json, "output_tokens", record.output_tokens());
@@ -300,6 +306,7 @@ impl Display for AccessLogLine<'_> {
         write_field(f, "finish", (!finish.is_empty()).then(|| finish.join(",")))?;
         let attempts = record.attempts.len();
         write_field(f, "attempts", (attempts > 1).then_some(attempts))?;
+        write_field(f, "continuations", continuations(record))?;
         write_field(f, "omitted_lines", self.omitted_lines)?;
         request_log_fields::write_ids(f, record)
     }

@@ -25,6 +25,7 @@ use crate::backend::Backend;
 use crate::backend::health_checker::ScrapeObserver;
 use batch_dispatcher::{BatchDispatcher, BatchDispatcherGuard};
 use metrics_registry::{ExpositionFormat, Prometheus};
+pub use rotating_file::reopen_files;
 use status::StatusSnapshot;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,11 +1,13 @@
 //! A file of lines with a size limit. A full file is renamed to `<name>.old`, and a new file is started. An
-//! earlier `<name>.old` is replaced.
+//! earlier `<name>.old` is replaced. Only the user of the gateway can read the files that it creates, because
+//! they have prompts and responses.
 
 use super::sanitize;
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,6 +23,20 @@ pub(super) struct RotatingFile {
     counters: Arc<RotatingFileCounters>,
     /// Whether the last write failed.
     is_failing: bool,
+    /// Value of [`REOPEN_REQUESTS`] when the file was opened.
+    reopen_requests: u64,
+}
+
+/// Permissions of a file that the gateway creates: only its user may read and write it.
+const FILE_MODE: u32 = 0o600;
+
+/// Number of calls of [`reopen_files`].
+static REOPEN_REQUESTS: AtomicU64 = AtomicU64::new(0);
+
+/// Lets each file be opened again by its path before its next line: a program that rotates files has renamed
+/// them.
+pub fn reopen_files() {
+    REOPEN_REQUESTS.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Numbers of lines that were written, and of lines whose write failed.
@@ -71,9 +87,11 @@ impl RotatingFile {
             let message = "not a regular file; configure the path of a file";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
+        let reopen_requests = REOPEN_REQUESTS.load(Ordering::Relaxed);
         let file = open_for_append(path)?;
         let length = file.metadata()?.len();
-        Ok(Self { path: path.to_owned(), file, length, max_bytes, counters, is_failing: false })
+        let path = path.to_owned();
+        Ok(Self { path, file, length, max_bytes, counters, is_failing: false, reopen_requests })
     }
 
     /// Writes a value as one line of JSON.
@@ -89,6 +107,11 @@ impl RotatingFile {
         if line.len() as u64 > self.max_bytes {
             let message = "a line is longer than the limit of the file";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+        }
+        let reopen_requests = REOPEN_REQUESTS.load(Ordering::Relaxed);
+        if reopen_requests != self.reopen_requests {
+            self.reopen()?;
+            self.reopen_requests = reopen_requests;
         }
         if self.length > 0 && self.length + line.len() as u64 > self.max_bytes {
             self.rotate()?;
@@ -108,6 +131,11 @@ impl RotatingFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             result => result?,
         }
+        self.reopen()
+    }
+
+    /// Opens the file by its path. After an error, the previous file stays open.
+    fn reopen(&mut self) -> io::Result<()> {
         self.file = open_for_append(&self.path)?;
         self.length = self.file.metadata()?.len();
         Ok(())
@@ -140,7 +168,7 @@ impl Write for RotatingFile {
 }
 
 fn open_for_append(path: &Path) -> io::Result<File> {
-    OpenOptions::new().create(true).append(true).open(path)
+    OpenOptions::new().create(true).append(true).mode(FILE_MODE).open(path)
 }
 
 fn rotated_path(path: &Path) -> PathBuf {
@@ -152,6 +180,7 @@ fn rotated_path(path: &Path) -> PathBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
     use tokenweir_net::testing::TempFolder;
 
     #[test]
@@ -169,6 +198,32 @@ mod tests {
         let expected = (10..20).map(|number| format!("{{\"a\":{number}}}\n")).collect::<Vec<_>>();
         assert_eq!(lines, expected.concat(), "the newest lines, whole and in order");
         assert_eq!(file.counters.written.load(Ordering::Relaxed), 20);
+    }
+
+    #[test]
+    fn only_the_user_of_the_gateway_may_read_a_file_and_its_rotated_predecessor() {
+        let folder = TempFolder::new("rotating-mode");
+        let path = folder.path().join("payloads.jsonl");
+        let mut file = RotatingFile::open(&path, 8, Arc::default()).unwrap();
+        file.write_all(b"first\n").unwrap();
+        file.write_all(b"second\n").unwrap();
+        for path in [&path, &rotated_path(&path)] {
+            assert_eq!(fs::metadata(path).unwrap().permissions().mode() & 0o777, 0o600);
+        }
+    }
+
+    #[test]
+    fn a_renamed_file_is_written_again_under_its_path_after_a_request_to_reopen_it() {
+        let folder = TempFolder::new("rotating-reopen");
+        let path = folder.path().join("payloads.jsonl");
+        let renamed = folder.path().join("payloads.jsonl.1");
+        let mut file = RotatingFile::open(&path, 100, Arc::default()).unwrap();
+        file.write_all(b"before\n").unwrap();
+        fs::rename(&path, &renamed).unwrap();
+        reopen_files();
+        file.write_all(b"after\n").unwrap();
+        assert_eq!(fs::read_to_string(&renamed).unwrap(), "before\n");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "after\n");
     }
 
     #[test]
@@ -206,6 +261,7 @@ mod tests {
             max_bytes: 100,
             counters: Arc::default(),
             is_failing: false,
+            reopen_requests: 0,
         };
         file.write_all(b"{}\n").unwrap();
         assert_eq!(file.counters.failed.load(Ordering::Relaxed), 1);

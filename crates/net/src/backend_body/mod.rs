@@ -35,12 +35,6 @@ pub struct BackendBody {
     silence: Option<Pin<Box<Sleep>>>,
 }
 
-/// Maximum time between the writing of a request and the close of its connection for which the
-/// close counts as [`SendError::StaleConnection`]: the backend closed the connection before it had
-/// read the request. A backend that reads and executes the request before the close takes longer,
-/// so a later close is [`SendError::Closed`].
-const CLOSE_RACE_WINDOW: Duration = Duration::from_millis(5);
-
 impl Connection {
     /// Sends a request and waits for the response head. The response head may arrive before the
     /// whole request is written. `stream`: the body, if it is not in `request`.
@@ -61,14 +55,14 @@ impl Connection {
         // The future has only the parts of the request that are needed after the head is encoded.
         let method = parts.method;
         async move {
-            let (mut is_writing, mut written_at, mut received) = (true, None, BytesMut::new());
+            let (mut is_writing, mut is_written, mut received) = (true, false, BytesMut::new());
             let head = poll_fn(|cx| {
                 if is_writing {
                     match self.poll_write_request(cx, &mut unsent) {
                         Poll::Pending => {}
                         Poll::Ready(Ok(())) => {
                             is_writing = false;
-                            written_at = (self.served_requests > 0).then(clock::now);
+                            is_written = true;
                         }
                         Poll::Ready(Err(error @ ConnectionError::RequestBody(_))) => {
                             return Poll::Ready(Err(error));
@@ -89,12 +83,10 @@ impl Connection {
                     return Err(SendError::RequestBody(error));
                 }
                 Err(error) => {
-                    let elapsed = written_at.map(|at| clock::now().saturating_duration_since(at));
-                    let is_race = elapsed.is_none_or(|elapsed| elapsed < CLOSE_RACE_WINDOW);
-                    if self.served_requests > 0 && received.is_empty() && is_race {
-                        return Err(SendError::StaleConnection {
-                            was_request_written: written_at.is_some(),
-                        });
+                    // The backend may have closed the idle connection before the request arrived. How
+                    // late the gateway sees this depends on the network, so no time limit decides.
+                    if self.served_requests > 0 && received.is_empty() {
+                        return Err(SendError::StaleConnection { was_request_written: is_written });
                     }
                     return Err(SendError::Closed(error.to_string()));
                 }

@@ -1,5 +1,4 @@
-//! Tests that distinguish a close that races with the request from a close after the request was
-//! read.
+//! Tests of a close of the connection before the response, and of a body that does not come.
 
 use super::*;
 use crate::idle_pool::tests::connection_and_peer;
@@ -9,23 +8,25 @@ fn request_with_body(length: usize) -> Request<Bytes> {
     Request::post("http://backend/").body(vec![b'x'; length].into()).unwrap()
 }
 
-// The paused clock advances only when a test advances it, because these tests have no timers.
 #[tokio::test(start_paused = true)]
-async fn a_connection_close_that_races_with_the_request_is_distinguished_from_other_closes() {
+async fn a_close_of_a_reused_connection_before_the_response_is_stale_however_late_it_comes() {
     const LONG: usize = 64 << 20;
-    for (served_requests, length, delay, expected) in [
-        (1, 3, Duration::ZERO, Some(true)),
-        (1, 3, CLOSE_RACE_WINDOW, None),
+    let second = Duration::from_secs(1);
+    for (served_requests, length, delay, sent, expected) in [
+        (1, 3, Duration::ZERO, &b""[..], Some(true)),
+        (1, 3, second, b"", Some(true)),
         // The backend closes before the request is written.
-        (1, LONG, CLOSE_RACE_WINDOW, Some(false)),
+        (1, LONG, second, b"", Some(false)),
+        (1, 3, Duration::ZERO, b"HTTP/1.1 2", None),
         // No earlier request made the backend close the connection.
-        (0, 3, Duration::ZERO, None),
+        (0, 3, Duration::ZERO, b"", None),
     ] {
         let (mut connection, mut peer) = connection_and_peer().await;
         connection.served_requests = served_requests;
         let closing = async {
             peer.read_u8().await.unwrap();
             tokio::time::advance(delay).await;
+            peer.write_all(sent).await.unwrap();
             drop(peer);
         };
         let idle = IdlePool::default();
@@ -35,7 +36,7 @@ async fn a_connection_close_that_races_with_the_request_is_distinguished_from_ot
             SendError::Closed(_) => None,
             other => panic!("{other}"),
         };
-        assert_eq!(was_written, expected, "{served_requests} {length} {delay:?}");
+        assert_eq!(was_written, expected, "{served_requests} {length} {delay:?} {sent:?}");
     }
 }
 

@@ -1,8 +1,8 @@
 //! Functions for both request and response heads: header fields, numbers, and the parse error.
 
-use crate::headers::connection_options;
+use crate::headers::has_token;
 use bytes::BufMut;
-use http::header::InvalidHeaderValue;
+use http::header::{CONNECTION, InvalidHeaderValue};
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 /// Error for bytes that are not valid HTTP/1.1, or that can be interpreted in two ways.
@@ -36,8 +36,7 @@ pub fn parse_digits(digits: &[u8], radix: u32) -> Option<u64> {
 /// Whether the sender of a message with these headers keeps the connection open for further
 /// messages.
 pub(super) fn is_keep_alive(headers: &HeaderMap, is_http10: bool) -> bool {
-    let has_option =
-        |name| connection_options(headers).any(|option| option.eq_ignore_ascii_case(name));
+    let has_option = |option| has_token(headers, &CONNECTION, option);
     !has_option("close") && (!is_http10 || has_option("keep-alive"))
 }
 

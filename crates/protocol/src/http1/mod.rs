@@ -10,6 +10,7 @@ mod body_decoder;
 mod request_encoding;
 mod response_encoding;
 
+pub mod content_encoding;
 mod request_head;
 mod response_head;
 pub mod websocket;

@@ -6,6 +6,7 @@
 
 use super::body_decoder::BodyDecoder;
 use super::fields::{Http1ParseError, is_keep_alive, parse_digits, to_header_map};
+use crate::headers::has_token;
 use bytes::Bytes;
 use http::header::{CONTENT_LENGTH, EXPECT, TRANSFER_ENCODING};
 use http::uri::Uri;
@@ -74,8 +75,8 @@ pub fn parse_request_head(
         to_header_map(parsed.headers, shared_value).ok_or(Http1ParseError::InvalidHead)?;
     let body = request_body_framing(&headers, is_http10)?;
     let is_keep_alive = is_keep_alive(&headers, is_http10);
-    let has_expect_header = headers.get(EXPECT).is_some_and(|value| value == "100-continue");
-    let is_expectant = has_expect_header && !is_http10 && !body.is_complete();
+    let is_expectant =
+        has_token(&headers, &EXPECT, "100-continue") && !is_http10 && !body.is_complete();
     let mut request = Request::new(());
     *request.method_mut() = parse_method(parsed.method)?;
     *request.uri_mut() = parse_target(bytes, parsed.path)?;
@@ -181,10 +182,16 @@ mod tests {
 
     #[test]
     fn a_client_waits_for_100_continue_only_with_http_1_1_and_a_request_body() {
-        let head = |start| format!("P / {start}expect: 100-continue\r\n\r\n");
-        let is_expectant = |start| parse(&head(start)).unwrap().unwrap().is_expectant;
-        assert!(is_expectant("HTTP/1.1\r\ncontent-length: 1\r\n"));
-        assert!(!is_expectant("HTTP/1.1\r\ncontent-length: 0\r\n"));
-        assert!(!is_expectant("HTTP/1.0\r\ncontent-length: 1\r\n"));
+        let is_expectant = |head: &str| {
+            let head = format!("P / {head}\r\n\r\n");
+            parse(&head).unwrap().unwrap().is_expectant
+        };
+        let expect = "HTTP/1.1\r\nexpect: 100-continue";
+        assert!(is_expectant(&format!("{expect}\r\ncontent-length: 1")));
+        assert!(is_expectant(&format!("{expect}\r\ntransfer-encoding: chunked")));
+        assert!(is_expectant("HTTP/1.1\r\nexpect: x, 100-continue\r\ncontent-length: 1"));
+        assert!(!is_expectant(&format!("{expect}\r\ncontent-length: 0")));
+        assert!(!is_expectant(&format!("{expect}d\r\ncontent-length: 1")));
+        assert!(!is_expectant("HTTP/1.0\r\nexpect: 100-continue\r\ncontent-length: 1"));
     }
 }

@@ -1,10 +1,11 @@
 //! Tests of response parsing. `tests/suite/response_parsing.rs` compares the results with hyper's.
 
 use super::{
-    BodyDecoder, Http1ParseError, RequestFraming, encode_request_head, has_blank_line,
-    parse_response_head,
+    BodyDecoder, HeadLimits, Http1ParseError, RequestFraming, RequestHead, encode_request_head,
+    has_blank_line, parse_request_head, parse_response_head, websocket,
 };
-use bytes::{Buf, BytesMut};
+use crate::headers;
+use bytes::{Buf, Bytes, BytesMut};
 use http::{HeaderMap, Method, Request};
 
 const CHUNKED_HEAD: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
@@ -146,6 +147,70 @@ fn a_backend_connection_is_kept_alive_if_the_response_is_self_delimiting() {
     assert!(!is_keep_alive("HTTP/1.1 200 OK\r\n\r\n"));
     assert!(!is_keep_alive(&format!("HTTP/1.0 200 OK\r\n{length}\r\n")));
     assert!(is_keep_alive(&format!("HTTP/1.0 200 OK\r\n{length}connection: keep-alive\r\n\r\n")));
+}
+
+/// The spellings of a token that mean the same.
+fn spellings(token: &str) -> [String; 3] {
+    let (first, rest) = token.split_at(1);
+    let capitalized = first.to_ascii_uppercase() + rest;
+    [token.to_owned(), token.to_ascii_uppercase(), capitalized]
+}
+
+/// The head of a request with these header lines.
+fn request_with(lines: &str) -> RequestHead {
+    let limits = HeadLimits { max_bytes: 1 << 10, max_headers: 10 };
+    let head = Bytes::from(format!("GET / HTTP/1.1\r\n{lines}\r\n\r\n"));
+    parse_request_head(&head, limits).unwrap().unwrap()
+}
+
+#[test]
+fn tokens_in_request_heads_are_compared_without_case() {
+    for chunked in spellings("chunked") {
+        let head = request_with(&format!("transfer-encoding: {chunked}"));
+        assert_eq!(head.body, BodyDecoder::chunked_strict(), "{chunked}");
+    }
+    for close in spellings("close") {
+        assert!(!request_with(&format!("connection: x, {close}")).is_keep_alive, "{close}");
+    }
+    for expectation in spellings("100-continue") {
+        let lines = format!("content-length: 1\r\nexpect: {expectation}");
+        assert!(request_with(&lines).is_expectant, "{expectation}");
+    }
+    let handshake = "upgrade: websocket\r\nconnection: upgrade\r\nsec-websocket-version: 13\r\n\
+                     sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==";
+    for token in ["websocket", "upgrade"] {
+        for spelling in spellings(token) {
+            let lines = handshake.replace(&format!(": {token}"), &format!(": {spelling}"));
+            let (head, ()) = request_with(&lines).request.into_parts();
+            assert!(websocket::expected_accept(&head).is_some(), "{lines}");
+            assert!(headers::asks_for_upgrade(&head.headers), "{lines}");
+        }
+    }
+    for offer in spellings("h2c") {
+        let lines = format!("upgrade: {offer}\r\nconnection: upgrade");
+        let head = request_with(&lines).request;
+        assert!(!headers::asks_for_upgrade(head.headers()), "{offer}");
+    }
+}
+
+#[test]
+fn tokens_in_response_heads_are_compared_without_case() {
+    let parse = |lines: &str| {
+        let head = format!("HTTP/1.1 200 OK\r\n{lines}\r\n\r\n");
+        parse_response_head(&Method::GET, false, head.as_bytes()).unwrap().unwrap()
+    };
+    for chunked in spellings("chunked") {
+        let head = parse(&format!("transfer-encoding: {chunked}"));
+        assert_eq!(head.body, BodyDecoder::chunked(), "{chunked}");
+    }
+    for close in spellings("close") {
+        let head = parse(&format!("content-length: 0\r\nconnection: {close}"));
+        assert!(!head.is_keep_alive, "{close}");
+    }
+    for media_type in spellings("text/event-stream") {
+        let head = parse(&format!("content-type: {media_type} ; charset=utf-8"));
+        assert!(headers::is_event_stream(head.response.headers()), "{media_type}");
+    }
 }
 
 #[test]

@@ -1,10 +1,10 @@
 //! The opening handshake of WebSocket (RFC 6455, section 4). The gateway checks the handshake and
 //! forwards the frames unread.
 
-use crate::headers::connection_options;
+use crate::headers::has_token;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use http::header::{
-    CONTENT_LENGTH, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION,
+    CONNECTION, CONTENT_LENGTH, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION,
     TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Version, request};
@@ -45,7 +45,7 @@ fn is_upgrade(headers: &HeaderMap) -> bool {
     let is_websocket =
         |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(PROTOCOL.as_bytes());
     single(headers, &UPGRADE).is_some_and(is_websocket)
-        && connection_options(headers).any(|option| option.eq_ignore_ascii_case("upgrade"))
+        && has_token(headers, &CONNECTION, "upgrade")
 }
 
 /// The value of a header that occurs once. `None`: it is missing or occurs several times.

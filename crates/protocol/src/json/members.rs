@@ -4,6 +4,9 @@ use super::find_string_end;
 use std::ops::Range;
 use std::str::FromStr;
 
+/// 2⁵³, up to which a number with 64 bits represents every integer.
+const MAX_EXACT_REAL: f64 = 9_007_199_254_740_992.0;
+
 /// Offsets of a member in its document.
 pub struct Member {
     /// The range of the name, without its quotes.
@@ -48,6 +51,16 @@ pub fn is_set(value: &[u8]) -> bool {
 /// Reads a value as a number of the type `T`. `None`: the value is no such number.
 pub fn number<T: FromStr>(value: &[u8]) -> Option<T> {
     std::str::from_utf8(value).ok()?.parse().ok()
+}
+
+/// Reads a value as a count, also if it is written as `12.0` or `1e3`. `None`: the value is no integer from
+/// 0 to 2⁶³ − 1.
+pub fn count(value: &[u8]) -> Option<u64> {
+    if let Some(count) = number::<u64>(value) {
+        return Some(count).filter(|count| i64::try_from(*count).is_ok());
+    }
+    let real = number(value).filter(|real: &f64| real.fract() == 0.0 && *real >= 0.0)?;
+    (real <= MAX_EXACT_REAL).then_some(real as u64)
 }
 
 /// Finds the end of an object or array. `text` begins after its opening bracket. Returns the offset after its

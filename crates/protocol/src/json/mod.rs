@@ -31,8 +31,10 @@ pub struct JsonScanner {
     depth: usize,
     /// Number of containers that are open inside a skipped value.
     skipped_depth: u32,
-    /// Whether the document began as an object.
-    is_object: bool,
+    /// The first byte of the document that is not white space. `None`: no such byte has been read.
+    first_byte: Option<u8>,
+    /// Whether the document is an object without members or an array without elements.
+    is_empty_container: bool,
     /// The trie node of the next value in the [`PathTable`]. `None`: no path leads to the next value.
     next_node: Option<TrieNodeId>,
     token_buffer: TokenBuffer,
@@ -95,7 +97,8 @@ impl Default for JsonScanner {
             containers: [ContainerFrame { node: 0, is_object: false }; MAX_DEPTH],
             depth: 0,
             skipped_depth: 0,
-            is_object: false,
+            first_byte: None,
+            is_empty_container: false,
             next_node: Some(0),
             token_buffer: TokenBuffer::default(),
         }
@@ -108,7 +111,8 @@ impl JsonScanner {
         self.state = ScanState::Value { can_end: false };
         self.depth = 0;
         self.skipped_depth = 0;
-        self.is_object = false;
+        self.first_byte = None;
+        self.is_empty_container = false;
         self.next_node = Some(0);
         self.token_buffer.clear();
     }
@@ -132,7 +136,17 @@ impl JsonScanner {
 
     /// Whether the document is an object.
     pub fn is_object(&self) -> bool {
-        self.is_object
+        self.first_byte == Some(b'{')
+    }
+
+    /// The first byte of the document that is not white space. `None`: no such byte has been read.
+    pub fn first_byte(&self) -> Option<u8> {
+        self.first_byte
+    }
+
+    /// Whether the document is an object without members or an array without elements.
+    pub fn is_empty_container(&self) -> bool {
+        self.is_empty_container
     }
 
     /// Whether the document is not JSON. No further values are reported.
@@ -260,6 +274,9 @@ impl<S: Copy, F: FnMut(S, JsonValue<'_>, usize)> PieceScan<'_, S, F> {
 
     /// Begins the value whose first byte is at `at`.
     fn begin_value(&mut self, at: usize) {
+        if self.scanner.depth == 0 {
+            self.scanner.first_byte = Some(self.piece[at]);
+        }
         self.scanner.state = match self.piece[at] {
             b'"' if self.paths.signal(self.scanner.next_node).is_some() => {
                 ScanState::String { is_key: false, is_escaped: false }
@@ -279,7 +296,6 @@ impl<S: Copy, F: FnMut(S, JsonValue<'_>, usize)> PieceScan<'_, S, F> {
             let value = if is_object { JsonValue::Object } else { JsonValue::Array };
             (self.report)(signal, value, at + 1);
         }
-        scanner.is_object |= is_object && scanner.depth == 0;
         match scanner.next_node {
             Some(node)
                 if scanner.depth < MAX_DEPTH
@@ -310,6 +326,9 @@ impl<S: Copy, F: FnMut(S, JsonValue<'_>, usize)> PieceScan<'_, S, F> {
             return;
         }
         self.scanner.depth -= 1;
+        if self.scanner.depth == 0 {
+            self.scanner.is_empty_container = self.scanner.state != ScanState::CommaOrEnd;
+        }
         if let Some(signal) = self.paths.signal(Some(frame.node)) {
             // After a member or an element, the state is `CommaOrEnd`.
             let is_empty = self.scanner.state != ScanState::CommaOrEnd;

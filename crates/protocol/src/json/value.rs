@@ -60,9 +60,20 @@ impl<'a> JsonValue<'a> {
         self == (JsonValue::End { is_empty: false }) || self.is_scalar_with_content()
     }
 
-    /// The number as a count. `None`: the value is not an integer from 0 to 2⁶³ − 1.
+    /// Whether the value is a text, a number, `true` or `false`, or the end of an object or array that is not
+    /// empty.
+    pub fn is_answer(self) -> bool {
+        matches!(
+            self,
+            Self::Text(_) | Self::Number(_) | Self::Bool(_) | Self::End { is_empty: false }
+        )
+    }
+
+    /// The number as a count, also if it is written as `12.0` or `1e3`. `None`: the value is not an
+    /// integer from 0 to 2⁶³ − 1.
     pub fn as_count(self) -> Option<u64> {
-        self.as_number().filter(|count| i64::try_from(*count).is_ok())
+        let JsonValue::Number(digits) = self else { return None };
+        members::count(digits)
     }
 
     /// The number as a signed 64-bit integer. `None`: the value is not such an integer.

@@ -1,5 +1,6 @@
 //! The content of one event of a response, independent of the API.
 
+use crate::json::JsonValue;
 use crate::named_enum;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ pub struct Delta {
     /// Whether the event has a `usage` member that is `null`.
     pub has_null_usage: bool,
     /// Whether the event is the usage event, which `stream_options.include_usage` requests: it has
-    /// usage and an empty list of choices.
+    /// usage and no choice. Its `choices` are an empty array, or `null` or absent at some servers.
     pub is_usage_event: bool,
     /// Times of the request that the engine reports in the event. `None`: the event has no such times.
     pub engine: Option<EngineTimes>,
@@ -171,6 +172,13 @@ impl Usage {
 // === impl FinishReason ===
 
 impl FinishReason {
+    /// The finish reason in a response. `None`: the choice has not ended. Some servers write an empty text or
+    /// the text `null` where others write `null`.
+    pub fn of_value(value: JsonValue<'_>) -> Option<Self> {
+        let raw = value.as_text()?;
+        if matches!(&*raw, "" | "null") { None } else { Some(Self::parse(&raw)) }
+    }
+
     /// Parses the finish reason, stop reason or incomplete reason of any API.
     pub fn parse(raw: &str) -> Self {
         match raw {

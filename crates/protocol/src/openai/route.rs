@@ -37,6 +37,10 @@ pub enum RouteError {
 
 const POST: &str = "POST";
 const GET: &str = "GET";
+/// The target of a request for the server as a whole, which only `OPTIONS` has (RFC 9110 §9.3.7).
+const WHOLE_SERVER: &str = "*";
+/// The methods of the paths that state the health of the gateway, the only paths that take `OPTIONS`.
+pub const HEALTH_METHODS: &str = "GET, HEAD, OPTIONS";
 const GET_OR_DELETE: &str = "GET, DELETE";
 
 /// The path template of one entry of the model list.
@@ -97,14 +101,22 @@ const API_ROUTES: &[(&str, &str, ApiRoute)] = &[
 impl ApiRoute {
     /// The route of a request, and its path or path template for metric labels.
     pub fn lookup(method: &Method, path: &str) -> Result<(Self, &'static str), RouteError> {
+        if path == WHOLE_SERVER && method == Method::OPTIONS {
+            return Ok((Self::Health, WHOLE_SERVER));
+        }
         // The gateway is no forward proxy: CONNECT is rejected for every target, as a wrong method.
         let mut allowed = (method == Method::CONNECT).then_some(POST);
         for &(route_method, route_path, route) in API_ROUTES {
             if route_path != path {
                 continue;
             }
-            // HEAD is allowed where GET is.
-            if route_method == method.as_str() || (route_method == GET && method == Method::HEAD) {
+            // HEAD is allowed where GET is. HAProxy checks the health of a server with OPTIONS.
+            let is_probe = match *method {
+                Method::HEAD => route_method == GET,
+                Method::OPTIONS => route == Self::Health,
+                _ => false,
+            };
+            if is_probe || route_method == method.as_str() {
                 return Ok((route, route_path));
             }
             allowed = Some(route_method);
@@ -112,6 +124,14 @@ impl ApiRoute {
         match allowed {
             Some(allowed) => Err(RouteError::MethodNotAllowed(allowed)),
             None => Self::lookup_item(method, path),
+        }
+    }
+
+    /// The methods of a path, as the value of `Allow`. `None`: the gateway does not serve the path.
+    pub fn methods(path: &str) -> Option<&'static str> {
+        match Self::lookup(&Method::TRACE, path) {
+            Err(RouteError::MethodNotAllowed(allowed)) => Some(allowed),
+            _ => None,
         }
     }
 
@@ -163,6 +183,11 @@ impl ApiRoute {
     pub const fn is_forwarded(self) -> bool {
         matches!(self, Self::Forward(_) | Self::StoredResponse | Self::Realtime)
     }
+}
+
+/// Whether the gateway itself defines the path, in contrast to paths that the configuration adds.
+pub fn is_api_path(path: &str) -> bool {
+    API_ROUTES.iter().any(|(_, known, _)| *known == path)
 }
 
 /// The id of the model in a path, without decoding. `None`: the path is not that of a model. An id may
@@ -290,5 +315,18 @@ mod tests {
         assert_eq!(result, Err(RouteError::MethodNotAllowed("POST")));
         assert_eq!(ApiRoute::lookup(&Method::CONNECT, ""), result);
         assert_eq!(ApiRoute::lookup(&Method::HEAD, "/health"), Ok((ApiRoute::Health, "/health")));
+    }
+
+    #[test]
+    fn health_paths_take_options_and_other_paths_do_not() {
+        for path in ["/", "/health", "/ping", "*"] {
+            assert_eq!(ApiRoute::lookup(&Method::OPTIONS, path), Ok((ApiRoute::Health, path)));
+        }
+        for path in ["/v1/models", "/v1/chat/completions", "/version"] {
+            let result = ApiRoute::lookup(&Method::OPTIONS, path);
+            assert!(matches!(result, Err(RouteError::MethodNotAllowed(_))), "{path}");
+        }
+        assert_eq!(ApiRoute::lookup(&Method::OPTIONS, "/*"), Err(RouteError::NotFound));
+        assert_eq!(ApiRoute::lookup(&Method::GET, "*"), Err(RouteError::NotFound));
     }
 }

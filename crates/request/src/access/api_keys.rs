@@ -5,7 +5,7 @@ use super::digest::KeyDigest;
 use super::key_file::{KeyEntry, KeyFile, MAX_TENANTS, TenantEntry};
 use super::model_allowlist::ModelAllowlist;
 use super::usage_limits::RateLimitStatus;
-use super::usage_meter::{self, ConcurrencyPermit, UsageLimiter};
+use super::usage_meter::{self, ConcurrencyPermit, CountedAs, UsageLimiter};
 use crate::continuation::ContinuationMode;
 use crate::error::GatewayError;
 use crate::record::{ClientIdentity, Tier};
@@ -182,6 +182,12 @@ impl ApiKey {
         now: Instant,
     ) -> (RateLimitStatus, Result<ConcurrencyPermit, GatewayError>) {
         usage_meter::enter([&self.tenant.usage_limiter, &self.usage_limiter], now)
+    }
+
+    /// Counts a repetition of an open request, as [`Self::enter`] does, but not as an open request.
+    pub fn count_repetition(&self, now: Instant) -> (RateLimitStatus, Result<(), GatewayError>) {
+        let limiters = [&self.tenant.usage_limiter, &self.usage_limiter];
+        usage_meter::count(limiters, CountedAs::Repetition, now)
     }
 }
 

@@ -32,7 +32,8 @@ pub struct Cors {
 }
 
 const ANY_ORIGIN: &str = "*";
-const ALLOWED_METHODS: HeaderValue = HeaderValue::from_static("GET, POST");
+/// Methods of a path that the gateway does not serve. The script of a page then gets the error response.
+const DEFAULT_METHODS: &str = "GET, POST";
 /// Response headers that scripts of a web page may read.
 const EXPOSED_HEADERS: HeaderValue = HeaderValue::from_static(
     "x-request-id, x-gateway-error, retry-after, \
@@ -74,15 +75,22 @@ impl Cors {
     }
 
     /// The headers of the response to a preflight request with this method and these headers.
-    /// `None`: the request is not a preflight request, or its origin is not allowed.
-    pub fn preflight(&self, method: &Method, headers: &HeaderMap) -> Option<HeaderMap> {
+    /// `methods` returns the methods of the path, `None` if the gateway does not serve the path. `None`: the
+    /// request is not a preflight request, or its origin is not allowed.
+    pub fn preflight(
+        &self,
+        method: &Method,
+        headers: &HeaderMap,
+        methods: impl FnOnce() -> Option<&'static str>,
+    ) -> Option<HeaderMap> {
         let is_preflight =
             method == Method::OPTIONS && headers.contains_key(ACCESS_CONTROL_REQUEST_METHOD);
         let origin =
             headers.get(ORIGIN).filter(|origin| is_preflight && self.allows_origin(origin))?;
         let mut response = HeaderMap::new();
         self.insert_allow_origin(origin, &mut response);
-        response.insert(ACCESS_CONTROL_ALLOW_METHODS, ALLOWED_METHODS);
+        let methods = HeaderValue::from_static(methods().unwrap_or(DEFAULT_METHODS));
+        response.insert(ACCESS_CONTROL_ALLOW_METHODS, methods);
         response.insert(ACCESS_CONTROL_MAX_AGE, PREFLIGHT_MAX_AGE_SECONDS);
         // All requested headers are allowed: SDKs send many different headers, and no requested header is a
         // risk.
@@ -143,10 +151,12 @@ mod tests {
     #[test]
     fn a_preflight_of_an_allowed_origin_lists_methods_and_headers() {
         let cors = cors(&["https://a.example", "http://localhost:3000"]);
-        let preflight = |origin| cors.preflight(&Method::OPTIONS, &preflight_headers(origin));
+        let preflight = |origin| {
+            cors.preflight(&Method::OPTIONS, &preflight_headers(origin), || Some("GET, DELETE"))
+        };
         let response = preflight("https://a.example").unwrap();
         assert_eq!(response[ACCESS_CONTROL_ALLOW_ORIGIN], "https://a.example");
-        assert_eq!(response[ACCESS_CONTROL_ALLOW_METHODS], "GET, POST");
+        assert_eq!(response[ACCESS_CONTROL_ALLOW_METHODS], "GET, DELETE");
         assert_eq!(response[ACCESS_CONTROL_ALLOW_HEADERS], "authorization, x-stainless-os");
         assert!(!response.contains_key("access-control-allow-credentials"));
         for origin in ["https://b.example", "https://a.example.evil", "http://a.example", "null"] {
@@ -157,14 +167,16 @@ mod tests {
     #[test]
     fn only_a_preflight_request_of_an_allowed_origin_gets_preflight_headers() {
         let cors = cors(&["*"]);
+        let preflight = |cors: &Cors, method: Method, headers: &HeaderMap| {
+            cors.preflight(&method, headers, || None)
+        };
         let mut headers = preflight_headers("https://a.example");
-        assert!(cors.preflight(&Method::POST, &headers).is_none());
+        let response = preflight(&cors, Method::OPTIONS, &headers).unwrap();
+        assert_eq!(response[ACCESS_CONTROL_ALLOW_METHODS], DEFAULT_METHODS);
+        assert!(preflight(&cors, Method::POST, &headers).is_none());
+        assert!(preflight(&Cors::default(), Method::OPTIONS, &headers).is_none());
         headers.remove(ACCESS_CONTROL_REQUEST_METHOD);
-        assert!(cors.preflight(&Method::OPTIONS, &headers).is_none());
-        let disabled = Cors::default();
-        assert!(
-            disabled.preflight(&Method::OPTIONS, &preflight_headers("https://a.example")).is_none()
-        );
+        assert!(preflight(&cors, Method::OPTIONS, &headers).is_none());
     }
 
     #[test]

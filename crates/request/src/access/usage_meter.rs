@@ -41,38 +41,61 @@ pub struct ConcurrencyPermit([Arc<Mutex<UsageMeter>>; 2]);
 /// time at which an open request ends is not known.
 const CONCURRENCY_RETRY_AFTER: Duration = Duration::from_secs(1);
 
+/// What a request counts as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum CountedAs {
+    /// A request that is open from now on.
+    Request,
+    /// A repetition of an open request. It is not open in addition.
+    Repetition,
+}
+
 /// Starts a request if the limits of its tenant and of its key allow it. `limiters`: the limiter of the
 /// tenant, then the limiter of the key. Also returns the quota that remains after this request.
 pub(super) fn enter(
     limiters: [&UsageLimiter; 2],
     now: Instant,
 ) -> (RateLimitStatus, Result<ConcurrencyPermit, GatewayError>) {
+    let (status, counted) = count(limiters, CountedAs::Request, now);
+    let permit = || ConcurrencyPermit(limiters.map(|limiter| limiter.meter.clone()));
+    (status, counted.map(|()| permit()))
+}
+
+/// Counts a request in both limiters if the limits allow it, and returns the quota that remains. A counted
+/// [`CountedAs::Request`] must become a [`ConcurrencyPermit`].
+pub(super) fn count(
+    limiters: [&UsageLimiter; 2],
+    counted_as: CountedAs,
+    now: Instant,
+) -> (RateLimitStatus, Result<(), GatewayError>) {
+    let limits = limiters.map(|limiter| match counted_as {
+        CountedAs::Request => limiter.limits,
+        CountedAs::Repetition => UsageLimits { concurrency: None, ..limiter.limits },
+    });
     // No deadlock: the meter of the tenant is always locked before that of the key.
     let mut usages = limiters.map(|limiter| lock(&limiter.meter));
-    for (usage, limiter) in usages.iter_mut().zip(limiters) {
-        usage.drain_buckets(&limiter.limits, now);
+    for (usage, limits) in usages.iter_mut().zip(&limits) {
+        usage.drain_buckets(limits, now);
     }
-    let pairs = usages.iter().zip(limiters);
-    let exceeded_limits =
-        pairs.filter_map(|(usage, limiter)| usage.exceeded_limit(&limiter.limits));
+    let pairs = usages.iter().zip(&limits);
+    let exceeded_limits = pairs.filter_map(|(usage, limits)| usage.exceeded_limit(limits));
     let exceeded_limit = exceeded_limits.max_by_key(|(_, _, wait)| *wait);
     if exceeded_limit.is_none() {
         for usage in &mut usages {
             usage.requests.used += 1.0;
-            usage.open_requests += 1;
+            usage.open_requests += u32::from(counted_as == CountedAs::Request);
         }
     }
-    let [tenant, key] =
-        [0, 1].map(|index| usages[index].rate_limit_status(&limiters[index].limits));
-    let permit = match exceeded_limit {
+    let [tenant, key] = [0, 1].map(|index| usages[index].rate_limit_status(&limits[index]));
+    let result = match exceeded_limit {
         Some((limited, allowed, wait)) => Err(GatewayError::RateLimited {
             limited,
             allowed,
             retry_after: round_up_to_seconds(wait),
         }),
-        None => Ok(ConcurrencyPermit(limiters.map(|limiter| limiter.meter.clone()))),
+        None => Ok(()),
     };
-    (tenant.most_restrictive(key), permit)
+    (tenant.most_restrictive(key), result)
 }
 
 /// Rounds a wait up to whole seconds, at least 1.

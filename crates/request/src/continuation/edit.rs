@@ -54,8 +54,10 @@ pub(super) fn add_usage(
     });
     let value = |index: usize| counts[index].as_ref().and_then(|(count, _)| *count);
     let prompt = prompt_tokens.or_else(|| value(0)?.checked_sub(earlier));
-    let completion = value(1).map(|completion| completion + earlier);
-    let total = prompt.zip(completion).map(|(prompt, completion)| prompt + completion);
+    // A sum that overflows is not that of an engine, so its count stays as it is.
+    let completion = value(1).and_then(|completion| completion.checked_add(earlier));
+    let total = prompt.zip(completion);
+    let total = total.and_then(|(prompt, completion)| prompt.checked_add(completion));
     // The backend may also have had tokens of the earlier output in its cache, so the cached tokens are
     // limited to the tokens of the prompt.
     let cached = value(3).zip(prompt).map(|(cached, prompt)| cached.min(prompt));

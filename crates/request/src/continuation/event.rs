@@ -1,6 +1,6 @@
 //! The JSON members of one event of a stream of chat completions or completions.
 
-use memchr::memchr;
+use memchr::{memchr, memchr2};
 use std::ops::Range;
 use tokenweir_protocol::json::members::{visit_elements, visit_members};
 
@@ -45,10 +45,10 @@ pub(super) const HEAD: [&str; 4] = ["id", "object", "created", "model"];
 /// event is incomplete.
 pub(super) fn event_end(bytes: &[u8], mut at: usize) -> Option<usize> {
     loop {
-        at += memchr(b'\n', bytes.get(at..)?)? + 1;
-        match bytes.get(at..)? {
-            [b'\n', ..] => return Some(at + 1),
-            [b'\r', b'\n', ..] => return Some(at + 2),
+        at += memchr2(b'\n', b'\r', bytes.get(at..)?)? + 1;
+        match bytes.get(at - 1..)? {
+            [b'\n', b'\n', ..] | [b'\r', b'\r', ..] => return Some(at + 1),
+            [b'\n', b'\r', b'\n', ..] => return Some(at + 2),
             _ => {}
         }
     }

@@ -28,6 +28,8 @@ named_enum! {
         Died = "died",
         /// The backend sent no output for longer than `stalls.abort_after`.
         Stalled = "stalled",
+        /// The health checker declared the backend down, and the backend sent nothing.
+        BackendDown = "backend_down",
         /// The backend aborted the response, because it shuts down.
         Aborted = "aborted",
         /// The backend reported an error of its engine in the stream.
@@ -89,8 +91,8 @@ named_enum! {
         Memory = "memory",
         /// The request was already sent to the maximum number of backends.
         MaxAttempts = "max_attempts",
-        /// The budget of continuations is used up.
-        Budget = "budget",
+        /// No other backend had capacity in time.
+        Capacity = "capacity",
         /// The request may have crashed several backends.
         PoisonRequest = "poison",
         /// No other backend was available.

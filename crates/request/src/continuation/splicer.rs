@@ -16,7 +16,7 @@
 mod events;
 
 use super::edit::{self, Edit};
-use super::event::{HEAD, event_end};
+use super::event::{Event, HEAD, event_end};
 use super::layout::Layout;
 use super::plan::ContinuationPlan;
 use super::reasons::{ContinuationRefusal, InterruptionCause};
@@ -194,7 +194,12 @@ impl StreamSplicer {
         let part = if self.partial.is_empty() {
             part
         } else {
+            // The bytes before were searched already, except for an end that begins in the last two.
+            let searched = self.partial.len().saturating_sub(2);
             self.partial.extend_from_slice(&part);
+            if event_end(&self.partial, searched).is_none() {
+                return self.ignore_if_too_long(Bytes::new());
+            }
             self.partial.split().freeze()
         };
         let mut edited: Option<BytesMut> = None;
@@ -218,12 +223,18 @@ impl StreamSplicer {
         }
         self.partial.extend_from_slice(&part[at..]);
         self.check_memory();
-        let mut forwarded = edited.map_or_else(|| part.slice(..at), BytesMut::freeze);
-        if self.partial.len() > MAX_EVENT_BYTES {
-            self.ignore();
-            forwarded = [forwarded, self.partial.split().freeze()].concat().into();
+        let forwarded = edited.map_or_else(|| part.slice(..at), BytesMut::freeze);
+        self.ignore_if_too_long(forwarded)
+    }
+
+    /// Returns `forwarded`. If the current event is too long to be kept, the stream is forwarded unchanged
+    /// from here on, with the beginning of this event.
+    fn ignore_if_too_long(&mut self, forwarded: Bytes) -> Bytes {
+        if self.partial.len() <= MAX_EVENT_BYTES {
+            return forwarded;
         }
-        forwarded
+        self.ignore();
+        [forwarded, self.partial.split().freeze()].concat().into()
     }
 
     /// Returns the events that were held back. Called after the continuation of the stream was
@@ -271,7 +282,9 @@ impl StreamSplicer {
     fn usage_event(&self) -> Option<Vec<u8>> {
         let head = self.head.as_ref()?;
         let prompt = self.prompt_tokens.filter(|_| self.has_all_ids)?;
-        let (output, mut event) = (self.tokens as u64, b"data: {".to_vec());
+        let output = self.tokens as u64;
+        let total = prompt.checked_add(output)?;
+        let mut event = b"data: {".to_vec();
         for (name, value) in HEAD.iter().zip(head) {
             if let Some(value) = value {
                 event.extend_from_slice(format!("\"{name}\":").as_bytes());
@@ -280,19 +293,29 @@ impl StreamSplicer {
             }
         }
         let usage = format!(
-            "\"choices\":[],\"usage\":{{\"prompt_tokens\":{prompt},\"total_tokens\":{},\"completion_tokens\":{output}}}}}\n\n",
-            prompt + output
+            "\"choices\":[],\"usage\":{{\"prompt_tokens\":{prompt},\"total_tokens\":{total},\"completion_tokens\":{output}}}}}\n\n"
         );
         event.extend_from_slice(usage.as_bytes());
         Some(event)
     }
 
-    /// The last event of a stream that ended in order but lacks its last blank line. Empty: no such event.
+    /// The last event of a stream that ended in order but lacks its last blank line. Empty: there is no such
+    /// event, or the engine did not complete it. A client that gets a blank line after a part of an event
+    /// reads that part as an event.
     pub fn finish(&mut self) -> Bytes {
-        if self.partial.is_empty() {
-            return Bytes::new();
+        let partial = self.partial.split();
+        let last = [&*partial, b"\n\n"].concat();
+        if Event::read(self.plan.is_chat, &last).is_some() {
+            return self.push(last.into());
         }
-        self.push(Bytes::from_static(b"\n\n"))
+        // The events of this stream have another form, and were forwarded as they came.
+        let is_unreadable = self.refusal == Some(ContinuationRefusal::Unreadable);
+        if is_unreadable { partial.freeze() } else { Bytes::new() }
+    }
+
+    /// Why no backend can continue the stream now, before its request is built.
+    pub fn check(&self) -> Result<(), ContinuationRefusal> {
+        self.position().map(|_| ())
     }
 
     /// The body of the request that continues the stream, made from the body of the first request.

@@ -313,3 +313,71 @@ fn a_request_whose_continuation_could_differ_is_refused_with_the_reason() {
     assert_eq!(plan.map(|plan| (plan.is_greedy, plan.max_tokens)), Ok((true, Some(9))));
     assert_eq!(read(Api::Chat, br#"{"\u006e":2,"temperature":0}"#), Err(R::Field));
 }
+
+#[test]
+fn nothing_is_added_to_an_unfinished_event() {
+    let (_, _, stream) = after_events(4);
+    let event = stream[4].trim_end();
+    for cut in 1..event.len() {
+        let (mut splicer, ..) = after_events(4);
+        assert!(push(&mut splicer, &event.as_bytes()[..cut]).is_empty());
+        assert!(splicer.finish().is_empty(), "{}", &event[..cut]);
+    }
+    let (mut splicer, ..) = after_events(4);
+    push(&mut splicer, event.as_bytes());
+    let last = String::from_utf8(splicer.finish().to_vec()).unwrap();
+    assert!(last.ends_with("}\n\n") && last.contains("\"token_ids\":null"), "{last}");
+    let (mut splicer, ..) = after_events(4);
+    push(&mut splicer, b"data: [DONE]");
+    assert_eq!(splicer.finish(), b"data: [DONE]\n\n"[..]);
+}
+
+#[test]
+fn events_of_another_form_are_forwarded_as_they_came() {
+    for stream in [
+        "event: a\ndata: {}\n\ndata: {\"b\"",
+        "data: {}\r\rdata: {\"b\"",
+        "\r\ndata: x\r\n\r\nrest",
+    ] {
+        let body = request(true, 40, 0.0);
+        let mut splicer = splicer(true, &asked(&body), ContinuationMode::Exact);
+        let mut forwarded = Vec::new();
+        for byte in stream.as_bytes() {
+            forwarded.extend_from_slice(&push(&mut splicer, &[*byte]));
+        }
+        assert!(!forwarded.is_empty(), "{stream:?}");
+        forwarded.extend_from_slice(&splicer.finish());
+        assert_eq!(forwarded, stream.as_bytes(), "{stream:?}");
+    }
+}
+
+#[test]
+fn a_long_event_in_small_pieces_is_forwarded_whole() {
+    let body = request(true, 40, 0.0);
+    let mut splicer = splicer(true, &asked(&body), ContinuationMode::Exact);
+    let event = format!("data: {{\"choices\":[],\"x\":\"{}\"}}\n\n", "x".repeat(2 << 20));
+    let mut forwarded = 0;
+    // A copy of the event so far for each of these pieces would take minutes.
+    for piece in event.as_bytes().chunks(8) {
+        forwarded += push(&mut splicer, piece).len();
+    }
+    assert_eq!(forwarded, event.len());
+}
+
+#[test]
+fn token_counts_that_overflow_stay_unchanged() {
+    let (mut splicer, body, _) = after_events(5);
+    let next = splicer.request(body.to_string().as_bytes()).unwrap();
+    splicer.switch();
+    let most = u64::MAX;
+    let events = ENGINE.answer(true, &next);
+    push(&mut splicer, events[..events.len() - 2].concat().as_bytes());
+    let usage = format!(
+        "data: {{\"choices\":[],\"usage\":{{\"prompt_tokens\":9,\"completion_tokens\":{most},\"total_tokens\":{most}}}}}\n\n"
+    );
+    let read = String::from_utf8(push(&mut splicer, usage.as_bytes()).to_vec()).unwrap();
+    assert!(
+        read.contains(&format!("\"completion_tokens\":{most},\"total_tokens\":{most}")),
+        "{read}"
+    );
+}

@@ -90,8 +90,10 @@ pub enum GatewayError {
         /// The permission to use the field.
         permission: &'static str,
     },
-    /// The body has a `Content-Encoding`.
-    #[error("the request body is encoded as `{encoding}`; send it without a Content-Encoding")]
+    /// The body has a `Content-Encoding` that the gateway does not decode, or is damaged.
+    #[error(
+        "the request body cannot be decoded from `{encoding}`; send it with one Content-Encoding (gzip or deflate) and no digest, or without"
+    )]
     EncodedBody {
         /// The value of `Content-Encoding`.
         encoding: String,
@@ -116,7 +118,7 @@ pub enum GatewayError {
         /// The name that the client sent, in backticks, or a text for a request without a model.
         model: String,
     },
-    /// The `Idempotency-Key` is in use, and the request cannot get the response that belongs to the key.
+    /// The request cannot get the response that belongs to its `Idempotency-Key`.
     #[error("{0}")]
     IdempotencyKey(IdempotencyProblem),
     /// A limit of the tenant or of the API key is reached.
@@ -247,21 +249,26 @@ pub enum GatewayError {
     Internal,
 }
 
-/// Why a request cannot get the response that belongs to its `Idempotency-Key`.
+/// Why a request cannot get the response that belongs to its `Idempotency-Key`. The statuses of the first two
+/// are those of draft-ietf-httpapi-idempotency-key-header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum IdempotencyProblem {
-    /// The key belongs to a request with another path, query, content type or body.
+    /// The key belongs to a request with another path, query, content type or body: 422.
     #[error(
         "the Idempotency-Key belongs to another request of this client: repeat that request \
-         unchanged, or use a new key"
+         byte for byte, or use a new key"
     )]
     OtherRequest,
-    /// Too many connections already get the response.
+    /// Too many connections already get the response: 409.
     #[error("too many connections get the response of this Idempotency-Key: close one, or wait")]
     TooManyReaders,
-    /// `Last-Event-ID` is no event id of the gateway, because it is not a whole number.
-    #[error("Last-Event-ID is no id of this gateway: send the number of an event, or 0")]
-    LastEventId,
+    /// `Last-Event-ID` names no event of a response that this gateway keeps for the request: 412, because
+    /// the header is a condition that does not hold.
+    #[error(
+        "this gateway does not keep the response of which Last-Event-ID names an event: repeat \
+         the request without Last-Event-ID, and discard the events of the earlier response"
+    )]
+    UnknownEvent,
 }
 
 named_enum! {

@@ -18,6 +18,7 @@ use http::{HeaderValue, Response, StatusCode};
 use http_body_util::Full;
 pub use table::{Fault, REASONS, SHED_REASONS};
 use tokenweir_protocol::headers::{X_GATEWAY_ERROR, X_SHOULD_RETRY};
+use tokenweir_protocol::http1::content_encoding::ContentEncoding;
 use tokenweir_protocol::http1::websocket;
 
 impl GatewayError {
@@ -75,9 +76,8 @@ impl GatewayError {
         if let Some(seconds) = row.retry_after {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
-        // The SDKs of OpenAI and Anthropic retry after 409 and 5xx, but a retry of these errors fails
-        // again.
-        if matches!(self, Self::Poison | Self::Loop | Self::IdempotencyKey(_)) {
+        // The SDKs of OpenAI and Anthropic retry after 5xx, but a retry of these errors fails again.
+        if matches!(self, Self::Poison | Self::Loop) {
             headers.insert(X_SHOULD_RETRY, HeaderValue::from_static("false"));
         }
         if row.status == StatusCode::UNAUTHORIZED {
@@ -91,9 +91,7 @@ impl GatewayError {
             Self::UpgradeNotOffered { .. } => {
                 headers.insert(UPGRADE, HeaderValue::from_static("HTTP/1.1"))
             }
-            Self::EncodedBody { .. } => {
-                headers.insert(ACCEPT_ENCODING, HeaderValue::from_static("identity"))
-            }
+            Self::EncodedBody { .. } => headers.insert(ACCEPT_ENCODING, ContentEncoding::ACCEPTED),
             _ => None,
         };
         response

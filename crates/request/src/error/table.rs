@@ -1,6 +1,6 @@
 //! Status, fault, error type and retry time of every [`GatewayError`].
 
-use super::gateway_error::{GatewayError, RateLimitKind};
+use super::gateway_error::{GatewayError, IdempotencyProblem, RateLimitKind};
 use http::StatusCode;
 
 /// The reasons of all errors: the values of the `reason` label, of the `x-gateway-error` header and
@@ -23,6 +23,7 @@ pub const REASONS: &[&str] = &[
     "invalid_api_key",
     "model_not_allowed",
     "idempotency_key",
+    "last_event_id",
     "request_limit",
     "token_limit",
     "concurrency_limit",
@@ -81,19 +82,19 @@ pub(super) struct ErrorRow {
     pub(super) retry_after: Option<u32>,
 }
 
+const fn row(
+    status: StatusCode,
+    fault: Fault,
+    kind: &'static str,
+    reason: &'static str,
+) -> ErrorRow {
+    ErrorRow { status, fault, kind, reason, code: None, param: None, retry_after: None }
+}
+
 impl GatewayError {
     pub(super) fn row(&self) -> ErrorRow {
         use Fault::{Backend, Client, Gateway};
         use StatusCode as S;
-        let row = |status, fault, kind, reason| ErrorRow {
-            status,
-            fault,
-            kind,
-            reason,
-            code: None,
-            param: None,
-            retry_after: None,
-        };
         let too_many = |reason, retry_after: u32| ErrorRow {
             retry_after: Some(retry_after),
             ..row(S::TOO_MANY_REQUESTS, Gateway, "TooManyRequestsError", reason)
@@ -148,7 +149,16 @@ impl GatewayError {
             Self::EncodedBody { .. } => bad_request(S::UNSUPPORTED_MEDIA_TYPE, "encoded_body"),
             Self::BodyTooLarge { .. } => bad_request(S::PAYLOAD_TOO_LARGE, "body_too_large"),
             Self::IncompleteBody => bad_request(S::BAD_REQUEST, "body_cut"),
-            Self::IdempotencyKey(_) => row(S::CONFLICT, Client, "ConflictError", "idempotency_key"),
+            Self::IdempotencyKey(IdempotencyProblem::OtherRequest) => {
+                row(S::UNPROCESSABLE_ENTITY, Client, "UnprocessableEntityError", "idempotency_key")
+            }
+            Self::IdempotencyKey(IdempotencyProblem::TooManyReaders) => ErrorRow {
+                retry_after: Some(1),
+                ..row(S::CONFLICT, Client, "ConflictError", "idempotency_key")
+            },
+            Self::IdempotencyKey(IdempotencyProblem::UnknownEvent) => {
+                bad_request(S::PRECONDITION_FAILED, "last_event_id")
+            }
             Self::BodyTimeout { .. } => bad_request(S::REQUEST_TIMEOUT, "body_timeout"),
             Self::ClientBusy => ErrorRow {
                 retry_after: Some(1),

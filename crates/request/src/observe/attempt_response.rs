@@ -108,11 +108,13 @@ fn outcome(record: &RequestRecord) -> Outcome {
         (Some(400..=499), _) => Outcome::ClientError,
         (Some(500..), _) => Outcome::UpstreamError,
         // Clients disconnect on an error event without waiting for the end of the body.
-        _ if observed.is_stream && observed.error.is_some() => Outcome::StreamError,
+        _ if observed.error.is_some() => Outcome::StreamError,
         (_, Termination::IdleTimeout | Termination::TotalTimeout) => Outcome::Timeout,
         (_, Termination::UpstreamReset) => Outcome::Truncated,
         (_, Termination::KeyRevoked) => Outcome::Cancelled,
         (_, Termination::Complete) if !is_complete => Outcome::Truncated,
+        // The response ended without an answer, so it does not matter that the client left.
+        _ if !is_complete && record.timings.terminal.is_some() => Outcome::Truncated,
         (_, Termination::ClientDisconnected | Termination::WriteTimeout) if !is_complete => {
             Outcome::Cancelled
         }

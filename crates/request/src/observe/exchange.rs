@@ -10,12 +10,12 @@ mod response;
 use super::attempt_response::AttemptResponse;
 use super::observer::ResponseObserver;
 use super::open_streams::{
-    BackendMonitor, ExchangeRegistry, InFlightGuard, OnTruncation, ResponseAbortHandle,
+    BackendMonitor, ExchangeRegistry, InFlightGuard, Loss, OnTruncation, ResponseAbortHandle,
     StreamPolicy,
 };
 use super::sink::RecordReceiver;
 use super::stream_end::Cut;
-use crate::continuation::StreamSplicer;
+use crate::continuation::{InterruptionCause, StreamSplicer};
 use crate::record::{Outcome, RequestRecord, SlowCause, Termination, Timings};
 use bytes::Bytes;
 use std::ops::{Deref, DerefMut};
@@ -130,7 +130,17 @@ impl Exchange {
     /// Whether the first output of the response has arrived, or the response is complete.
     pub fn has_output_or_ended(&self) -> bool {
         let has_output = self.inner.record.timings.first_output.is_some();
-        has_output || self.observer().is_some_and(|observer| observer.observed().is_complete)
+        has_output
+            || self.observer().is_some_and(|observer| {
+                observer.observed().is_complete || observer.has_opaque_answer()
+            })
+    }
+
+    /// Counts a response that lacks an answer as complete, because the request asked for nothing.
+    pub fn accept_empty_answer(&mut self) {
+        if let Some(observer) = &mut self.inner.response.observer {
+            observer.accept_empty_answer();
+        }
     }
 
     /// Whether the body can become longer or shorter than the backend declared.
@@ -256,7 +266,13 @@ impl Exchange {
             return None;
         }
         if activity.take_move() {
-            return Some(Cut::Move);
+            return Some(Cut::Move(InterruptionCause::Migrated));
+        }
+        match activity.take_loss(clock::now()) {
+            None => {}
+            Some(Loss::Over) => return None,
+            Some(Loss::Moves) => return Some(Cut::Move(InterruptionCause::BackendDown)),
+            Some(Loss::Ends) => return Some(Cut::Lost),
         }
         if self.inner.in_flight.is_closing(activity) {
             return Some(Cut::End(Termination::Shutdown));

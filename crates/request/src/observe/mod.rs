@@ -20,10 +20,13 @@ mod attempt_response;
 
 mod exchange;
 
+mod continuer;
+
 mod observed_body;
 
+pub use continuer::{Continue, Interrupted};
 pub use exchange::{AttemptAside, Exchange, KEEP_ALIVE_COMMENT};
-pub use observed_body::{Continue, ObservedBody, ObservedBodyError, PrefetchedBody};
+pub use observed_body::{ObservedBody, ObservedBodyError, PrefetchedBody};
 pub use observer::ResponseObserver;
 pub use open_streams::{
     AbortRegistry, BackendMonitor, ExchangeRegistry, ObservationSettings, OnTruncation, OpenStream,

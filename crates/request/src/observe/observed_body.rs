@@ -1,6 +1,7 @@
 //! A response body that forwards the frames of a backend and passes each of them to its exchange.
 
-use super::Exchange;
+use super::continuer::{Continue, Interrupted};
+use super::exchange::Exchange;
 use super::stream_end::{Cut, EarlyEnd};
 use crate::continuation::InterruptionCause;
 use crate::record::Termination;
@@ -48,20 +49,6 @@ struct BodyContinuation<B: Body, T> {
     interrupted: Option<(InterruptionCause, EarlyEnd<B::Error>)>,
 }
 
-/// Continues a response whose backend cannot complete it.
-pub trait Continue<B: Body, T> {
-    /// Polls for the body of another backend, which continues the response. The implementation passes
-    /// that backend to the exchange and replaces the guard. `None`: no backend continues the response,
-    /// and the exchange has the reason.
-    fn poll_continue(
-        &mut self,
-        cx: &mut Context<'_>,
-        exchange: &mut Exchange,
-        guard: &mut T,
-        cause: InterruptionCause,
-    ) -> Poll<Option<B>>;
-}
-
 /// Why the gateway truncated a body.
 #[derive(Debug, thiserror::Error)]
 pub enum ObservedBodyError<E> {
@@ -77,6 +64,9 @@ pub enum ObservedBodyError<E> {
     /// begun a JSON body.
     #[error("the forwarded response ended early, or is an error although its body had begun")]
     Followed,
+    /// The backend is down and sent nothing.
+    #[error("the backend is down and sent nothing")]
+    Lost,
     /// The stream was interrupted, and no other backend continued it.
     #[error("the stream was interrupted, and no other backend continued it")]
     NotContinued,
@@ -127,7 +117,7 @@ impl<B: Body, T> ObservedBody<B, T> {
             guard,
         };
         // hyper, which serves HTTP/2, does not poll a body that is empty from the start.
-        if body.prefetched.is_end_stream() {
+        if body.prefetched.is_end_stream() && !may_shorten_frames {
             body.finish_exchange();
         }
         body
@@ -174,12 +164,13 @@ impl<B: Body, T> ObservedBody<B, T> {
         let has_last_event = self.exchange.as_ref().is_some_and(Exchange::has_last_event);
         let (termination, result) = match end {
             EarlyEnd::Body(Ok(())) => (Termination::Complete, Ok(())),
-            EarlyEnd::Stall if has_last_event => (Termination::Complete, Ok(())),
+            EarlyEnd::Stall | EarlyEnd::Lost if has_last_event => (Termination::Complete, Ok(())),
             EarlyEnd::Body(Err(error)) => {
                 (Termination::UpstreamReset, Err(ObservedBodyError::Backend(error)))
             }
             EarlyEnd::Stall => (Termination::IdleTimeout, Err(ObservedBodyError::Stalled)),
-            EarlyEnd::Events | EarlyEnd::Move => return None,
+            EarlyEnd::Lost => (Termination::UpstreamReset, Err(ObservedBodyError::Lost)),
+            EarlyEnd::Events | EarlyEnd::Move(_) => return None,
         };
         Some(self.terminate(termination, result, cx))
     }
@@ -187,9 +178,10 @@ impl<B: Body, T> ObservedBody<B, T> {
     /// Polls for the backend that continues the response. `None`: no interruption is pending.
     fn poll_continuation(&mut self, cx: &mut Context<'_>) -> Option<FramePoll<B::Error>> {
         let (continuation, exchange) = (self.continuation.as_mut()?, self.exchange.as_mut()?);
-        let (cause, _) = continuation.interrupted.as_ref()?;
+        let (cause, end) = continuation.interrupted.as_ref()?;
         let cause = *cause;
-        match continuation.continuer.poll_continue(cx, exchange, &mut self.guard, cause) {
+        let interrupted = Interrupted { cause, is_final: !matches!(end, EarlyEnd::Move(_)) };
+        match continuation.continuer.poll_continue(cx, exchange, &mut self.guard, interrupted) {
             Poll::Pending => {
                 if let Some(comment) = exchange.take_keep_alive_comment() {
                     return Some(Poll::Ready(Some(Ok(Frame::data(comment)))));
@@ -217,7 +209,7 @@ impl<B: Body, T> ObservedBody<B, T> {
                 if held.is_empty() {
                     return self.end_early(end, cx);
                 }
-                if !matches!(end, EarlyEnd::Events | EarlyEnd::Move) {
+                if !matches!(end, EarlyEnd::Events | EarlyEnd::Move(_)) {
                     self.continuation = None;
                     self.prefetched.end = match end {
                         EarlyEnd::Body(result) => Some(result),
@@ -350,7 +342,8 @@ where
                     }
                     match exchange.cut(cx.waker()) {
                         None => return Poll::Pending,
-                        Some(Cut::Move) => EarlyEnd::Move,
+                        Some(Cut::Move(cause)) => EarlyEnd::Move(cause),
+                        Some(Cut::Lost) => EarlyEnd::Lost,
                         Some(Cut::End(Termination::IdleTimeout)) => EarlyEnd::Stall,
                         Some(Cut::End(termination)) => {
                             let result = Err(ObservedBodyError::Stalled);

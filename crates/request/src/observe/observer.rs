@@ -6,7 +6,7 @@
 mod usage;
 
 use super::choice_timer::{ChoiceTimer, MAX_TIMED_CHOICES};
-use super::inspection::{ChunkSummary, InspectionMode};
+use super::inspection::{BodyStart, ChunkSummary, InspectionMode, is_text};
 use super::usage_filters::{EventParts, UsageFilter, UsageSplitter};
 use crate::record::{ObservedResponse, Timings, UninspectedReason, UsageEventOutcome};
 use bytes::Bytes;
@@ -39,6 +39,16 @@ pub struct ResponseObserver {
     may_leak_usage: bool,
     /// Number of events that only keep the connection open.
     keep_alive_events: u64,
+    /// Whether the stream had lines that are no part of an event.
+    has_unknown_lines: bool,
+    /// Whether such a line may be output.
+    has_line_output: bool,
+    /// Whether the response must have an answer to be complete.
+    expects_answer: bool,
+    /// What the first bytes show of a body that is not parsed.
+    start: BodyStart,
+    /// Whether the terminal event or the end of the body has been processed.
+    has_ended: bool,
 }
 
 impl ResponseObserver {
@@ -57,6 +67,11 @@ impl ResponseObserver {
             shows_usage_layout: false,
             may_leak_usage: false,
             keep_alive_events: 0,
+            has_unknown_lines: false,
+            has_line_output: false,
+            expects_answer: false,
+            start: BodyStart::NotArrived,
+            has_ended: false,
         }
     }
 
@@ -66,6 +81,19 @@ impl ResponseObserver {
         self.mode = InspectionMode::for_body(media_type, is_encoded);
         self.observed.is_stream = self.mode == InspectionMode::Stream;
         self.observed.uninspected_reason = is_encoded.then_some(UninspectedReason::ContentEncoded);
+    }
+
+    /// Lets the response count as complete only if it has an answer. Called after [`Self::on_head`], with
+    /// the media type of the body.
+    pub fn expect_answer(&mut self, media_type: &str) {
+        self.expects_answer = true;
+        let is_readable =
+            self.mode == InspectionMode::Opaque && self.observed.uninspected_reason.is_none();
+        if is_readable && is_text(media_type) {
+            let can_be_plain = self.reader.has_plain_text();
+            let can_be_empty = can_be_plain && !media_type.is_empty();
+            self.start = BodyStart::Text { can_be_plain, can_be_empty };
+        }
     }
 
     /// Reads a JSON document with usage that came in a response header instead of in the body.
@@ -83,7 +111,7 @@ impl ResponseObserver {
         match self.mode {
             InspectionMode::Stream => return self.read_events(bytes, now, timings),
             InspectionMode::Json => self.reader.data(bytes),
-            InspectionMode::Opaque => {}
+            InspectionMode::Opaque => self.start = self.start.after(bytes),
         }
         if std::mem::take(&mut self.may_leak_usage) {
             self.look_for_events(bytes);
@@ -116,6 +144,7 @@ impl ResponseObserver {
     /// Records that the body ended regularly by HTTP framing, for example with its last chunk or
     /// after its declared length.
     pub fn on_end(&mut self, now: Instant, timings: &mut Timings) {
+        self.has_ended = true;
         match self.mode {
             InspectionMode::Stream => self.on_stream_end(now, timings),
             InspectionMode::Json => {
@@ -123,7 +152,9 @@ impl ResponseObserver {
                 self.observed.has_answer |= delta.output.has_answer();
                 self.merge_delta(delta, now, timings);
             }
-            InspectionMode::Opaque => self.observed.is_complete = true,
+            InspectionMode::Opaque => {
+                self.observed.is_complete = !self.expects_answer || self.start.is_answer_at_end();
+            }
         }
     }
 
@@ -141,12 +172,41 @@ impl ResponseObserver {
                 }
             }
         }
-        self.observed.is_complete |= self.reader.is_complete_at_end();
+        self.observed.is_complete |= self.reader.is_complete_at_end() && self.is_answered();
     }
 
-    /// Whether the body is forwarded without being parsed.
-    pub fn is_opaque(&self) -> bool {
-        self.mode == InspectionMode::Opaque
+    /// Whether more of the response is needed to know whether it is an answer, or which error it reports.
+    /// `is_success`: whether it has a success status.
+    pub fn is_awaited(&self, is_success: bool) -> bool {
+        match self.mode {
+            _ if self.has_ended || self.observed.error.is_some() => false,
+            InspectionMode::Opaque if is_success => {
+                self.expects_answer && self.start.is_undecided()
+            }
+            InspectionMode::Opaque => self.observed.uninspected_reason.is_none(),
+            InspectionMode::Stream | InspectionMode::Json => true,
+        }
+    }
+
+    /// Whether the response so far shows that it is no answer, as an API requires one.
+    pub fn lacks_answer(&self) -> bool {
+        let has_shown = self.has_ended || self.start == BodyStart::NoAnswer;
+        self.expects_answer && has_shown && !self.observed.is_complete
+    }
+
+    /// Whether the answer has begun, in a body that is not parsed.
+    pub fn has_opaque_answer(&self) -> bool {
+        self.start == BodyStart::Answer
+    }
+
+    /// Counts a response that lacks an answer as complete, because the request asked for nothing.
+    pub fn accept_empty_answer(&mut self) {
+        self.expects_answer = false;
+        self.observed.is_complete |= self.has_ended;
+    }
+
+    fn is_answered(&self) -> bool {
+        !self.expects_answer || self.reader.has_answer() || self.has_line_output
     }
 
     /// Whether the stream is between two events: it has no incomplete event.
@@ -159,7 +219,8 @@ impl ResponseObserver {
     pub fn has_only_keep_alive(&self) -> bool {
         match self.mode {
             InspectionMode::Stream => {
-                self.observed.events == self.keep_alive_events && self.is_between_events()
+                let has_content = self.observed.events > self.keep_alive_events;
+                !has_content && !self.has_unknown_lines && self.is_between_events()
             }
             InspectionMode::Json => self.reader.is_between_events(),
             InspectionMode::Opaque => false,
@@ -231,9 +292,13 @@ impl ResponseObserver {
                     continue;
                 }
                 SsePiece::UnknownLine => {
-                    // The line is no event, but a client may read it.
-                    timings.on_output(OutputKind::Unknown.into(), now);
-                    chunk_summary.outputs += 1;
+                    self.has_unknown_lines = true;
+                    // The line is no event, but a client may read it if it is JSON or has another format.
+                    if self.decoder.is_json_line() || !self.reader.knows_format() {
+                        self.has_line_output = true;
+                        timings.on_output(OutputKind::Unknown.into(), now);
+                        chunk_summary.outputs += 1;
+                    }
                     continue;
                 }
                 SsePiece::Blank => {}
@@ -301,6 +366,7 @@ impl ResponseObserver {
     }
 
     fn merge_delta(&mut self, delta: Delta, now: Instant, timings: &mut Timings) {
+        let is_answered = self.is_answered();
         let observed = &mut self.observed;
         if let Some(usage) = &delta.usage {
             observed.usage.absorb(usage);
@@ -310,7 +376,8 @@ impl ResponseObserver {
             observed.error.get_or_insert(error);
         }
         if delta.terminal {
-            observed.is_complete = true;
+            self.has_ended = true;
+            observed.is_complete |= is_answered;
             timings.terminal.get_or_insert(now);
         }
         if delta.malformed {
@@ -318,3 +385,6 @@ impl ResponseObserver {
         }
     }
 }
+
+#[cfg(test)]
+mod answer_tests;

@@ -1,13 +1,16 @@
 //! How a stream ends early, or is interrupted to go on at another backend.
 
+use crate::continuation::InterruptionCause;
 use crate::record::Termination;
 
 /// How the gateway itself interrupts a stream.
 pub(super) enum Cut {
     /// The stream ends for this reason.
     End(Termination),
-    /// The stream goes on at another backend.
-    Move,
+    /// The stream goes on at another backend for this reason, if one can continue it.
+    Move(InterruptionCause),
+    /// The stream ends, because its backend is down, if no other backend continues it.
+    Lost,
 }
 
 /// Why the gateway stops reading the response of a backend, whether the response is complete or not.
@@ -18,6 +21,8 @@ pub(super) enum EarlyEnd<E> {
     Stall,
     /// The events of the response show that the backend cannot complete it.
     Events,
-    /// The response goes on, but the stream must move to another backend.
-    Move,
+    /// The response may go on, but the stream must move to another backend for this reason.
+    Move(InterruptionCause),
+    /// The backend is down and sends nothing.
+    Lost,
 }

@@ -9,10 +9,15 @@ pub enum ModelLabel {
     Known(Arc<str>),
     /// A model that a backend serves, beyond the limit of label values.
     OverLimit(Arc<str>),
-    /// A model that no backend serves and the configuration does not name.
+    /// A model that no backend serves and the configuration does not name, as the client wrote it.
+    Requested(Arc<str>),
+    /// No model: the request names none, or it was not read.
     #[default]
     Unknown,
 }
+
+/// Maximum length of the name of an unknown model, in characters.
+const MAX_REQUESTED_CHARS: usize = 100;
 
 // === impl ModelLabel ===
 
@@ -20,9 +25,21 @@ impl ModelLabel {
     /// The label value of models whose name is not a label value.
     pub const OTHER: &str = "_other";
 
+    /// The label of a request, if the route of the model that it names has this label.
+    #[must_use]
+    pub fn requested_as(self, name: Option<&str>) -> Self {
+        match name {
+            Some(name) if self == Self::Unknown && !name.is_empty() => {
+                let name: String = name.chars().take(MAX_REQUESTED_CHARS).collect();
+                Self::Requested(name.into())
+            }
+            _ => self,
+        }
+    }
+
     /// Whether a backend serves the model or the configuration names it.
     pub const fn is_known(&self) -> bool {
-        !matches!(self, Self::Unknown)
+        matches!(self, Self::Known(_) | Self::OverLimit(_))
     }
 
     /// Whether the name of the model is a label value.
@@ -34,15 +51,38 @@ impl ModelLabel {
     pub fn as_str(&self) -> &str {
         match self {
             Self::Known(model) => model,
-            Self::OverLimit(_) | Self::Unknown => Self::OTHER,
+            Self::OverLimit(_) | Self::Requested(_) | Self::Unknown => Self::OTHER,
         }
+    }
+
+    /// The name of the model if a backend serves it or the configuration names it, or [`ModelLabel::OTHER`].
+    pub fn known_name(&self) -> &str {
+        if self.is_known() { self.name() } else { Self::OTHER }
     }
 
     /// The name of the model for logs and spans, where values need no limit.
     pub fn name(&self) -> &str {
         match self {
-            Self::Known(model) | Self::OverLimit(model) => model,
+            Self::Known(model) | Self::OverLimit(model) | Self::Requested(model) => model,
             Self::Unknown => Self::OTHER,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_model_keeps_the_beginning_of_the_name_that_the_client_wrote() {
+        let long = "é".repeat(1_000);
+        let label = ModelLabel::Unknown.requested_as(Some(&long));
+        assert_eq!((label.as_str(), label.name()), ("_other", &*"é".repeat(100)));
+        assert_eq!(label.known_name(), "_other");
+        for name in [None, Some("")] {
+            assert_eq!(ModelLabel::Unknown.requested_as(name), ModelLabel::Unknown);
+        }
+        let known = ModelLabel::Known("a".into());
+        assert_eq!(known.clone().requested_as(Some("b")), known);
     }
 }

@@ -19,7 +19,7 @@ mod analysis;
 #[cfg(any(test, feature = "testing"))]
 pub mod fixtures;
 
-pub use analysis::{PhaseDuration, RequestPhase, RequestPhases, WastedTokens};
+pub use analysis::{PhaseDuration, RequestPhase, RequestPhases, ResponseEnd, WastedTokens};
 pub use labels::ModelLabel;
 pub use request::{
     CapturedPrompt, ClientIdentity, PayloadConsumers, RequestHeadAttributes, RequestIdentity,

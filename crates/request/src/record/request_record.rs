@@ -320,16 +320,6 @@ impl RequestRecord {
         }
     }
 
-    /// Whether the engine ended the response without an error and without output other than
-    /// reasoning.
-    pub fn is_empty_response(&self) -> bool {
-        let observed = &*self.observed;
-        let generates = self.api.is_some_and(Api::generates);
-        let is_inspected =
-            observed.uninspected_reason.is_none() && !observed.finish_reasons.is_empty();
-        self.outcome == Outcome::Ok && generates && is_inspected && !observed.has_answer
-    }
-
     /// Whether the response is a model refusal by its API fields, a content filter ended it, or it
     /// contains a configured refusal phrase.
     pub fn is_model_refusal(&self) -> bool {

@@ -11,7 +11,7 @@ pub struct Digest([u8; 32]);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RunKey {
     /// Digest of the identity of the client.
-    pub(super) client: Digest,
+    client: Digest,
     key: Digest,
 }
 

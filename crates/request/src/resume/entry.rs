@@ -1,27 +1,16 @@
 //! The arrival of a request with an `Idempotency-Key`: it begins a run, or attaches to one.
 
+use super::absence::Absence;
 use super::buffer::Buffer;
-use super::digest::{Digest, RunKey};
 use super::producer::Producer;
 use super::reader::Reader;
 use super::registry::Registry;
-use super::run::Run;
+use super::run::{Arrival, Run};
 use super::settings::ResumeSettings;
 use crate::record::ResumeOutcome;
 use std::sync::Arc;
+use tokenweir_protocol::limits::client_network;
 use tokenweir_protocol::limits::memory_charge::Charge;
-
-/// A request with an `Idempotency-Key` when it arrives. It begins a run, or attaches to the run of
-/// an earlier request.
-#[derive(Debug, Clone, Copy)]
-pub struct Arrival {
-    /// The client and the `Idempotency-Key` of the request.
-    pub key: RunKey,
-    /// A digest of the path, query, content type and body of the request.
-    pub request: Digest,
-    /// Whether the request may begin a run. A request may always attach to an existing run.
-    pub may_begin: bool,
-}
 
 /// The result of the arrival of a request with an `Idempotency-Key`.
 #[derive(Debug)]
@@ -34,6 +23,8 @@ pub enum Entry<H> {
     Attached(Reader<H>),
     /// The client used the `Idempotency-Key` for a request with another path, query, content type or body.
     OtherRequest,
+    /// The run of which the client has events is not the run of this `Idempotency-Key`, or is gone.
+    UnknownEvent,
     /// The run of this `Idempotency-Key` already has the maximum number of readers.
     TooManyReaders,
     /// There is no run with this `Idempotency-Key`, and the request may not begin one.
@@ -54,23 +45,31 @@ impl<H> Registry<H> {
             if run.request != arrival.request {
                 return Entry::OtherRequest;
             }
+            if arrival.had_events_of.is_some_and(|id| id != run.id) {
+                return Entry::UnknownEvent;
+            }
             let Some(reader) = self.attach(run) else { return Entry::TooManyReaders };
             run.note.set(ResumeOutcome::Resumed);
             return Entry::Attached(reader);
+        }
+        if arrival.had_events_of.is_some() {
+            return Entry::UnknownEvent;
         }
         if !arrival.may_begin {
             return Entry::Unknown;
         }
         let limits = settings.memory_limits();
-        let used = table.clients.entry(arrival.key.client).or_default().used.clone();
-        let mut charge = Charge::new(used, self.used.clone());
+        let owner = table.parties.entry(arrival.party).or_default();
+        let of_party = Charge::new(owner.absent.clone(), self.absent.clone());
+        let mut charge = Charge::new(owner.used.clone(), self.used.clone());
         while let Err(limit) = charge.add(RUN_BYTES, &limits) {
-            if !table.evict_delivered(&arrival.key, limit) {
+            if !table.evict_delivered(arrival.party, limit) {
                 return Entry::OverLimit(limit.into());
             }
         }
-        let buffer = Buffer::new(charge);
-        let run = Arc::new(Run::new(arrival.key, arrival.request, settings, buffer));
+        let network = table.networks.entry(client_network(arrival.client)).or_default();
+        let absence = Absence::new(arrival.places, of_party, network.clone());
+        let run = Arc::new(Run::new(arrival, settings, Buffer::new(charge), absence));
         let Some(reader) = self.attach(&run) else { return Entry::TooManyReaders };
         table.runs.insert(arrival.key, run.clone());
         Entry::Begun(Producer { registry: self.clone(), run, has_ended: false }, reader)

@@ -1,5 +1,23 @@
 //! Event ids for a client that asked for them, and the rest of an event stream after the last event that
-//! the client has.
+//! the client has. An id names the run, so that no gateway takes it for an event of another response.
+
+use std::fmt;
+
+/// The number of a run, which is random: no two runs of any gateways have the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RunId(u64);
+
+/// The event that a client names in `Last-Event-ID`: `RUN.EVENT`, the run as 16 hexadecimal digits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EventId {
+    /// The run whose response has the event.
+    pub run: RunId,
+    /// The number of the event. The first event of a stream has the number 1.
+    pub event: u64,
+}
+
+/// Length of a [`RunId`] as text, in bytes.
+const RUN_ID_BYTES: usize = 16;
 
 /// Adds an `id` line with the number of the event to each event, and leaves out the first events.
 ///
@@ -8,6 +26,7 @@
 /// clients take such a blank line after an earlier id for an event without data.
 #[derive(Debug)]
 pub struct EventIds {
+    run: RunId,
     /// Number of events to leave out.
     skipped: u64,
     /// Number of events that have ended.
@@ -26,15 +45,56 @@ enum Line {
     Within,
 }
 
+impl RunId {
+    /// The id of a run that begins. `random`: a random number.
+    pub const fn new(random: u64) -> Self {
+        Self(random)
+    }
+}
+
+impl fmt::Display for RunId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{:016x}", self.0)
+    }
+}
+
+impl EventId {
+    /// Reads a `Last-Event-ID`. `None`: no gateway has sent this id.
+    pub fn parse(text: &[u8]) -> Option<Self> {
+        let (run, rest) = text.split_at_checked(RUN_ID_BYTES)?;
+        let event = rest.strip_prefix(b".").filter(|event| !event.is_empty())?;
+        let is_run = run.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        if !is_run || !event.iter().all(u8::is_ascii_digit) {
+            return None;
+        }
+        let run = u64::from_str_radix(str::from_utf8(run).ok()?, 16).ok()?;
+        // No response has as many events as a number that is too long.
+        let event = str::from_utf8(event).ok()?.parse().unwrap_or(u64::MAX);
+        Some(Self { run: RunId(run), event })
+    }
+}
+
+impl fmt::Display for EventId {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}.{}", self.run, self.event)
+    }
+}
+
 impl EventIds {
-    /// Adds event ids for a client that already has the first `last_event_id` events.
-    pub fn after(last_event_id: u64) -> Self {
-        Self { skipped: last_event_id, ended: 0, line: Line::Start, has_fields: false }
+    /// Adds event ids for a client that already has all events up to `last`. Event 0: it has none.
+    pub fn after(last: EventId) -> Self {
+        let EventId { run, event: skipped } = last;
+        Self { run, skipped, ended: 0, line: Line::Start, has_fields: false }
+    }
+
+    /// Whether the stream has ended all events that the client has.
+    pub fn has_skipped(&self) -> bool {
+        self.ended >= self.skipped
     }
 
     /// Reads the next bytes of the stream. Returns the bytes for the client, possibly none.
     pub fn add(&mut self, mut input: &[u8]) -> Vec<u8> {
-        let mut output = Vec::with_capacity(input.len() + 16);
+        let mut output = Vec::with_capacity(input.len() + 48);
         while let Some(&byte) = input.first() {
             match (self.line, byte) {
                 (Line::Start, b'\r') => {
@@ -68,7 +128,8 @@ impl EventIds {
         }
         self.ended += 1;
         if self.ended > self.skipped {
-            output.extend_from_slice(format!("id: {}\n\n", self.ended).as_bytes());
+            let id = EventId { run: self.run, event: self.ended };
+            output.extend_from_slice(format!("id: {id}\n\n").as_bytes());
         }
     }
 }
@@ -77,10 +138,40 @@ impl EventIds {
 mod tests {
     use super::*;
 
+    const RUN: RunId = RunId::new(0xab);
+
     fn with_ids(stream: &str, after: u64, size: usize) -> String {
-        let mut ids = EventIds::after(after);
+        let mut ids = EventIds::after(EventId { run: RUN, event: after });
         let parts = stream.as_bytes().chunks(size).flat_map(|part| ids.add(part));
-        String::from_utf8(parts.collect()).unwrap()
+        let text = String::from_utf8(parts.collect()).unwrap();
+        text.replace("id: 00000000000000ab.", "id: ")
+    }
+
+    #[test]
+    fn an_event_id_is_read_as_it_was_written_and_nothing_else_is_one() {
+        for event in [0, 1, 18, u64::MAX] {
+            let id = EventId { run: RUN, event };
+            assert_eq!(EventId::parse(id.to_string().as_bytes()), Some(id));
+        }
+        let too_long = EventId::parse(b"00000000000000ab.99999999999999999999").unwrap();
+        assert_eq!(too_long.event, u64::MAX);
+        for text in [
+            "",
+            "0",
+            "18",
+            "00000000000000ab",
+            "00000000000000ab.",
+            "0000000000000ab.1",
+            "00000000000000AB.1",
+            "+0000000000000ab.1",
+            "00000000000000ab.+1",
+            "00000000000000ab.1 ",
+            "00000000000000ab.1.1",
+            "evt_0000000000ab.1",
+            "\u{e9}abcdefghijklmn.1",
+        ] {
+            assert_eq!(EventId::parse(text.as_bytes()), None, "{text}");
+        }
     }
 
     #[test]

@@ -4,11 +4,12 @@
 //! A request with an `Idempotency-Key` begins a run. A [`Producer`] writes the response of the engine
 //! into the run, and each [`Reader`] reads it from its own position. A request that arrives again with
 //! the same key and body attaches to the run as a further reader. A run without a reader is aborted
-//! when its window (the time in which its client may return) is over.
+//! when its window (the time in which its client may return) is over, or when too many runs have none.
 //!
 //! The module has no I/O. The caller passes wakers, and passes the time to [`Registry::sweep`]. A thread that
 //! needs the lock of the table of runs and the lock of a run takes the lock of the table first.
 
+mod absence;
 mod buffer;
 mod digest;
 mod entry;
@@ -22,10 +23,10 @@ mod settings;
 mod simulation_tests;
 
 pub use digest::{Digest, RunKey};
-pub use entry::{Arrival, Entry};
-pub use event_ids::EventIds;
+pub use entry::Entry;
+pub use event_ids::{EventId, EventIds, RunId};
 pub use producer::Producer;
 pub use reader::{Chunk, Reader};
 pub use registry::Registry;
-pub use run::End;
+pub use run::{Arrival, End};
 pub use settings::ResumeSettings;

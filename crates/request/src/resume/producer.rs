@@ -56,7 +56,7 @@ impl<H> Producer<H> {
             let appended = state.buffer.append(data, &self.run.limits);
             let Err(limit) = appended else { return state.wake_readers() };
             drop(state);
-            if !self.registry.evict_delivered(&self.run.key, limit) {
+            if !self.registry.evict_delivered(self.run.party, limit) {
                 self.run.note.set(limit.into());
                 self.registry.forget(&self.run);
             }
@@ -74,8 +74,7 @@ impl<H> Producer<H> {
             return;
         }
         let mut state = self.run.lock();
-        state.end = Some(end);
-        state.wake_readers();
+        state.end(end);
         drop(state);
         if !is_kept {
             self.registry.forget(&self.run);

@@ -1,7 +1,9 @@
 //! The readers of the response of a run.
 
+use super::event_ids::RunId;
 use super::registry::Registry;
 use super::run::{End, Run};
+use crate::record::ResumeOutcome;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
@@ -24,6 +26,11 @@ pub enum Chunk {
 }
 
 impl<H> Reader<H> {
+    /// The id of the run.
+    pub fn run_id(&self) -> RunId {
+        self.run.id
+    }
+
     /// The head of the response. `None`: the run ended without a head. If neither has happened yet, the
     /// head or the end of the run wakes `waker`.
     pub fn poll_head(&mut self, waker: &Waker) -> Poll<Option<Arc<H>>> {
@@ -67,6 +74,10 @@ impl<H> Reader<H> {
 
 impl<H> Drop for Reader<H> {
     fn drop(&mut self) {
-        self.run.lock().detach(self.id);
+        let may_go_on = self.run.lock().detach(self.id);
+        if !may_go_on {
+            self.run.note.set(ResumeOutcome::AbsentLimit);
+            self.registry.forget(&self.run);
+        }
     }
 }

@@ -1,13 +1,15 @@
 //! The table of all runs that a client can return to.
 
-use super::digest::{Digest, RunKey};
+use super::digest::RunKey;
 use super::run::Run;
 use crate::record::ResumeOutcome;
 use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 use tokenweir_protocol::limits::memory_charge::ExceededLimit;
+use tokenweir_protocol::limits::{Party, client_network};
 use tokenweir_protocol::mutex::lock;
 
 /// All runs that a client can return to. `H` is the head of a response.
@@ -16,19 +18,25 @@ pub struct Registry<H> {
     table: Mutex<Table<H>>,
     /// Memory of all runs, in bytes.
     pub(super) used: Arc<AtomicUsize>,
+    /// Number of open runs without a reader.
+    pub(super) absent: Arc<AtomicUsize>,
 }
 
 #[derive(Debug)]
 pub(super) struct Table<H> {
     pub(super) runs: HashMap<RunKey, Arc<Run<H>>>,
-    pub(super) clients: HashMap<Digest, Client>,
+    pub(super) parties: HashMap<Party, RunsOfParty>,
+    /// Number of open runs without a reader, by the network of their client.
+    pub(super) networks: HashMap<IpAddr, Arc<AtomicUsize>>,
 }
 
-/// The runs of one client.
+/// The runs of one party.
 #[derive(Debug, Default)]
-pub(super) struct Client {
-    /// Memory of the runs of this client, in bytes.
+pub(super) struct RunsOfParty {
+    /// Memory of the runs, in bytes.
     pub(super) used: Arc<AtomicUsize>,
+    /// Number of open runs without a reader.
+    pub(super) absent: Arc<AtomicUsize>,
     /// The runs whose whole response a reader has got, the earliest first. They are evicted first,
     /// because their clients are the least likely to return.
     delivered: VecDeque<RunKey>,
@@ -36,8 +44,9 @@ pub(super) struct Client {
 
 impl<H> Default for Registry<H> {
     fn default() -> Self {
-        let table = Table { runs: HashMap::new(), clients: HashMap::new() };
-        Self { table: Mutex::new(table), used: Arc::default() }
+        let table =
+            Table { runs: HashMap::new(), parties: HashMap::new(), networks: HashMap::new() };
+        Self { table: Mutex::new(table), used: Arc::default(), absent: Arc::default() }
     }
 }
 
@@ -45,6 +54,15 @@ impl<H> Registry<H> {
     /// The memory of all runs, in bytes.
     pub fn used_bytes(&self) -> usize {
         self.used.load(Ordering::Relaxed)
+    }
+
+    /// Number of open runs without a reader whose clients have this address, or one of its IPv6 network.
+    pub fn absent_of(&self, client: IpAddr) -> usize {
+        if self.absent.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        let absent = self.lock().networks.get(&client_network(client)).cloned();
+        absent.map_or(0, |absent| absent.load(Ordering::Relaxed))
     }
 
     /// Whether there is a run with this key.
@@ -55,7 +73,7 @@ impl<H> Registry<H> {
     /// Forgets the runs whose window is over at `now`. A run that is still open is aborted.
     pub fn sweep(&self, now: Instant) {
         let mut table = self.lock();
-        if table.clients.is_empty() {
+        if table.parties.is_empty() && table.networks.is_empty() {
             return;
         }
         table.runs.retain(|_, run| {
@@ -69,11 +87,12 @@ impl<H> Registry<H> {
             }
             !has_expired
         });
-        let Table { runs, clients } = &mut *table;
-        clients.retain(|_, client| {
-            while client.delivered.pop_front_if(|key| !runs.contains_key(key)).is_some() {}
-            client.used.load(Ordering::Relaxed) > 0
+        let Table { runs, parties, networks } = &mut *table;
+        parties.retain(|_, party| {
+            while party.delivered.pop_front_if(|key| !runs.contains_key(key)).is_some() {}
+            party.used.load(Ordering::Relaxed) > 0
         });
+        networks.retain(|_, absent| Arc::strong_count(absent) > 1);
     }
 
     /// Removes a run from the table: its key is free for another run.
@@ -85,17 +104,17 @@ impl<H> Registry<H> {
         run.lock().stop_keeping();
     }
 
-    /// Removes one run of the client to make room for another run: of the runs whose whole response
+    /// Removes one run of the party to make room for another run: of the runs whose whole response
     /// a reader has got, the one for which this happened first. `false`: there is no such run, or
     /// `limit` is the limit of one run.
-    pub(super) fn evict_delivered(&self, key: &RunKey, limit: ExceededLimit) -> bool {
-        self.lock().evict_delivered(key, limit)
+    pub(super) fn evict_delivered(&self, party: Party, limit: ExceededLimit) -> bool {
+        self.lock().evict_delivered(party, limit)
     }
 
     /// Records that a reader has got the whole response of a run.
     pub(super) fn on_delivered(&self, run: &Run<H>) {
-        if let Some(client) = self.lock().clients.get_mut(&run.key.client) {
-            client.delivered.push_back(run.key);
+        if let Some(party) = self.lock().parties.get_mut(&run.party) {
+            party.delivered.push_back(run.key);
         }
     }
 
@@ -105,11 +124,11 @@ impl<H> Registry<H> {
 }
 
 impl<H> Table<H> {
-    pub(super) fn evict_delivered(&mut self, key: &RunKey, limit: ExceededLimit) -> bool {
-        let Self { runs, clients } = self;
-        let Some(client) = clients.get_mut(&key.client) else { return false };
+    pub(super) fn evict_delivered(&mut self, party: Party, limit: ExceededLimit) -> bool {
+        let Self { runs, parties, .. } = self;
+        let Some(party) = parties.get_mut(&party) else { return false };
         while limit != ExceededLimit::One
-            && let Some(delivered) = client.delivered.pop_front()
+            && let Some(delivered) = party.delivered.pop_front()
         {
             let Some(run) = runs.get(&delivered) else { continue };
             let mut state = run.lock();

@@ -1,14 +1,40 @@
 //! One run: its response so far, its readers, and the window in which its client may return.
 
+use super::absence::Absence;
 use super::buffer::Buffer;
 use super::digest::{Digest, RunKey};
+use super::event_ids::RunId;
 use super::settings::ResumeSettings;
 use crate::record::ResumeNote;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 use std::time::{Duration, Instant};
+use tokenweir_protocol::limits::Party;
 use tokenweir_protocol::limits::memory_charge::MemoryLimits;
 use tokenweir_protocol::mutex::lock;
+
+/// A request with an `Idempotency-Key` when it arrives. It begins a run, or attaches to the run of
+/// an earlier request.
+#[derive(Debug, Clone, Copy)]
+pub struct Arrival {
+    /// The client and the `Idempotency-Key` of the request.
+    pub key: RunKey,
+    /// A digest of the path, query, content type and body of the request.
+    pub request: Digest,
+    /// The party to which the memory of the run and its place without a client are charged.
+    pub party: Party,
+    /// The address of the client.
+    pub client: IpAddr,
+    /// The id of the run that the request begins.
+    pub new_id: RunId,
+    /// The run of which the client has events. `None`: it has none.
+    pub had_events_of: Option<RunId>,
+    /// Whether the request may begin a run. A request may always attach to an existing run.
+    pub may_begin: bool,
+    /// Number of requests that the gateway can have open.
+    pub places: usize,
+}
 
 /// How the response of a run ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,6 +49,9 @@ pub enum End {
 #[derive(Debug)]
 pub(super) struct Run<H> {
     pub(super) key: RunKey,
+    pub(super) id: RunId,
+    /// The party to which the memory of the run is charged.
+    pub(super) party: Party,
     /// Digest of the request that began the run.
     pub(super) request: Digest,
     pub(super) limits: MemoryLimits,
@@ -36,6 +65,8 @@ pub(super) struct RunState<H> {
     /// The head of the response. `None`: the response has not begun.
     pub(super) head: Option<Arc<H>>,
     pub(super) buffer: Buffer,
+    /// The place that an open run takes while it has no reader.
+    absence: Absence,
     /// How the response ended. `None`: the run is open.
     pub(super) end: Option<End>,
     pub(super) readers: Vec<ReaderState>,
@@ -67,14 +98,15 @@ pub(super) const MAX_READERS: usize = 8;
 
 impl<H> Run<H> {
     pub(super) fn new(
-        key: RunKey,
-        request: Digest,
+        arrival: &Arrival,
         settings: &ResumeSettings,
         buffer: Buffer,
+        absence: Absence,
     ) -> Self {
         let state = RunState {
             head: None,
             buffer,
+            absence,
             end: None,
             readers: Vec::new(),
             idle_since: None,
@@ -84,8 +116,16 @@ impl<H> Run<H> {
             producer: None,
             next_reader: 0,
         };
-        let (limits, window) = (settings.memory_limits(), settings.window);
-        Self { key, request, limits, window, note: Arc::default(), state: Mutex::new(state) }
+        Self {
+            key: arrival.key,
+            id: arrival.new_id,
+            party: arrival.party,
+            request: arrival.request,
+            limits: settings.memory_limits(),
+            window: settings.window,
+            note: Arc::default(),
+            state: Mutex::new(state),
+        }
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, RunState<H>> {
@@ -104,19 +144,31 @@ impl<H> RunState<H> {
         self.next_reader += 1;
         self.readers.push(ReaderState { id, position: 0, waker: None });
         self.idle_since = None;
+        self.absence.free();
         Some(id)
     }
 
-    /// Removes a reader. The removal of the last reader abandons a run that keeps nothing.
-    pub(super) fn detach(&mut self, id: u64) {
+    /// Removes a reader. The removal of the last reader abandons a run that keeps nothing. Returns whether
+    /// the run may go on: an open run without a reader needs a place.
+    pub(super) fn detach(&mut self, id: u64) -> bool {
         self.readers.retain(|reader| reader.id != id);
         self.after_read();
+        let needs_place = self.readers.is_empty() && self.end.is_none() && self.is_kept;
+        !needs_place || self.absence.take().is_ok()
+    }
+
+    /// Ends the run: nobody writes any more.
+    pub(super) fn end(&mut self, end: End) {
+        self.end = Some(end);
+        self.absence.free();
+        self.wake_readers();
     }
 
     /// From now on, the run keeps no bytes that all readers have read, and a returning client cannot
     /// attach.
     pub(super) fn stop_keeping(&mut self) {
         self.is_kept = false;
+        self.absence.free();
         self.after_read();
     }
 

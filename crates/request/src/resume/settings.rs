@@ -12,15 +12,15 @@ pub struct ResumeSettings {
     pub memory: usize,
 }
 
-/// The runs of one client may use the total memory divided by this number.
-const CLIENT_DIVISOR: usize = 2;
+/// The runs of one party may use the total memory divided by this number.
+const PARTY_DIVISOR: usize = 2;
 /// One run may use the total memory divided by this number.
 const RUN_DIVISOR: usize = 16;
 
 impl ResumeSettings {
-    /// The memory limits, in bytes: of one run, of the runs of one client, and of all runs.
+    /// The memory limits, in bytes: of one run, of the runs of one party, and of all runs.
     pub fn memory_limits(&self) -> MemoryLimits {
         let total = self.memory;
-        MemoryLimits { one: total / RUN_DIVISOR, party: total / CLIENT_DIVISOR, total }
+        MemoryLimits { one: total / RUN_DIVISOR, party: total / PARTY_DIVISOR, total }
     }
 }

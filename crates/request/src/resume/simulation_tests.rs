@@ -5,17 +5,20 @@
 use super::*;
 use crate::record::ResumeOutcome;
 use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 use tokenweir_protocol::clock;
+use tokenweir_protocol::limits::Party;
 
 const WINDOW: Duration = Duration::from_mins(1);
 const STEPS: usize = 60;
 /// Length of the random text that the simulated engines write repeatedly, in bytes. It is no
 /// multiple of the segment size.
 const PERIOD: usize = 60_013;
+const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// The simulated engine of one run.
 struct Engine {
@@ -37,6 +40,7 @@ struct Client {
 /// The expected state of a run.
 struct Facts {
     key: RunKey,
+    party: Party,
     request: Digest,
     written: usize,
     end: Option<End>,
@@ -57,6 +61,8 @@ struct World {
     random: fastrand::Rng,
     now: Instant,
     settings: ResumeSettings,
+    /// Number of requests that the gateway can have open.
+    places: usize,
     registry: Arc<Registry<usize>>,
     engines: Vec<Engine>,
     clients: Vec<Client>,
@@ -78,14 +84,23 @@ fn text(run: usize, position: usize, length: usize) -> &'static [u8] {
     &random[start..start + length]
 }
 
+impl Facts {
+    fn of(arrival: &Arrival) -> Self {
+        let Arrival { key, party, request, .. } = *arrival;
+        Self { key, party, request, written: 0, end: None, alone_since: None }
+    }
+}
+
 impl World {
     fn new(seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let memory = [128 << 10, 256 << 10, 8 << 20][random.usize(..3)];
+        let places = [1, 2, 8, usize::MAX][random.usize(..4)];
         Self {
             random,
             now: clock::epoch(),
             settings: ResumeSettings { window: WINDOW, memory },
+            places,
             registry: Arc::default(),
             engines: Vec::new(),
             clients: Vec::new(),
@@ -108,30 +123,42 @@ impl World {
         self.check();
     }
 
+    /// A random request.
+    fn random_arrival(&mut self) -> Arrival {
+        let tenant = self.random.u8(..2);
+        let earlier = RunId::new(self.random.u64(..=self.runs.len() as u64));
+        Arrival {
+            key: RunKey::new(Digest::of(&[&[tenant]]), &[self.random.u8(..3)]),
+            request: Digest::of(&[&[u8::from(self.random.u8(..8) == 0)]]),
+            party: Party::new(Some(&tenant.to_string()), CLIENT),
+            client: CLIENT,
+            new_id: RunId::new(self.runs.len() as u64),
+            had_events_of: (self.random.u8(..4) == 0).then_some(earlier),
+            may_begin: self.random.u8(..8) > 0,
+            places: self.places,
+        }
+    }
+
     fn arrive(&mut self) {
-        let tenant = Digest::of(&[&[self.random.u8(..2)]]);
-        let key = RunKey::new(tenant, &[self.random.u8(..3)]);
-        let request = Digest::of(&[&[u8::from(self.random.u8(..8) == 0)]]);
-        let may_begin = self.random.u8(..8) > 0;
+        let arrival = self.random_arrival();
+        let Arrival { key, request, may_begin, had_events_of, .. } = arrival;
         let was_known = self.registry.is_known(&key);
-        let arrival = Arrival { key, request, may_begin };
+        let known_id = was_known.then(|| RunId::new(self.latest[&key] as u64));
+        let has_run = had_events_of.is_none() || had_events_of == known_id;
         let (reader, run) = match self.registry.enter(&arrival, &self.settings) {
             Entry::Begun(producer, reader) => {
-                assert!(!was_known && may_begin, "one run for each key");
+                assert!(!was_known && may_begin && has_run, "one run for each key");
                 let run = self.runs.len();
                 self.latest.insert(key, run);
-                self.runs.push(Facts { key, request, written: 0, end: None, alone_since: None });
-                self.engines.push(Engine {
-                    producer,
-                    run,
-                    flag: Arc::default(),
-                    is_waiting: false,
-                });
+                self.runs.push(Facts::of(&arrival));
+                let flag = Arc::default();
+                self.engines.push(Engine { producer, run, flag, is_waiting: false });
                 (reader, run)
             }
             Entry::Attached(reader) => {
-                assert!(was_known);
+                assert!(was_known && has_run, "never the events of another run");
                 let run = self.latest[&key];
+                assert_eq!(Some(reader.run_id()), known_id);
                 assert_eq!(self.runs[run].request, request, "never with another body");
                 self.runs[run].alone_since = None;
                 (reader, run)
@@ -139,6 +166,7 @@ impl World {
             Entry::OtherRequest => {
                 return assert!(was_known && self.runs[self.latest[&key]].request != request);
             }
+            Entry::UnknownEvent => return assert!(!has_run),
             Entry::TooManyReaders => {
                 let run = self.latest[&key];
                 let readers = self.clients.iter().filter(|client| client.run == run).count();
@@ -207,10 +235,29 @@ impl World {
 
     fn client_leaves(&mut self) {
         let Some(index) = pick(&mut self.random, self.clients.len()) else { return };
-        let client = self.clients.swap_remove(index);
-        if !self.clients.iter().any(|other| other.run == client.run) {
-            self.runs[client.run].alone_since = Some(self.now);
+        let run = self.clients[index].run;
+        let was_open = self.is_kept(run) && self.runs[run].end.is_none();
+        let party = self.runs[run].party;
+        let of_party = self.absent_runs().filter(|other| self.runs[*other].party == party).count();
+        let of_all = self.absent_runs().count();
+        drop(self.clients.swap_remove(index));
+        if self.clients.iter().any(|other| other.run == run) {
+            return;
         }
+        self.runs[run].alone_since = Some(self.now);
+        if was_open {
+            let has_place = of_party < (self.places / 4).max(1) && of_all < self.places / 2;
+            assert_eq!(self.is_kept(run), has_place, "{of_party} {of_all} {}", self.places);
+        }
+    }
+
+    /// The open runs that go on without a client.
+    fn absent_runs(&self) -> impl Iterator<Item = usize> {
+        let has_client = |run: usize| self.clients.iter().any(|client| client.run == run);
+        let is_absent = move |run: &usize| {
+            self.runs[*run].end.is_none() && self.is_kept(*run) && !has_client(*run)
+        };
+        (0..self.runs.len()).filter(is_absent)
     }
 
     fn time_passes(&mut self) {
@@ -264,6 +311,7 @@ impl World {
                 assert!(engine.producer.poll_writable().is_pending(), "a run was not woken");
             }
         }
+        assert_eq!(self.registry.absent_of(CLIENT), self.absent_runs().count());
         let passing = self.engines.len() * (24 << 10);
         assert!(self.registry.used_bytes() <= self.settings.memory + passing);
     }
@@ -281,8 +329,9 @@ impl World {
         assert_eq!(self.billed, self.runs.len());
         self.registry.sweep(self.now);
         assert_eq!(self.registry.used_bytes(), 0);
+        assert_eq!(self.registry.absent.load(Ordering::Relaxed), 0);
         let table = self.registry.lock();
-        assert!(table.runs.is_empty() && table.clients.is_empty());
+        assert!(table.runs.is_empty() && table.parties.is_empty() && table.networks.is_empty());
     }
 }
 

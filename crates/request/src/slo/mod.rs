@@ -97,7 +97,7 @@ impl Objective {
         let matches = |expected: &Option<String>, actual: &str| {
             expected.as_ref().is_none_or(|expected| expected == actual)
         };
-        matches(&self.model, record.model.name()) && matches(&self.tier, record.tier.as_str())
+        matches(&self.model, record.model.known_name()) && matches(&self.tier, record.tier.as_str())
     }
 }
 

@@ -11,7 +11,8 @@
 //! retry_after   ⌈queue position ÷ grants per second⌉ seconds, from 1 to 60
 //! ```
 //!
-//! Requests for a model that no backend can serve now wait in the same queue. A new request that a
+//! Requests that no backend can serve now wait in the same queue. They do not hold up requests for the
+//! same model that a backend can serve: requests wait in groups that the same backends can serve. A new request that a
 //! backend could serve displaces them from a full queue, unless their class is higher.
 //!
 //! Priority between classes is strict: a higher class is always served first, and a request does
@@ -31,7 +32,8 @@ mod selection_tests;
 mod tests;
 
 pub use priority_classes::{DEFAULT_CLASS, PriorityClasses};
-pub use queue::{AdmissionQueue, ExhaustedModels};
+pub use queue::AdmissionQueue;
 pub use queued_request::{
-    DequeuedRequest, EnqueueOutcome, QueuedRequest, QueuedRequestId, RejectedRequest, WaitingModel,
+    CapacityGroup, DequeuedRequest, EnqueueOutcome, ExhaustedGroups, QueuedRequest,
+    QueuedRequestId, RejectedRequest, WaitingModel,
 };

@@ -4,16 +4,11 @@
 use super::decaying_rate::DecayingRate;
 use super::fair_queue::FairQueue;
 use super::queued_request::{
-    DequeuedRequest, EnqueueOutcome, QueuedRequest, QueuedRequestId, RejectedRequest, WaitingModel,
+    CapacityGroup, DequeuedRequest, EnqueueOutcome, ExhaustedGroups, QueuedRequest,
+    QueuedRequestId, RejectedRequest, WaitingModel,
 };
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// Models for which no backend has capacity. [`AdmissionQueue::select`] adds models to the list and
-/// skips requests for them. The element `None` stands for the requests that name no model.
-#[derive(Debug, Default)]
-pub struct ExhaustedModels(Vec<Option<Arc<str>>>);
 
 /// The queue in which requests wait while all backends that could serve them are full.
 #[derive(Debug)]
@@ -25,7 +20,7 @@ pub struct AdmissionQueue<T> {
     requests: BTreeMap<u64, QueueEntry<T>>,
     /// The service order within each class, the highest class first.
     classes: Vec<FairQueue<ServiceKey>>,
-    model_queues: BTreeMap<Option<Arc<str>>, ModelQueue>,
+    groups: BTreeMap<CapacityGroup, GroupQueue>,
 }
 
 /// The key that orders the requests of a tenant: the time of arrival plus `precedence_given`, and then the
@@ -37,21 +32,21 @@ struct QueueEntry<T> {
     request: QueuedRequest<T>,
     entered_at: Instant,
     key: ServiceKey,
-    /// Sum of the past periods of the wait in which no backend could serve the model. A period that has not
-    /// ended is not included.
+    /// Sum of the past periods of the wait in which no backend could serve the request. A period that has
+    /// not ended is not included.
     without_backend: Duration,
     /// Number of later requests of the same tenant that were selected before this request.
     overtaken: u32,
 }
 
-/// Counts of the requests for one model. The value exists while requests for the model wait.
+/// Counts of the requests of one group. The value exists while requests of the group wait.
 #[derive(Debug)]
-struct ModelQueue {
+struct GroupQueue {
     /// Number of waiting requests per class.
     waiting_by_class: Vec<usize>,
-    /// Rate at which requests for the model are granted.
+    /// Rate at which requests of the group are granted.
     grant_rate: DecayingRate,
-    /// Time since which no backend can serve the model. `None`: a backend can serve the model.
+    /// Time since which no backend can serve the group. `None`: a backend can serve it.
     without_backend_since: Option<Instant>,
 }
 
@@ -70,13 +65,7 @@ impl<T> AdmissionQueue<T> {
     /// An empty queue for at most `capacity` requests in `classes` classes. 0 classes count as 1.
     pub fn new(capacity: usize, classes: usize) -> Self {
         let classes = (0..classes.max(1)).map(|_| FairQueue::default()).collect();
-        Self {
-            capacity,
-            next_id: 0,
-            requests: BTreeMap::new(),
-            classes,
-            model_queues: BTreeMap::new(),
-        }
+        Self { capacity, next_id: 0, requests: BTreeMap::new(), classes, groups: BTreeMap::new() }
     }
 
     /// Changes the capacity and the number of classes. `new_class` maps the old class of a queued
@@ -85,12 +74,12 @@ impl<T> AdmissionQueue<T> {
         self.capacity = capacity;
         let classes = classes.max(1);
         self.classes = (0..classes).map(|_| FairQueue::default()).collect();
-        self.model_queues.values_mut().for_each(|queue| queue.waiting_by_class = vec![0; classes]);
+        self.groups.values_mut().for_each(|queue| queue.waiting_by_class = vec![0; classes]);
         for QueueEntry { request, key, .. } in self.requests.values_mut() {
             request.class = new_class(request.class).min(classes - 1);
             self.classes[request.class].push(request.tenant, *key);
-            if let Some(model_queue) = self.model_queues.get_mut(&request.model) {
-                model_queue.waiting_by_class[request.class] += 1;
+            if let Some(group) = self.groups.get_mut(&request.group) {
+                group.waiting_by_class[request.class] += 1;
             }
         }
     }
@@ -113,50 +102,48 @@ impl<T> AdmissionQueue<T> {
     /// Number of waiting requests per class, the highest class first.
     pub fn waiting(&self) -> Vec<usize> {
         let mut waiting = vec![0; self.classes.len()];
-        for queue in self.model_queues.values() {
+        for queue in self.groups.values() {
             waiting.iter_mut().zip(&queue.waiting_by_class).for_each(|(sum, count)| *sum += count);
         }
         waiting
     }
 
-    /// The models for which requests wait.
+    /// The models for which requests wait. A model has one entry for each group of its requests.
     pub fn waiting_models(&self) -> impl Iterator<Item = WaitingModel> + '_ {
-        self.model_queues.iter().map(|(model, queue)| WaitingModel {
-            model: model.clone(),
+        self.groups.iter().map(|(group, queue)| WaitingModel {
+            model: group.model.clone(),
             requests: queue.waiting_by_class.iter().sum(),
             without_backend_since: queue.without_backend_since,
         })
     }
 
-    /// Whether a new request for `model` must queue behind waiting requests, because one of them is for the
-    /// same model, or for another model that a backend can serve, and so may need the same capacity.
-    pub fn precedes(&self, model: Option<&str>) -> bool {
-        self.model_queues
+    /// Whether a new request of `group` must queue behind waiting requests, because one of them is of the
+    /// same group, or of another group that a backend can serve, and so may need the same capacity.
+    pub fn precedes(&self, group: &CapacityGroup) -> bool {
+        self.groups
             .iter()
-            .any(|(name, queue)| queue.without_backend_since.is_none() || name.as_deref() == model)
+            .any(|(other, queue)| queue.without_backend_since.is_none() || other == group)
     }
 
-    /// Whether requests for `model` wait because no backend can serve it.
-    pub fn is_without_backend(&self, model: Option<&str>) -> bool {
-        self.model_queues
-            .iter()
-            .any(|(name, queue)| queue.without_backend_since.is_some() && name.as_deref() == model)
+    /// Whether requests of `group` wait because no backend can serve them.
+    pub fn is_without_backend(&self, group: &CapacityGroup) -> bool {
+        self.groups.get(group).is_some_and(|queue| queue.without_backend_since.is_some())
     }
 
-    /// Records that no backend can serve `models`, and that backends can serve all other models for which
+    /// Records that no backend can serve `groups`, and that backends can serve all other groups of which
     /// requests wait.
-    pub fn set_without_backend(&mut self, models: &[Option<Arc<str>>], now: Instant) {
+    pub fn set_without_backend(&mut self, groups: &[CapacityGroup], now: Instant) {
         let mut served = Vec::new();
-        for (model, queue) in &mut self.model_queues {
-            if models.contains(model) {
+        for (group, queue) in &mut self.groups {
+            if groups.contains(group) {
                 queue.without_backend_since.get_or_insert(now);
             } else if let Some(since) = queue.without_backend_since.take() {
-                served.push((model.clone(), since));
+                served.push((group.clone(), since));
             }
         }
-        for (model, since) in served {
-            let of_model = |entry: &&mut QueueEntry<T>| entry.request.model == model;
-            for entry in self.requests.values_mut().filter(of_model) {
+        for (group, since) in served {
+            let of_group = |entry: &&mut QueueEntry<T>| entry.request.group == group;
+            for entry in self.requests.values_mut().filter(of_group) {
                 entry.without_backend += now.saturating_duration_since(since.max(entry.entered_at));
             }
         }
@@ -166,15 +153,15 @@ impl<T> AdmissionQueue<T> {
     pub fn enter(&mut self, request: QueuedRequest<T>, now: Instant) -> EnqueueOutcome<T> {
         let lowest_class = self.classes.len() - 1;
         let request = QueuedRequest { class: request.class.min(lowest_class), ..request };
-        if self.requests.len() < self.capacity {
+        if self.requests.len() < self.capacity || request.is_begun {
             return EnqueueOutcome::Waits(self.insert(request, now));
         }
         let displaced = self.find_displaceable(&request).and_then(|id| self.refuse(id, now));
         if let Some(displaced) = displaced {
             return EnqueueOutcome::QueuedDisplacing(self.insert(request, now), displaced);
         }
-        let position = self.count_ahead(request.class, request.model.as_ref()) + 1;
-        let retry_after = self.estimate_retry_after(position, request.model.as_ref(), now);
+        let position = self.count_ahead(request.class, &request.group) + 1;
+        let retry_after = self.estimate_retry_after(position, &request.group, now);
         let without_backend = Duration::ZERO;
         EnqueueOutcome::Full(RejectedRequest { ticket: request, without_backend, retry_after })
     }
@@ -187,29 +174,29 @@ impl<T> AdmissionQueue<T> {
 
     /// Rejects a queued request. `None`: the request is not in the queue any more.
     pub fn refuse(&mut self, id: QueuedRequestId, now: Instant) -> Option<RejectedRequest<T>> {
-        let QueuedRequest { class, model, .. } = &self.requests.get(&id.0)?.request;
-        let position = self.count_ahead(*class, model.as_ref());
-        let retry_after = self.estimate_retry_after(position, model.as_ref(), now);
+        let QueuedRequest { class, group, .. } = &self.requests.get(&id.0)?.request;
+        let position = self.count_ahead(*class, group);
+        let retry_after = self.estimate_retry_after(position, group, now);
         let DequeuedRequest { ticket, without_backend } = self.leave(id, now)?;
         Some(RejectedRequest { ticket, without_backend, retry_after })
     }
 
     /// Selects the request that is granted next, and returns the value that `offer` returned for
     /// the request. `None`: `offer` returned no value for any request. If `offer` returns `None`,
-    /// the model of the request is added to `exhausted`, and `offer` is not called for further
-    /// requests for that model. Requests after their deadline are skipped.
+    /// the group of the request is added to `exhausted`, and `offer` is not called for further
+    /// requests of that group. Requests after their deadline are skipped.
     ///
     /// The first request in service order for which `offer` returns a value is selected, unless it
     /// loses more than 128 tokens. `lost_tokens` returns the number of prompt tokens that the offered
     /// backend must compute although another backend has them in its cache. If the first request loses
-    /// more than 128, the next requests of the same tenant, class and model are compared. The first one
+    /// more than 128, the next requests of the same tenant, class and group are compared. The first one
     /// that loses at most 128 is selected, or else the one that loses the fewest tokens. This is
     /// delay scheduling (Zaharia et al. 2010), except that capacity is never left unused. A request
     /// is overtaken at most 16 times, and never by another tenant.
     pub fn select<R>(
         &mut self,
         now: Instant,
-        exhausted: &mut ExhaustedModels,
+        exhausted: &mut ExhaustedGroups,
         mut offer: impl FnMut(&QueuedRequest<T>) -> Option<R>,
         lost_tokens: impl Fn(&R) -> f64,
     ) -> Option<(QueuedRequestId, R)> {
@@ -242,32 +229,32 @@ impl<T> AdmissionQueue<T> {
     fn first<R>(
         &self,
         now: Instant,
-        exhausted: &mut ExhaustedModels,
+        exhausted: &mut ExhaustedGroups,
         mut offer: impl FnMut(&QueuedRequest<T>) -> Option<R>,
     ) -> Option<(u64, R)> {
         for (_, id) in self.classes.iter().flat_map(FairQueue::keys_in_service_order) {
-            if exhausted.0.len() == self.model_queues.len() {
+            if exhausted.count() == self.groups.len() {
                 return None;
             }
             let request = &self.requests.get(&id)?.request;
-            if request.deadline <= now || exhausted.has(request.model.as_deref()) {
+            if request.deadline <= now || exhausted.has_for(request) {
                 continue;
             }
             match offer(request) {
                 Some(offered) => return Some((id, offered)),
-                None => exhausted.0.push(request.model.clone()),
+                None => exhausted.add(request),
             }
         }
         None
     }
 
-    /// The requests of the same tenant, class and model that follow a request in service order,
+    /// The requests of the same tenant, class and group that follow a request in service order,
     /// without those after their deadline.
     fn followers(&self, id: u64, now: Instant) -> impl Iterator<Item = (u64, &QueuedRequest<T>)> {
         let QueueEntry { request: first, key, .. } = &self.requests[&id];
         let keys = self.classes[first.class].keys_after(first.tenant, *key);
         let requests = keys.filter_map(|(_, id)| Some((id, &self.requests.get(&id)?.request)));
-        requests.filter(move |(_, other)| other.model == first.model && other.deadline > now)
+        requests.filter(move |(_, other)| other.group == first.group && other.deadline > now)
     }
 
     /// Removes a request that is granted, and charges its tokens to its tenant. `None`: the request
@@ -276,32 +263,32 @@ impl<T> AdmissionQueue<T> {
         self.remove(id, true, now)
     }
 
-    /// Number of requests for a model that wait in this class and in higher classes.
-    fn count_ahead(&self, class: usize, model: Option<&Arc<str>>) -> usize {
-        let queue = self.model_queues.get(&model.cloned());
+    /// Number of requests of a group that wait in this class and in higher classes.
+    fn count_ahead(&self, class: usize, group: &CapacityGroup) -> usize {
+        let queue = self.groups.get(group);
         queue.map_or(0, |queue| queue.waiting_by_class.iter().take(class + 1).sum())
     }
 
-    /// `retry_after` of a request at this position, counted from 1, among the requests for a model.
-    fn estimate_retry_after(&self, position: usize, model: Option<&Arc<str>>, now: Instant) -> u32 {
+    /// `retry_after` of a request at this position, counted from 1, among the requests of a group.
+    fn estimate_retry_after(&self, position: usize, group: &CapacityGroup, now: Instant) -> u32 {
         let (least, most) = RETRY_AFTER_SECONDS_BOUNDS;
-        let Some(queue) = self.model_queues.get(&model.cloned()) else { return least as u32 };
+        let Some(queue) = self.groups.get(group) else { return least as u32 };
         let seconds = position as f64 / queue.grant_rate.per_second(now);
         seconds.ceil().clamp(least, most) as u32
     }
 
-    /// Time after which a new request would probably get a backend: the number of requests for its
-    /// model that are granted before it ÷ grants per second. At most as many requests of each other
-    /// tenant count as its own tenant has. `None`: no request for the model has been granted since
-    /// requests wait for it.
+    /// Time after which a new request would probably get a backend: the number of requests of its
+    /// group that are granted before it ÷ grants per second. At most as many requests of each other
+    /// tenant count as its own tenant has. `None`: no request of the group has been granted since
+    /// requests of it wait.
     pub fn expected_wait(&self, request: &QueuedRequest<T>, now: Instant) -> Option<Duration> {
-        let rate = self.model_queues.get(&request.model)?.grant_rate.measured_per_second(now)?;
-        let due = now + request.precedence_given(now);
+        let rate = self.groups.get(&request.group)?.grant_rate.measured_per_second(now)?;
+        let due = request.service_time(now);
         let mut higher = 0;
         let mut by_tenant = BTreeMap::from([(request.tenant, 0)]);
         for entry in self.requests.values() {
-            let QueuedRequest { class, tenant, model, .. } = &entry.request;
-            if *model != request.model || *class > request.class {
+            let QueuedRequest { class, tenant, group, .. } = &entry.request;
+            if *group != request.group || *class > request.class {
                 continue;
             }
             if *class < request.class {
@@ -315,14 +302,14 @@ impl<T> AdmissionQueue<T> {
         Duration::try_from_secs_f64(ahead as f64 / rate).ok()
     }
 
-    /// The request that `newcomer` may displace. If a backend can serve the model of `newcomer`, this is a
-    /// request for a model that no backend can serve, and of no higher class than `newcomer`: the newest
+    /// The request that `newcomer` may displace. If a backend can serve the group of `newcomer`, this is a
+    /// request of a group that no backend can serve, and of no higher class than `newcomer`: the newest
     /// one of the lowest class. Otherwise, or if there is none, it is the last request of the tenant with
     /// the most requests in the lowest class that has requests. `newcomer` may displace that request if
     /// `newcomer` has a higher class, or if it has the same class and its tenant has fewer requests,
     /// including `newcomer`. `None`: `newcomer` may not displace a request.
     fn find_displaceable(&self, newcomer: &QueuedRequest<T>) -> Option<QueuedRequestId> {
-        if !self.is_without_backend(newcomer.model.as_deref())
+        if !self.is_without_backend(&newcomer.group)
             && let Some(id) = self.last_without_backend(newcomer.class)
         {
             return Some(QueuedRequestId(id));
@@ -330,20 +317,24 @@ impl<T> AdmissionQueue<T> {
         let mut classes = self.classes.iter().enumerate().rev();
         let (class, (largest_count, newest)) =
             classes.find_map(|(class, queue)| Some((class, queue.largest_tenant()?)))?;
+        if self.requests.get(&newest.1).is_none_or(|entry| entry.request.is_begun) {
+            return None;
+        }
         let tenant_count = self.classes[newcomer.class].queued_count(newcomer.tenant);
         let has_smaller_tenant = class == newcomer.class && tenant_count + 1 < largest_count;
         (class > newcomer.class || has_smaller_tenant).then_some(QueuedRequestId(newest.1))
     }
 
-    /// Returns the newest request of the lowest class for a model that no backend can serve.
-    /// Classes above `highest_class` are not searched.
+    /// Returns the newest request of the lowest class that no backend can serve. Classes above `highest_class` are not searched.
     fn last_without_backend(&self, highest_class: usize) -> Option<u64> {
-        if self.model_queues.values().all(|queue| queue.without_backend_since.is_none()) {
+        if self.groups.values().all(|queue| queue.without_backend_since.is_none()) {
             return None;
         }
         let is_displaceable = |entry: &&(&u64, &QueueEntry<T>)| {
             let request = &entry.1.request;
-            request.class >= highest_class && self.is_without_backend(request.model.as_deref())
+            !request.is_begun
+                && request.class >= highest_class
+                && self.is_without_backend(&request.group)
         };
         let displaceable = self.requests.iter().filter(|entry| is_displaceable(&entry));
         displaceable.map(|(id, entry)| (entry.request.class, *id)).max().map(|(_, id)| id)
@@ -354,14 +345,14 @@ impl<T> AdmissionQueue<T> {
         let id = self.next_id;
         self.next_id += 1;
         let classes = self.classes.len();
-        let model_queue = self.model_queues.entry(request.model.clone());
-        let model_queue = model_queue.or_insert_with(|| ModelQueue {
+        let group = self.groups.entry(request.group.clone());
+        let group = group.or_insert_with(|| GroupQueue {
             waiting_by_class: vec![0; classes],
             grant_rate: DecayingRate::begin(now),
             without_backend_since: None,
         });
-        model_queue.waiting_by_class[request.class] += 1;
-        let key = (now + request.precedence_given(now), id);
+        group.waiting_by_class[request.class] += 1;
+        let key = (request.service_time(now), id);
         self.classes[request.class].push(request.tenant, key);
         let without_backend = Duration::ZERO;
         let entry = QueueEntry { request, entered_at: now, key, without_backend, overtaken: 0 };
@@ -380,25 +371,18 @@ impl<T> AdmissionQueue<T> {
             self.requests.remove(&id)?;
         let granted_tokens = is_granted.then(|| request.tokens.max(1));
         self.classes[request.class].remove(request.tenant, key, granted_tokens);
-        if let Some(model_queue) = self.model_queues.get_mut(&request.model) {
-            model_queue.waiting_by_class[request.class] -= 1;
+        if let Some(group) = self.groups.get_mut(&request.group) {
+            group.waiting_by_class[request.class] -= 1;
             if is_granted {
-                model_queue.grant_rate.add(now);
+                group.grant_rate.add(now);
             }
-            if let Some(since) = model_queue.without_backend_since {
+            if let Some(since) = group.without_backend_since {
                 without_backend += now.saturating_duration_since(since.max(entered_at));
             }
-            if model_queue.waiting_by_class.iter().all(|count| *count == 0) {
-                self.model_queues.remove(&request.model);
+            if group.waiting_by_class.iter().all(|count| *count == 0) {
+                self.groups.remove(&request.group);
             }
         }
         Some(DequeuedRequest { ticket: request, without_backend })
-    }
-}
-
-impl ExhaustedModels {
-    /// Whether no backend has capacity for the model. `None`: requests that name no model.
-    pub fn has(&self, model: Option<&str>) -> bool {
-        self.0.iter().any(|exhausted| exhausted.as_deref() == model)
     }
 }

@@ -3,6 +3,16 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+/// The requests that the same backends can serve. They wait for the same capacity.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CapacityGroup {
+    /// Requested model. `None`: the clients named no model.
+    pub model: Option<Arc<str>>,
+    /// Hash of the backends of the model that can serve the requests, for example because their context is
+    /// long enough. 0: all backends of the model.
+    pub backends: u64,
+}
+
 /// A request that waits for a backend.
 #[derive(Debug)]
 pub struct QueuedRequest<T> {
@@ -10,13 +20,17 @@ pub struct QueuedRequest<T> {
     pub class: usize,
     /// Id of the tenant. The queue is shared fairly among tenants.
     pub tenant: u64,
-    /// Requested model. `None`: the client named no model.
-    pub model: Option<Arc<str>>,
+    /// The requests that wait for the same capacity.
+    pub group: CapacityGroup,
     /// Tokens that the request may occupy in a KV cache. When the request is granted, they are
     /// charged to the tenant.
     pub tokens: u64,
     /// Tokens that the engine has to compute for the request: uncached prompt and expected output.
     pub work: u64,
+    /// Whether the client already has a part of the response, from a backend that failed. Such a request is
+    /// queued in any case and first of its tenant, and is not displaced. It may not go to the backend that
+    /// failed, so it shows nothing about the capacity for other requests.
+    pub is_begun: bool,
     /// From this time on, the request is not granted.
     pub deadline: Instant,
     /// Data that the code which fills the queue stores with the request.
@@ -28,19 +42,18 @@ pub struct QueuedRequest<T> {
 pub struct DequeuedRequest<T> {
     /// The request.
     pub ticket: QueuedRequest<T>,
-    /// Time in which the request waited and no backend could serve its model.
+    /// Time in which the request waited and no backend could serve it.
     pub without_backend: Duration,
 }
 
-/// The waiting requests for one model.
+/// The waiting requests of one group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct WaitingModel {
     /// The requested model. `None`: the clients named no model.
     pub model: Option<Arc<str>>,
     /// Number of waiting requests.
     pub requests: usize,
-    /// Time since which the requests wait because no backend can serve the model. `None`: a backend
-    /// can serve the model.
+    /// Time since which they wait because no backend can serve them. `None`: a backend can serve them.
     pub without_backend_since: Option<Instant>,
 }
 
@@ -64,17 +77,29 @@ pub enum EnqueueOutcome<T> {
 pub struct RejectedRequest<T> {
     /// The rejected request.
     pub ticket: QueuedRequest<T>,
-    /// Time in which the request waited and no backend could serve its model.
+    /// Time in which the request waited and no backend could serve it.
     pub without_backend: Duration,
     /// Time after which the client should retry, in seconds: queue position ÷ grants per second,
     /// from 1 to 60.
     pub retry_after: u32,
 }
 
+/// Groups for which no backend has capacity. [`select`](super::AdmissionQueue::select) adds groups and skips
+/// their requests.
+#[derive(Debug, Default)]
+pub struct ExhaustedGroups {
+    groups: Vec<CapacityGroup>,
+    /// Groups in which no backend has capacity for a request that has begun.
+    for_begun: Vec<CapacityGroup>,
+}
+
 /// Time by which a request gives way to later requests for each token of its work. A request with 1,000
 /// tokens more than the later requests goes after those that arrive in the next 2 s, so no request waits
 /// for an unbounded number of smaller requests.
 const TIME_PER_TOKEN: Duration = Duration::from_millis(2);
+/// Time before its arrival that counts as the arrival of a request that has begun.
+const BEGUN_PRECEDENCE: Duration = Duration::from_mins(10);
+
 impl<T> QueuedRequest<T> {
     /// Time after the arrival of this request in which later requests with less work can go before it. It
     /// is at most half of the time that this request may wait.
@@ -82,5 +107,36 @@ impl<T> QueuedRequest<T> {
         let tokens = u32::try_from(self.work).unwrap_or(u32::MAX);
         let longest = self.deadline.saturating_duration_since(now) / 2;
         TIME_PER_TOKEN.saturating_mul(tokens).min(longest)
+    }
+
+    /// The time by which the request is ordered among those of its tenant.
+    pub(super) fn service_time(&self, now: Instant) -> Instant {
+        if self.is_begun {
+            return now.checked_sub(BEGUN_PRECEDENCE).unwrap_or(now);
+        }
+        now + self.precedence_given(now)
+    }
+}
+
+impl ExhaustedGroups {
+    /// Whether no backend has capacity for the group.
+    pub fn has(&self, group: &CapacityGroup) -> bool {
+        self.groups.contains(group)
+    }
+
+    /// Whether no backend has capacity for this request.
+    pub(super) fn has_for<T>(&self, request: &QueuedRequest<T>) -> bool {
+        self.has(&request.group) || request.is_begun && self.for_begun.contains(&request.group)
+    }
+
+    /// Adds the group of a request for which no backend has capacity.
+    pub(super) fn add<T>(&mut self, request: &QueuedRequest<T>) {
+        let groups = if request.is_begun { &mut self.for_begun } else { &mut self.groups };
+        groups.push(request.group.clone());
+    }
+
+    /// Number of groups for which no backend has capacity.
+    pub(super) const fn count(&self) -> usize {
+        self.groups.len()
     }
 }

@@ -1,8 +1,10 @@
 //! Tests of which request the admission queue selects: by the work of the request, by the caches
 //! that have its prompt, and by whether a backend can serve its model.
 
-use super::tests::{displaced_by, enter_all, grant, model, request};
-use super::{AdmissionQueue, EnqueueOutcome, ExhaustedModels, QueuedRequest, WaitingModel};
+use super::tests::{displaced_by, enter_all, grant, group, request};
+use super::{
+    AdmissionQueue, CapacityGroup, EnqueueOutcome, ExhaustedGroups, QueuedRequest, WaitingModel,
+};
 use std::time::{Duration, Instant};
 use tokenweir_protocol::clock;
 
@@ -15,7 +17,7 @@ fn grant_by_lost_tokens(
     lost_tokens: impl Fn(usize) -> f64,
 ) -> usize {
     let offer = |request: &QueuedRequest<usize>| Some(lost_tokens(request.payload));
-    let selected = queue.select(now, &mut ExhaustedModels::default(), offer, |lost| *lost);
+    let selected = queue.select(now, &mut ExhaustedGroups::default(), offer, |lost| *lost);
     queue.grant(selected.unwrap().0, now).unwrap().ticket.payload
 }
 
@@ -49,7 +51,7 @@ fn a_queued_request_is_not_overtaken_by_requests_of_other_tenants_classes_or_mod
     queue.enter(request(0, 0, 1, now), now);
     queue.enter(request(1, 0, 2, now), now);
     queue.enter(request(2, 1, 1, now), now);
-    queue.enter(QueuedRequest { model: Some(model(1)), ..request(3, 0, 1, now) }, now);
+    queue.enter(QueuedRequest { group: group(1), ..request(3, 0, 1, now) }, now);
     queue.enter(QueuedRequest { deadline: now, ..request(4, 0, 1, now) }, now);
     let lost_tokens = |number| if number == 0 { 1_000.0 } else { 0.0 };
     assert_eq!(grant_by_lost_tokens(&mut queue, now, lost_tokens), 0);
@@ -80,23 +82,40 @@ fn each_queued_request_counts_the_time_in_which_no_backend_could_serve_its_model
     let begin = clock::epoch();
     let at = |seconds| begin + Duration::from_secs(seconds);
     let mut queue = AdmissionQueue::new(10, 1);
-    let names = [Some(model(0))];
+    let names = [group(0)];
     queue.enter(request(0, 0, 1, begin), begin);
     queue.set_without_backend(&names, begin);
     queue.enter(request(1, 0, 1, at(4)), at(4));
-    queue.enter(QueuedRequest { model: Some(model(1)), ..request(2, 0, 1, at(4)) }, at(4));
+    queue.enter(QueuedRequest { group: group(1), ..request(2, 0, 1, at(4)) }, at(4));
     let waiting: Vec<WaitingModel> = queue.waiting_models().collect();
     assert_eq!((waiting[0].requests, waiting[0].without_backend_since), (2, Some(begin)));
     assert_eq!((waiting[1].requests, waiting[1].without_backend_since), (1, None));
-    assert!(queue.precedes(Some("c")), "a request for the other model may take the capacity");
+    assert!(
+        queue.precedes(&CapacityGroup::default()),
+        "a request for the other model may take the capacity"
+    );
     queue.set_without_backend(&[], at(10));
     queue.set_without_backend(&names, at(12));
     let mut leave = |number: usize| {
         let select = |request: &QueuedRequest<usize>| (request.payload == number).then_some(());
-        let selected = queue.select(at(15), &mut ExhaustedModels::default(), select, |()| 0.0);
+        let selected = queue.select(at(15), &mut ExhaustedGroups::default(), select, |()| 0.0);
         queue.grant(selected.unwrap().0, at(15)).unwrap().without_backend.as_secs()
     };
     assert_eq!([leave(0), leave(1), leave(2)], [10 + 3, 6 + 3, 0]);
+}
+
+#[test]
+fn a_request_that_few_backends_of_a_model_can_serve_does_not_block_the_others() {
+    let now = clock::epoch();
+    let mut queue = AdmissionQueue::new(10, 1);
+    let few = CapacityGroup { backends: 7, ..group(0) };
+    queue.enter(QueuedRequest { group: few.clone(), ..request(0, 0, 1, now) }, now);
+    queue.set_without_backend(std::slice::from_ref(&few), now);
+    assert!(queue.precedes(&few) && !queue.precedes(&group(0)));
+    enter_all(&mut queue, 1..2, 0, now);
+    let offer = |request: &QueuedRequest<usize>| (request.group != few).then_some(());
+    let selected = queue.select(now, &mut ExhaustedGroups::default(), offer, |()| 0.0);
+    assert_eq!(queue.grant(selected.unwrap().0, now).unwrap().ticket.payload, 1);
 }
 
 #[test]
@@ -105,10 +124,10 @@ fn in_a_full_queue_a_request_that_a_backend_can_serve_displaces_one_that_no_back
     let mut queue = AdmissionQueue::new(3, 2);
     enter_all(&mut queue, 0..1, 0, now);
     enter_all(&mut queue, 1..3, 1, now);
-    queue.set_without_backend(&[Some(model(0))], now);
-    assert!(!queue.precedes(Some("b")) && queue.precedes(Some("a")));
+    queue.set_without_backend(&[group(0)], now);
+    assert!(!queue.precedes(&group(1)) && queue.precedes(&group(0)));
     let mut enter = |number, name, class| {
-        let newcomer = QueuedRequest { model: Some(model(name)), ..request(number, class, 1, now) };
+        let newcomer = QueuedRequest { group: group(name), ..request(number, class, 1, now) };
         displaced_by(&mut queue, newcomer, now)
     };
     assert_eq!(enter(3, 0, 1), None, "it has no backend itself");
@@ -151,4 +170,41 @@ fn queued_requests_move_to_their_new_class_when_classes_change() {
     let granted_requests = [grant(&mut queue, now), grant(&mut queue, now)];
     assert_eq!(granted_requests.map(|granted| granted.unwrap().payload), [2, 0]);
     assert!(queue.is_empty());
+}
+
+#[test]
+fn a_begun_request_enters_a_full_queue_and_stays() {
+    let now = clock::epoch();
+    let begun = |number| QueuedRequest { is_begun: true, ..request(number, 0, 1, now) };
+    let mut queue = AdmissionQueue::new(2, 2);
+    enter_all(&mut queue, 0..2, 0, now);
+    for number in [2, 3] {
+        assert!(matches!(queue.enter(begun(number), now), EnqueueOutcome::Waits(_)));
+    }
+    let granted: Vec<_> = (0..4).map(|_| grant(&mut queue, now).unwrap().payload).collect();
+    assert_eq!(granted, [2, 3, 0, 1]);
+    for number in [4, 5] {
+        queue.enter(QueuedRequest { class: 1, ..begun(number) }, now);
+    }
+    assert_eq!(displaced_by(&mut queue, request(6, 0, 1, now), now), None);
+}
+
+#[test]
+fn a_begun_request_without_backend_holds_up_no_other() {
+    let now = clock::epoch();
+    let mut queue = AdmissionQueue::new(10, 1);
+    for number in 0..3 {
+        queue.enter(QueuedRequest { is_begun: true, ..request(number, 0, 1, now) }, now);
+    }
+    queue.enter(request(3, 0, 1, now), now);
+    let (mut exhausted, mut offered) = (ExhaustedGroups::default(), Vec::new());
+    // The only backend with capacity is the one that failed the requests that have begun.
+    let offer = |request: &QueuedRequest<usize>| {
+        offered.push(request.payload);
+        (!request.is_begun).then_some(())
+    };
+    let (selected, ()) = queue.select(now, &mut exhausted, offer, |()| 0.0).unwrap();
+    assert_eq!(offered, [0, 3], "one of those that have begun stands for all");
+    assert_eq!(queue.grant(selected, now).unwrap().ticket.payload, 3);
+    assert!(!exhausted.has(&group(0)));
 }

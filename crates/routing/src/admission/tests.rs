@@ -2,13 +2,12 @@
 //! and delays.
 
 use super::{
-    AdmissionQueue, EnqueueOutcome, ExhaustedModels, QueuedRequest, QueuedRequestId,
+    AdmissionQueue, CapacityGroup, EnqueueOutcome, ExhaustedGroups, QueuedRequest, QueuedRequestId,
     RejectedRequest,
 };
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_protocol::clock;
 
@@ -46,8 +45,9 @@ fn queue_step() -> impl Strategy<Value = QueueStep> {
     ]
 }
 
-pub(super) fn model(index: usize) -> Arc<str> {
-    MODELS[index].into()
+/// The group of the requests that all backends of a model can serve.
+pub(super) fn group(index: usize) -> CapacityGroup {
+    CapacityGroup { model: Some(MODELS[index].into()), backends: 0 }
 }
 
 /// A request for model 0 whose payload is its number.
@@ -61,9 +61,10 @@ pub(super) fn request(
     QueuedRequest {
         class,
         tenant,
-        model: Some(model(0)),
+        group: group(0),
         tokens: 100,
         work: 0,
+        is_begun: false,
         deadline,
         payload: number,
     }
@@ -86,7 +87,7 @@ pub(super) fn grant(
     queue: &mut AdmissionQueue<usize>,
     now: Instant,
 ) -> Option<QueuedRequest<usize>> {
-    let (id, ()) = queue.select(now, &mut ExhaustedModels::default(), |_| Some(()), |()| 0.0)?;
+    let (id, ()) = queue.select(now, &mut ExhaustedGroups::default(), |_| Some(()), |()| 0.0)?;
     Some(queue.grant(id, now)?.ticket)
 }
 
@@ -118,7 +119,7 @@ struct CheckedQueue {
 impl CheckedQueue {
     fn enter(&mut self, request: QueuedRequest<usize>) {
         let number = request.payload;
-        let copy = QueuedRequest { model: request.model.clone(), ..request };
+        let copy = QueuedRequest { group: request.group.clone(), ..request };
         let is_full = self.waiting.len() == CAPACITY;
         let (class, tenant) = (request.class, request.tenant);
         self.entered_count += 1;
@@ -164,11 +165,11 @@ impl CheckedQueue {
 
     fn grant(&mut self, available: [bool; 2]) {
         let is_available = |request: &QueuedRequest<usize>| {
-            (0..2).any(|index| available[index] && request.model == Some(model(index)))
+            (0..2).any(|index| available[index] && request.group == group(index))
         };
         let is_servable =
             |request: &QueuedRequest<usize>| is_available(request) && request.deadline > self.now;
-        let mut exhausted = ExhaustedModels::default();
+        let mut exhausted = ExhaustedGroups::default();
         let offer = |request: &QueuedRequest<usize>| is_available(request).then_some(());
         let first = self.queue.select(self.now, &mut exhausted, offer, |()| 0.0);
         let highest_class = self
@@ -234,8 +235,8 @@ proptest! {
             match step {
                 QueueStep::Enter { class, tenant, model: index, tokens, timeout_seconds } => {
                     let deadline = checked.now + Duration::from_secs(timeout_seconds);
-                    let (model, payload) = (Some(model(index)), checked.entered_count);
-                    let request = QueuedRequest { class, tenant, model, tokens, work: 0, deadline, payload };
+                    let (group, payload) = (group(index), checked.entered_count);
+                    let request = QueuedRequest { class, tenant, group, tokens, work: 0, is_begun: false, deadline, payload };
                     checked.enter(request);
                 }
                 QueueStep::Leave(index) => checked.leave(index),
@@ -308,7 +309,7 @@ fn rejected_retry_after(
     model_index: usize,
     now: Instant,
 ) -> u32 {
-    let newcomer = QueuedRequest { model: Some(model(model_index)), ..request(0, class, 1, now) };
+    let newcomer = QueuedRequest { group: group(model_index), ..request(0, class, 1, now) };
     let EnqueueOutcome::Full(rejected) = queue.enter(newcomer, now) else {
         panic!("the queue is not full")
     };
@@ -351,12 +352,9 @@ fn a_model_without_capacity_is_tried_once_and_does_not_block_requests_for_anothe
     let now = clock::epoch();
     let mut queue = AdmissionQueue::new(10, 1);
     for number in 0..8 {
-        queue.enter(
-            QueuedRequest { model: Some(model(number / 7)), ..request(number, 0, 1, now) },
-            now,
-        );
+        queue.enter(QueuedRequest { group: group(number / 7), ..request(number, 0, 1, now) }, now);
     }
-    let (mut offered, mut exhausted) = (Vec::new(), ExhaustedModels::default());
+    let (mut offered, mut exhausted) = (Vec::new(), ExhaustedGroups::default());
     let offer = |request: &QueuedRequest<usize>| {
         offered.push(request.payload);
         (request.payload == 7).then_some(())
@@ -364,8 +362,8 @@ fn a_model_without_capacity_is_tried_once_and_does_not_block_requests_for_anothe
     let first = queue.select(now, &mut exhausted, offer, |()| 0.0);
     assert!(first.is_some());
     assert_eq!(offered, [0, 7]);
-    assert!(exhausted.has(Some(MODELS[0])));
-    assert!(!exhausted.has(Some(MODELS[1])) && !exhausted.has(None));
+    assert!(exhausted.has(&group(0)));
+    assert!(!exhausted.has(&group(1)) && !exhausted.has(&CapacityGroup::default()));
 }
 
 #[test]

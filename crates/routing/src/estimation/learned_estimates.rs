@@ -1,9 +1,11 @@
 //! Estimates that are learned from the responses of one backend: prefill cost, tokens per byte,
 //! output length, response time, and how long its prefix cache retains what was sent.
 
+use super::length_refusals::LengthRefusals;
 use super::linear_cost::{LinearFit, PrefillCost};
 use super::reservation::{Reservation, SlotWait};
 use std::sync::Mutex;
+use std::time::Instant;
 use tokenweir_protocol::atomic::AtomicF64;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::openai::Usage;
@@ -29,6 +31,7 @@ pub struct LearnedEstimates {
     /// the tokens that a chat template adds to each prompt hardly count in it.
     text_bytes: AtomicF64,
     text_tokens: AtomicF64,
+    length_refusals: LengthRefusals,
     prefill_fit: Mutex<LinearFit>,
 }
 
@@ -72,6 +75,7 @@ impl Default for LearnedEstimates {
             response_seconds: AtomicF64::new(f64::NAN),
             text_bytes: AtomicF64::new(0.0),
             text_tokens: AtomicF64::new(0.0),
+            length_refusals: LengthRefusals::default(),
             prefill_fit: Mutex::new(LinearFit::default()),
         }
     }
@@ -84,10 +88,11 @@ impl LearnedEstimates {
         for (value, initial) in self.values().into_iter().zip(initial.values()) {
             value.set(initial.get());
         }
+        self.length_refusals.forget();
         *lock(&self.prefill_fit) = LinearFit::default();
     }
 
-    /// Returns all fields except `prefill_fit`.
+    /// Returns all numbers.
     fn values(&self) -> [&AtomicF64; 13] {
         [
             &self.prefill_base,
@@ -147,8 +152,11 @@ impl LearnedEstimates {
     /// Records that the engine refused a prompt because it has at least `tokens` tokens. This
     /// changes the estimated tokens per byte only if the estimate is lower. `tokens` is a lower
     /// bound: without any other observation it has little weight, so that the first reported usage
-    /// replaces it.
-    pub fn on_too_long(&self, bytes: u64, tokens: u64) {
+    /// replaces it. For prompts of this length or longer it stays the [least number of
+    /// tokens](Self::least_tokens).
+    pub fn on_too_long(&self, bytes: u64, tokens: u64, now: Instant) {
+        let most = bytes as f64 * TOKENS_PER_BYTE_RANGE.end();
+        self.length_refusals.add(bytes, tokens.min(most as u64), now);
         let [known_bytes, known_tokens] = self.text();
         let (bytes, tokens) = (bytes as f64, tokens as f64);
         if known_bytes == 0.0 && bytes > 0.0 && tokens > 0.0 {
@@ -156,6 +164,12 @@ impl LearnedEstimates {
         } else if known_tokens * bytes < tokens * known_bytes {
             self.add_text(bytes, tokens);
         }
+    }
+
+    /// Least number of tokens of a prompt of text, because the engine refused a prompt that was not longer.
+    /// 0: the engine refused none in the last 10 minutes.
+    pub fn least_tokens(&self, bytes: u64, now: Instant) -> f64 {
+        self.length_refusals.least_tokens(bytes, now)
     }
 
     /// Adds a prompt to the sums. Its number of tokens is bounded, because a client can make an engine
@@ -240,6 +254,7 @@ impl LearnedEstimates {
             let ratio = ratio.clamp(*TOKENS_PER_BYTE_RANGE.start(), *TOKENS_PER_BYTE_RANGE.end());
             self.tokens_per_byte.average_in(ratio, EMA_WEIGHT);
             self.add_text(text_bytes as f64, prompt as f64);
+            self.length_refusals.on_usage(text_bytes, prompt);
         }
         // If another backend computed the prompt, the engine may count the blocks that it read from that
         // backend as cached, or not.
@@ -286,14 +301,16 @@ fn non_nan_value(mean: &AtomicF64) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokenweir_protocol::clock;
 
     #[test]
     fn an_extreme_token_count_in_an_error_message_has_a_bounded_effect_on_the_tokens_per_byte() {
         let learned = LearnedEstimates::default();
         for tokens in [1_000_000_000_000_000_000, u64::MAX] {
-            learned.on_too_long(100, tokens);
+            learned.on_too_long(100, tokens, clock::epoch());
             let [bytes, tokens] = learned.text();
             assert!(tokens <= 4.0 * bytes, "{tokens} tokens for {bytes} bytes");
+            assert!(learned.least_tokens(100, clock::epoch()) <= 400.0);
         }
     }
 }

@@ -20,6 +20,7 @@
 
 mod cached_tokens;
 mod learned_estimates;
+mod length_refusals;
 mod limits;
 mod linear_cost;
 mod load_estimator;

@@ -1,6 +1,7 @@
 //! Fingerprint of a prompt for prefix matching: its length and the hashes of its blocks, without
 //! its text.
 
+use tokenweir_protocol::openai::left_out::PromptPiece;
 use tokenweir_protocol::openai::prompt::TOKENS_PER_MEDIA_BYTE;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -25,28 +26,20 @@ const BLOCK_BYTES: u32 = 512;
 const MAX_BLOCKS: usize = 8_192;
 
 impl PromptFingerprint {
-    /// The fingerprint of a prompt that consists of `parts`, in the order in which the model reads
-    /// them.
+    /// The fingerprint of a prompt that consists of `pieces`, in the order in which the model reads
+    /// them. Where a part is divided into pieces has no effect.
     ///
     /// A part is one value of the request body, such as the tools or the messages. Prompts with
     /// different seeds have no hashes in common. No block extends over two parts, so two prompts
     /// with equal tools and different messages have the blocks of the tools in common. The end of a
     /// part that does not fill a block changes the hashes of all blocks after it.
-    pub fn new<'a>(seed: u64, parts: impl Iterator<Item = &'a [u8]>) -> Self {
-        let (mut bytes, mut blocks, mut hash) = (0, Vec::new(), seed);
-        for part in parts {
-            bytes += part.len() as u64;
-            let (full_blocks, rest) = part.as_chunks::<{ BLOCK_BYTES as usize }>();
-            blocks.reserve(full_blocks.len().min(MAX_BLOCKS - blocks.len()));
-            for block in full_blocks {
-                if blocks.len() == MAX_BLOCKS {
-                    break;
-                }
-                hash = xxh3_64_with_seed(block, hash);
-                blocks.push(hash);
-            }
-            hash = xxh3_64_with_seed(rest, hash);
-        }
+    pub fn new<'a, P>(seed: u64, pieces: impl Iterator<Item = P>) -> Self
+    where
+        P: Into<PromptPiece<'a>>,
+    {
+        let mut hasher = BlockHasher { hash: seed, ..BlockHasher::default() };
+        pieces.for_each(|piece| hasher.push(piece.into()));
+        let BlockHasher { hash, bytes, blocks, .. } = hasher;
         Self { bytes, media: 0, blocks: blocks.into(), whole: hash, block_bytes: BLOCK_BYTES }
     }
 
@@ -72,6 +65,59 @@ impl PromptFingerprint {
             self.tokens(tokens_per_byte) / self.bytes as f64
         };
         f64::from(self.block_bytes) * of_prompt
+    }
+}
+
+/// Hashes a prompt piece by piece.
+#[derive(Default)]
+struct BlockHasher {
+    hash: u64,
+    bytes: u64,
+    blocks: Vec<u64>,
+    /// The beginning of a block that the next piece of the part continues.
+    begun: Vec<u8>,
+}
+
+impl BlockHasher {
+    #[inline]
+    fn push(&mut self, piece: PromptPiece<'_>) {
+        self.bytes += piece.bytes.len() as u64;
+        let mut text = piece.bytes;
+        if !self.begun.is_empty() {
+            text = self.continue_block(text);
+        }
+        let (full_blocks, rest) = text.as_chunks::<{ BLOCK_BYTES as usize }>();
+        self.blocks.reserve(full_blocks.len().min(MAX_BLOCKS - self.blocks.len()));
+        for block in full_blocks {
+            if self.blocks.len() == MAX_BLOCKS {
+                break;
+            }
+            self.hash = xxh3_64_with_seed(block, self.hash);
+            self.blocks.push(self.hash);
+        }
+        if !piece.ends_part || !self.begun.is_empty() {
+            self.begun.extend_from_slice(rest);
+        }
+        if piece.ends_part {
+            let rest = if self.begun.is_empty() { rest } else { &self.begun };
+            self.hash = xxh3_64_with_seed(rest, self.hash);
+            self.begun.clear();
+        }
+    }
+
+    /// Moves the bytes that the begun block lacks from `text` to the block. Returns the other bytes.
+    #[cold]
+    fn continue_block<'a>(&mut self, text: &'a [u8]) -> &'a [u8] {
+        let missing = (BLOCK_BYTES as usize - self.begun.len()).min(text.len());
+        self.begun.extend_from_slice(&text[..missing]);
+        if self.begun.len() == BLOCK_BYTES as usize {
+            if self.blocks.len() < MAX_BLOCKS {
+                self.hash = xxh3_64_with_seed(&self.begun, self.hash);
+                self.blocks.push(self.hash);
+            }
+            self.begun.clear();
+        }
+        &text[missing..]
     }
 }
 
@@ -118,6 +164,21 @@ mod tests {
         let [a, b] = ["x", "y"].map(|end| prompt(1, &[&format!("{text}{end}")]));
         assert_eq!(a.blocks, b.blocks);
         assert_ne!(a.whole, b.whole);
+    }
+
+    #[test]
+    fn where_a_part_is_divided_into_pieces_does_not_change_the_hashes() {
+        let text = "some words ".repeat(200);
+        let whole = prompt(1, &["tools", &text]);
+        for length in [1, 7, 511, 512, 513, 1_024, 2_199] {
+            let mut pieces = vec![PromptPiece::from(&b"tools"[..])];
+            for bytes in text.as_bytes().chunks(length) {
+                pieces.push(PromptPiece { bytes, ends_part: false });
+                pieces.push(PromptPiece { bytes: b"", ends_part: false });
+            }
+            pieces.push(PromptPiece::from(&b""[..]));
+            assert_eq!(PromptFingerprint::new(1, pieces.into_iter()), whole, "{length}");
+        }
     }
 
     #[test]

@@ -38,7 +38,7 @@ named_enum! {
         InBandError = "inband_error",
         /// The backend ended the request without output because it is shutting down.
         Draining = "draining",
-        /// The stream ended without output and without the marker of its end.
+        /// The response has a success status and ended without an answer.
         Empty = "empty",
         /// The backend does not have the stored response that the request is about.
         NotStored = "not_stored",

@@ -5,11 +5,11 @@ mod availability;
 mod circuit_breaker;
 mod down_kind;
 mod failure_kind;
-mod poison_request;
+mod recent_cuts;
 mod recent_outcomes;
 
 pub use availability::Availability;
 pub use circuit_breaker::{BreakerState, CircuitBreaker, CircuitBreakerSettings};
 pub use down_kind::DownKind;
 pub use failure_kind::{BreakerAction, FailoverPolicy, FailureKind};
-pub use poison_request::PoisonRequestDetector;
+pub use recent_cuts::RecentCuts;

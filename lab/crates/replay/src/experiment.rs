@@ -57,12 +57,12 @@ impl Experiment<'_> {
         by_kind.map(|(kind, figures)| PolicyOutcome::from_runs(kind.name(), figures)).collect()
     }
 
-    /// The speed of the trace at which round-robin routing has a given goodput with seed 1, exact to about
-    /// 0.1 %. The bisection assumes that the goodput falls as the load grows.
+    /// The speed of the trace at which round-robin routing, without admission control, has a given goodput with
+    /// seed 1, exact to about 0.1 %. The bisection assumes that the goodput falls as the load grows.
     pub fn calibrate(&self, goodput: f64, on_progress: &(dyn Fn() + Sync)) -> f64 {
         let kind = RouterKind::Shipped(PolicyKind::RoundRobin);
         bisect_speed(CALIBRATION_SPEED_RANGE, CALIBRATION_STEPS, |speed| {
-            let setup = SimulationSetup { speed, ..self.setup.clone() };
+            let setup = SimulationSetup { speed, admission: None, ..self.setup.clone() };
             let (figures, _) = Self { setup, ..self.clone() }.run_once(kind, 1, on_progress);
             figures.goodput > goodput
         })

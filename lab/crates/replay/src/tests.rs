@@ -317,7 +317,8 @@ fn the_gateway_queue_serves_the_least_work_first_and_refuses_requests_that_would
     let results = run(&setup);
     let refusing = results.figures(&OBJECTIVES);
     assert!(results.served.len() == results.placements.len() && results.served.len() < 400);
-    assert!(refusing.ttft_p99 < 0.2 * ordered.ttft_p99, "{refusing:?} {ordered:?}");
+    // Refused clients repeat their requests twice, and their TTFT counts from the first try.
+    assert!(refusing.ttft_p99 < 0.5 * ordered.ttft_p99, "{refusing:?} {ordered:?}");
 }
 
 /// Returns predicted ÷ measured time for each measured point of a kind: `prefill` or `decode`.

@@ -76,6 +76,11 @@ impl MetricsPage {
         self.last.unavailable.filter(|_| self.configured.is_none())
     }
 
+    /// Whether the backend itself serves the page.
+    pub(super) const fn is_at_backend(&self) -> bool {
+        self.configured.is_none()
+    }
+
     /// Fetches and reads the page. `backend` fetches pages of the backend itself. If the page has no
     /// metrics and no URL is configured, the other known paths are tried once. `by_rank`: whether the load of
     /// each data-parallel rank is read, too.

@@ -1,8 +1,8 @@
-//! The health checker of one backend: it polls `/health` and `/metrics`, and less often
-//! `/v1/models` and `/version`, and publishes the results. The health checker sends one request at
-//! a time, so a slow backend never gets two health checks at once.
+//! The health checker of one backend: it polls `/health` and `/metrics`, and less often `/v1/models` and
+//! `/version`, one request at a time, so a slow backend never gets two health checks at once.
 
 mod engine_progress;
+mod evidence;
 mod metrics_page;
 mod models;
 mod rank_probe;
@@ -17,9 +17,10 @@ use super::pool::BackendPool;
 use super::state::DownCause;
 use super::{Backend, BackendIdentity, Health, recent_times};
 use engine_progress::EngineProgress;
+use evidence::{HealthAnswer, ScrapeResult, Silence};
 use http::StatusCode;
 use metrics_page::MetricsPage;
-use models::ModelListRefresh;
+use models::{ModelListRefresh, STALE_MODELS_REFRESH_INTERVAL};
 use schemars::JsonSchema;
 use scrape_interval::BackendActivity;
 use serde::{Deserialize, Serialize};
@@ -79,9 +80,6 @@ const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// request for `/health` at once. Scrapes do not replace `/health`, because vLLM serves its metrics
 /// even if its engine is dead.
 const HEALTH_CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// Consecutive health checks without HTTP response after which a backend that was up is down: its engine
-/// may be slow under load. After a refused connection or an error status the backend is down at once.
-const UNHEALTHY_THRESHOLD: u32 = 3;
 
 /// What the health checkers of all backends share.
 #[derive(Clone)]
@@ -100,8 +98,8 @@ struct HealthChecker {
     backend: Arc<Backend>,
     fetcher: PageFetcher,
     metrics_page: MetricsPage,
-    /// Number of consecutive failed health checks.
-    consecutive_failures: u32,
+    /// The probes in a row that got no usable answer.
+    silence: Silence,
     /// Number of consecutive scrapes that were answered with 503.
     unavailable_scrapes: u32,
     findings: Findings,
@@ -161,7 +159,7 @@ impl HealthChecker {
             backend,
             fetcher,
             metrics_page,
-            consecutive_failures: 0,
+            silence: Silence::default(),
             unavailable_scrapes: 0,
             findings: Findings::default(),
             logged_rest: None,
@@ -214,7 +212,11 @@ impl HealthChecker {
         );
         let since_origin = started_at.saturating_duration_since(self.context.alignment_origin);
         let jittered = scrape_interval::with_jitter(self.interval, fastrand::f64());
-        let pause = scrape_interval::align_to_grid(since_origin, jittered).max(MIN_CHECK_INTERVAL);
+        let mut pause =
+            scrape_interval::align_to_grid(since_origin, jittered).max(MIN_CHECK_INTERVAL);
+        if self.backend.health.is_model_list_stale.get() {
+            pause = pause.min(STALE_MODELS_REFRESH_INTERVAL);
+        }
         match wait_next_check(
             &self.backend,
             pause,
@@ -251,38 +253,50 @@ impl HealthChecker {
         self.backend.idle_pool.close_expired(self.context.client.timeouts.idle_connection, now);
         let is_recent = |at: Instant| now.saturating_duration_since(at) < HEALTH_CHECK_INTERVAL;
         let was_healthy = self.last_healthy_at.is_some_and(is_recent);
+        let is_up = self.backend.health.state().health == Health::Up;
         // If `/health` has passed recently, a scrape with a response in time is enough.
-        if was_healthy && self.backend.health.state().health == Health::Up && self.scrape().await {
-            self.models.refresh(&self.context.pool, &self.backend, &mut self.fetcher).await;
-            self.number_ranks().await;
-            if self.is_pause_likely() {
-                self.check_pause().await;
+        if was_healthy && is_up && !self.silence.has_begun() {
+            if self.scrape().await != ScrapeResult::Unanswered {
+                return self.check_service().await;
             }
-            self.check_engine_progress();
-            self.check_availability();
-            return;
+            self.on_unanswered(now);
         }
+        let sent_at = clock::now();
         let (path, health) = self.fetch_health().await;
-        match health {
-            Ok(StatusCode::OK) => self.on_healthy().await,
-            Ok(status) => {
-                let reason = format!("{path} answered {}", status.as_u16());
-                // It accepts connections again, but is not healthy yet.
-                let is_starting = self.has_refused && status == StatusCode::SERVICE_UNAVAILABLE;
-                self.on_unhealthy(&reason, true);
-                if is_starting {
-                    let reason = format!("it starts: {reason}");
-                    self.backend.set_down(DownCause::Starting, &reason);
-                }
-            }
-            Err(FetchError::Connect(reason)) => {
+        match HealthAnswer::of(path, health) {
+            HealthAnswer::Healthy => self.on_healthy().await,
+            HealthAnswer::Refused(reason) => {
                 self.has_refused = true;
-                self.on_unhealthy(&reason, true);
+                self.set_down(DownCause::Other, &reason);
             }
-            // The gateway lacks sockets or ports: the state of the backend does not change.
-            Err(FetchError::Exhausted(problem)) => self.backend.on_check_skipped(&problem),
-            Err(error) => self.on_unhealthy(&format!("{path}: {}", error.describe()), false),
+            // It accepts connections again, but is not healthy yet.
+            HealthAnswer::Failing(reason) if self.has_refused => {
+                self.set_down(DownCause::Starting, &format!("it starts: {reason}"));
+            }
+            HealthAnswer::Failing(reason) => self.set_down(DownCause::Other, &reason),
+            HealthAnswer::Silent(reason) => {
+                self.on_unclear(sent_at, &reason, DownCause::Silent).await;
+            }
+            HealthAnswer::Unclear(reason) => {
+                self.on_unclear(sent_at, &reason, DownCause::Other).await;
+            }
+            // The state of the backend does not change.
+            HealthAnswer::NotSent(problem) => self.backend.on_check_skipped(&problem),
         }
+    }
+
+    /// Checks a backend that answers probes: its models, its ranks, and whether its engine works.
+    async fn check_service(&mut self) {
+        // While the backend is silent, each further page would only delay the next probe.
+        if self.backend.health.state().metrics_error != Some(ScrapeError::Timeout) {
+            self.models.refresh(&self.context.pool, &self.backend, &mut self.fetcher).await;
+        }
+        self.number_ranks().await;
+        if self.is_pause_likely() {
+            self.check_pause().await;
+        }
+        self.check_engine_progress();
+        self.check_availability();
     }
 
     /// Requests `/health`. A Ray Serve proxy has another path instead. Returns the path and the status.
@@ -300,7 +314,7 @@ impl HealthChecker {
 
     /// Scrapes a backend whose `/health` passed, and marks it up unless its engine is stuck.
     async fn on_healthy(&mut self) {
-        self.consecutive_failures = 0;
+        self.silence.end();
         self.has_refused = false;
         self.last_healthy_at = Some(clock::now());
         self.scrape().await;
@@ -313,6 +327,11 @@ impl HealthChecker {
         if self.check_availability() {
             return;
         }
+        self.mark_up();
+    }
+
+    /// Marks the backend up. Its requests no longer fail over.
+    fn mark_up(&self) {
         let previous = self.backend.health.state().health;
         if previous == Health::Down {
             self.backend.health.breaker.on_recovery(clock::now());
@@ -324,19 +343,58 @@ impl HealthChecker {
         }
     }
 
-    /// Handles a failed health check: the backend is down, and its open requests may fail over. Without
-    /// `is_certain`, a backend that is up is declared down only at the third failed check in a row
-    /// ([`UNHEALTHY_THRESHOLD`]).
-    fn on_unhealthy(&mut self, reason: &str, is_certain: bool) {
-        self.consecutive_failures += 1;
-        let is_up = self.backend.health.state().health == Health::Up;
-        if is_up && !is_certain && self.consecutive_failures < UNHEALTHY_THRESHOLD {
-            return;
+    /// Records that a probe of `sent_at` got no usable answer.
+    fn on_unanswered(&mut self, sent_at: Instant) {
+        let last_output_at = self.backend.load.last_output_at.get();
+        self.silence.on_unanswered(sent_at, last_output_at, clock::now());
+    }
+
+    /// Handles a request for `/health` that was sent at `sent_at` and got no usable answer. `first_cause`:
+    /// why a backend is down that has not been up yet.
+    async fn on_unclear(&mut self, sent_at: Instant, reason: &str, first_cause: DownCause) {
+        self.on_unanswered(sent_at);
+        if self.silence.has_begun() {
+            let sent_at = clock::now();
+            match self.scrape().await {
+                ScrapeResult::Readable if self.metrics_page.is_at_backend() => self.silence.end(),
+                ScrapeResult::Unanswered => self.on_unanswered(sent_at),
+                _ => {}
+            }
         }
+        let state = self.backend.health.state();
+        match state.health {
+            Health::Up if !self.silence.has_begun() => self.on_sign_of_life().await,
+            Health::Up if !self.silence.is_down() => {}
+            Health::Up => self.set_down(DownCause::Silent, reason),
+            Health::Down if state.is_silent() && !self.silence.is_down() => {
+                self.on_sign_of_life().await;
+            }
+            Health::Down if state.is_suspected() && !self.silence.is_down() => {}
+            Health::Down if state.is_suspected() => self.set_down(DownCause::Silent, reason),
+            Health::Unknown => self.set_down(first_cause, reason),
+            // A backend that was certainly down is up again when its health check passes.
+            Health::Down => self.set_down(DownCause::Other, reason),
+        }
+    }
+
+    /// Handles an output, or a readable metrics page, of a backend whose `/health` gives no usable answer.
+    async fn on_sign_of_life(&mut self) {
+        self.last_healthy_at = Some(clock::now());
+        if self.excessive_standstill().is_none() {
+            self.mark_up();
+        }
+        self.check_service().await;
+    }
+
+    /// Marks the backend down. Its open requests may go to another backend, its streams too.
+    fn set_down(&mut self, cause: DownCause, reason: &str) {
         self.engine_progress = EngineProgress::default();
         self.last_healthy_at = None;
         self.reset_discovered_state();
-        self.backend.set_down(DownCause::Other, reason);
+        if cause == DownCause::Silent {
+            self.silence.set_down();
+        }
+        self.backend.set_down(cause, reason);
         self.backend.health.set_declared_down(true);
     }
 

@@ -12,9 +12,9 @@ use tokenweir_protocol::clock;
 
 /// Time between two requests for the model list and the version of a backend.
 const MODELS_REFRESH_INTERVAL: Duration = Duration::from_secs(10);
-/// Time between two requests for the model list and the version after the backend rejected a model
+/// Least time between two requests for the model list and the version after a backend rejected a model
 /// that it had listed.
-const STALE_MODELS_REFRESH_INTERVAL: Duration = Duration::from_secs(1);
+pub(super) const STALE_MODELS_REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 /// Time between two requests for the model list while they fail.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum length of the stored version, in characters. A longer version is truncated, because the
@@ -54,7 +54,8 @@ impl ModelListRefresh {
         backend: &Backend,
         fetcher: &mut PageFetcher,
     ) {
-        let (now, interval) = (clock::now(), refresh_interval(backend));
+        let now = clock::now();
+        let interval = refresh_interval(backend, pool.backend_count());
         let is_due = |at: Instant| now.saturating_duration_since(at) >= interval;
         let may_retry = |at: Instant| now.saturating_duration_since(at) >= RETRY_INTERVAL;
         if !(self.fetched_at.is_none_or(is_due) && self.failed_at.is_none_or(may_retry)) {
@@ -89,6 +90,8 @@ impl ModelListRefresh {
             state.version = version.clone().or(state.version.take());
             state.is_gateway = is_gateway;
         });
+        backend.health.set_models_read(now);
+        pool.model_list_read.notify_waiters();
     }
 
     /// Whether the backend answered the last request for the model list with 503.
@@ -157,9 +160,15 @@ impl ModelListProblem {
     }
 }
 
-fn refresh_interval(backend: &Backend) -> Duration {
-    let is_stale = backend.health.is_model_list_stale.get();
-    if is_stale { STALE_MODELS_REFRESH_INTERVAL } else { MODELS_REFRESH_INTERVAL }
+/// Time between two requests for the model list. In a pool of `backends` backends, those of all backends
+/// together are at most 100 per second, or those of the regular refresh.
+fn refresh_interval(backend: &Backend, backends: usize) -> Duration {
+    if !backend.health.is_model_list_stale.get() {
+        return MODELS_REFRESH_INTERVAL;
+    }
+    let backends = u32::try_from(backends).unwrap_or(u32::MAX);
+    let shared = Duration::from_millis(10).saturating_mul(backends);
+    shared.clamp(STALE_MODELS_REFRESH_INTERVAL, MODELS_REFRESH_INTERVAL)
 }
 
 fn parse_version(body: &[u8]) -> Option<Arc<str>> {

@@ -1,6 +1,7 @@
 //! The scrape of the metrics of a backend, as a part of its health checker.
 
 use super::engine_progress::EngineProgress;
+use super::evidence::ScrapeResult;
 use super::{HealthChecker, scrape_interval};
 use crate::backend::state::FrontEnd;
 use crate::backend::{Backend, Health, LoadSample};
@@ -11,12 +12,11 @@ use tokenweir_protocol::clock;
 use tokenweir_routing::{LoadReport, LocalLoad};
 
 impl HealthChecker {
-    /// Scrapes the metrics, except during the backoff after a slow scrape. Returns `false` if no
-    /// complete response arrived.
-    pub(super) async fn scrape(&mut self) -> bool {
+    /// Scrapes the metrics, except during the backoff after a slow scrape.
+    pub(super) async fn scrape(&mut self) -> ScrapeResult {
         let scraped_at = clock::now();
         if scraped_at < self.scrape_backoff_until {
-            return true;
+            return ScrapeResult::Skipped;
         }
         let local_load = self.backend.load.estimator.local_load();
         let rank_loads = self.backend.load.ranks.local_loads();
@@ -54,7 +54,13 @@ impl HealthChecker {
                 }
             }
         }
-        !matches!(load, Err(ScrapeError::Connect | ScrapeError::Timeout | ScrapeError::Truncated))
+        match load {
+            Ok(_) => ScrapeResult::Readable,
+            Err(ScrapeError::Connect | ScrapeError::Timeout | ScrapeError::Truncated) => {
+                ScrapeResult::Unanswered
+            }
+            Err(_) => ScrapeResult::Unreadable,
+        }
     }
 
     /// Records which front end of vLLM wrote the metrics page: only the front end in Rust writes

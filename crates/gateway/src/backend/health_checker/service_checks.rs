@@ -3,6 +3,7 @@
 
 use super::HealthChecker;
 use crate::backend::Health;
+use crate::backend::backend::BUSY_TIME;
 use crate::backend::state::DownCause;
 use http::StatusCode;
 use std::time::Duration;
@@ -33,8 +34,8 @@ impl HealthChecker {
     }
 
     /// Marks the backend down if it answers 503 to all requests but `/health`, as an engine does whose
-    /// number of ranks changes or whose rank was removed. The open requests stay at the backend. Returns
-    /// `true` if the backend was marked down.
+    /// number of ranks changes or whose rank was removed, unless a request shows that it works. The open
+    /// requests stay at the backend. Returns `true` if the backend was marked down.
     pub(super) fn check_availability(&mut self) -> bool {
         let Some(cause) = self.metrics_page.unavailable() else {
             self.unavailable_scrapes = 0;
@@ -47,7 +48,7 @@ impl HealthChecker {
             self.interval = self.context.settings.min_interval;
             return false;
         }
-        if !self.models.is_unavailable() {
+        if !self.models.is_unavailable() || self.backend.has_output_since(BUSY_TIME) {
             return false;
         }
         self.last_healthy_at = None;

@@ -12,12 +12,15 @@ use std::time::Duration;
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_protocol::clock;
+use tokio::task::JoinSet;
 
 /// Owns the background tasks of the backends of a pool. The tasks end when the supervisor is dropped.
 pub struct HealthCheckSupervisor {
     context: Arc<CheckContext>,
     cache_knowledge: Arc<CacheKnowledge>,
     checked_backends: Vec<CheckedBackend>,
+    /// A task for each backend that left the pool and still has requests: it is checked until they end.
+    retiring: JoinSet<()>,
     _learner: SupervisedTask,
 }
 
@@ -26,6 +29,20 @@ struct CheckedBackend {
     backend: Arc<Backend>,
     _health_checker: SupervisedTask,
     _event_receiver: Option<SupervisedTask>,
+}
+
+/// Time between two looks whether a backend that left the pool still has requests.
+const RETIREMENT_INTERVAL: Duration = Duration::from_secs(1);
+
+// === impl CheckedBackend ===
+
+impl CheckedBackend {
+    /// Checks the backend until its last request has ended.
+    async fn retire(self) {
+        while self.backend.load.in_flight() > 0 {
+            tokio::time::sleep(RETIREMENT_INTERVAL).await;
+        }
+    }
 }
 
 // === impl HealthCheckSupervisor ===
@@ -46,6 +63,7 @@ impl HealthCheckSupervisor {
             context: Arc::new(context),
             cache_knowledge,
             checked_backends: Vec::new(),
+            retiring: JoinSet::new(),
         };
         supervisor.start_all_checkers();
         supervisor
@@ -64,7 +82,8 @@ impl HealthCheckSupervisor {
 
     /// Replaces the backends of the pool. First starts the health checkers of the added backends,
     /// and waits until their first checks have completed, but not longer than `timeout`. At the
-    /// end, stops the health checkers of the removed backends.
+    /// end, stops the health checkers of the removed backends, each when its last request has ended:
+    /// the requests must learn if the backend dies.
     pub async fn update_backends(
         &mut self,
         backends: Vec<Backend>,
@@ -81,7 +100,11 @@ impl HealthCheckSupervisor {
         let backends = self.context.pool.backends();
         let is_member =
             |backend: &Arc<Backend>| backends.iter().any(|other| Arc::ptr_eq(other, backend));
-        self.checked_backends.retain(|checked| is_member(&checked.backend));
+        while self.retiring.try_join_next().is_some() {}
+        for removed in self.checked_backends.extract_if(.., |checked| !is_member(&checked.backend))
+        {
+            self.retiring.spawn(removed.retire());
+        }
     }
 
     /// Restarts all health checkers with another HTTP client and other settings.

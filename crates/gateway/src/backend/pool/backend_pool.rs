@@ -9,13 +9,13 @@ use crate::backend::routes::model_labels::{
     DEFAULT_MAX_MODEL_LABELS, LabelledModel, ModelLabelTable,
 };
 use crate::backend::routes::{ModelConfig, ModelListInterner, RouteRule, RouteTable};
-use crate::backend::{Backend, SleepSettings};
+use crate::backend::{Backend, Health, SleepSettings};
 use arc_swap::{ArcSwap, Guard};
 use http::HeaderValue;
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::model::ServedModel;
 use tokenweir_engine::prefill_leg::Role;
@@ -25,7 +25,10 @@ use tokenweir_protocol::headers;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_routing::resilience;
 use tokenweir_routing::{CandidateSampler, Policy, PolicyKind};
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
+
+/// Maximum time for which a request waits for new model lists. It exceeds the time limit of one read.
+const MAX_MODEL_LIST_WAIT: Duration = Duration::from_secs(3);
 
 /// All backends, and the policy that picks a backend for each attempt.
 #[derive(Debug)]
@@ -38,6 +41,8 @@ pub struct BackendPool {
     pub(super) request_sequence: AtomicU64,
     /// Wakes queued requests when a backend may have capacity.
     pub capacity_notifier: Arc<CapacityNotifier>,
+    /// Wakes requests that wait for new model lists, when a model list was read.
+    pub(in crate::backend) model_list_read: Notify,
     /// The permit to put an engine to sleep. There is one, so only one engine at a time falls asleep.
     pub(super) sleep_permits: Arc<Semaphore>,
     /// The key that all gateways before the same backends share. `None`: no key is configured.
@@ -112,11 +117,11 @@ impl BackendPool {
     /// A pool of backends whose health is unknown, with these settings. `peers`: what this gateway
     /// shares with other gateways.
     pub fn with_peers(backends: Vec<Backend>, settings: &PoolSettings, peers: Peers) -> Self {
-        let mut model_labels = ModelLabelTable::new(DEFAULT_MAX_MODEL_LABELS);
+        let model_labels = ModelLabelTable::new(DEFAULT_MAX_MODEL_LABELS);
         let snapshot = PoolSnapshot {
             backends: Arc::default(),
             backend_ids: Arc::default(),
-            routes: build_routes(&[], &[], &mut model_labels, false),
+            routes: RouteTable::default(),
             panic_log: Arc::default(),
             readiness_log: Arc::default(),
             route_rules: Arc::default(),
@@ -138,6 +143,7 @@ impl BackendPool {
             state: Mutex::new(state),
             request_sequence: AtomicU64::new(0),
             capacity_notifier: Arc::default(),
+            model_list_read: Notify::new(),
             sleep_permits: Arc::new(Semaphore::new(1)),
             peer_key: peers.key,
             peers: peers.exchange,
@@ -211,8 +217,10 @@ impl BackendPool {
         let is_for_legs = |backend: &Arc<Backend>| backend.identity.role() == Some(Role::Prefill);
         let has_prefill_backends = backends.iter().any(is_for_legs);
         state.model_labels.max_labels = settings.max_model_labels;
+        let labels = &mut state.model_labels;
+        let routes = build_routes(&rules, &backends, labels, &previous.routes, backends_left);
         self.snapshot.store(Arc::new(PoolSnapshot {
-            routes: build_routes(&rules, &backends, &mut state.model_labels, backends_left),
+            routes,
             backends,
             backend_ids: ids,
             route_rules: rules,
@@ -236,13 +244,39 @@ impl BackendPool {
             let models = state.model_lists.intern(models);
             backend.update_state(|next| next.models = Some(models.clone()));
             let previous = self.snapshot();
-            let PoolSnapshot { route_rules, backends, .. } = &**previous;
-            let routes = build_routes(route_rules, backends, &mut state.model_labels, false);
+            let PoolSnapshot { route_rules, backends, routes, .. } = &**previous;
+            let labels = &mut state.model_labels;
+            let routes = build_routes(route_rules, backends, labels, routes, false);
             let next = PoolSnapshot { routes, ..PoolSnapshot::clone(&previous) };
             self.snapshot.store(Arc::new(next));
         }
         // Queued requests may have a backend now, or their model may have become unknown.
         self.capacity_notifier.notify();
+    }
+
+    /// Reads the model lists of all backends that are up again, before a request fails because no backend
+    /// lists its model any more: the model may have moved to another backend. Requests at the same time
+    /// share the reads, and each backend is asked at most once a second.
+    pub(crate) async fn read_models_again(&self) {
+        let since = clock::now();
+        let until = since + MAX_MODEL_LIST_WAIT;
+        loop {
+            // The future is created before the lists are checked, so that it misses no notification.
+            let was_read = self.model_list_read.notified();
+            let backends = self.backends();
+            let is_unread = |backend: &&Arc<Backend>| {
+                backend.health.load_state().health == Health::Up
+                    && backend.health.models_read_at().is_none_or(|at| at < since)
+            };
+            let mut unread = backends.iter().filter(is_unread).peekable();
+            if unread.peek().is_none() {
+                return;
+            }
+            unread.for_each(|backend| backend.health.mark_models_stale());
+            if tokio::time::timeout_at(until.into(), was_read).await.is_err() {
+                return;
+            }
+        }
     }
 
     /// The models that have their own label value in metrics.
@@ -264,6 +298,7 @@ fn build_routes(
     rules: &[RouteRule],
     backends: &[Arc<Backend>],
     labels: &mut ModelLabelTable,
+    previous: &RouteTable,
     backends_left: bool,
 ) -> RouteTable {
     let advertised = backends.iter().map(|backend| backend.health.load_state().models.clone());
@@ -271,10 +306,9 @@ fn build_routes(
     labels.update(
         rules.iter().map(|rule| &rule.name),
         ModelListInterner::distinct_models(&advertised),
-        backends_left,
         clock::now(),
     );
-    RouteTable::new(rules, &advertised, labels)
+    RouteTable::new(rules, &advertised, labels, previous, backends_left)
 }
 
 /// The shadow policies of these kinds, without the kind of the `active` policy. They have the

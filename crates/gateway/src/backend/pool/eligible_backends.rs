@@ -47,6 +47,8 @@ pub struct BackendRequirements<'a> {
     /// Only the backends with the longest context may serve the request, and only if their context is
     /// longer than this. `None`: no backend has refused the request because of its length.
     pub longer_than: Option<u32>,
+    /// The backends that must not get the request, because they failed it.
+    pub excluded: &'a [Arc<Backend>],
     /// A hash of the session id. `None`: the request has no session.
     pub session: Option<u64>,
     /// Random number of the request, from which the policy derives its random decisions.
@@ -63,7 +65,7 @@ pub(super) struct BackendSearch<'a> {
     /// The thresholds from which backends count as full. `None`: full backends get requests, too.
     pub(super) thresholds: Option<&'a SaturationThresholds>,
     pub(super) breaker_mode: BreakerMode,
-    /// Whether backends that are down only because their engine seems stuck are allowed.
+    /// Whether backends are allowed that are down only by suspicion.
     pub(super) allows_suspected: bool,
     /// Whether the lease is for the prefill leg of a request.
     pub(super) is_prefill_leg: bool,
@@ -106,6 +108,7 @@ impl<'a> BackendRequirements<'a> {
             max_tokens: None,
             choices: 1,
             longer_than: None,
+            excluded: &[],
             session: None,
             seed,
         }
@@ -120,6 +123,14 @@ impl<'a> BackendRequirements<'a> {
     /// The expected output tokens, but at most the limit that the request states.
     pub(super) fn bounded_output(&self, expected: f64) -> f64 {
         self.output_limit().map_or(expected, |limit| expected.min(limit as f64))
+    }
+}
+
+impl BackendSearch<'_> {
+    /// Whether the backend failed the request already.
+    pub(super) fn has_tried(&self, backend: &Arc<Backend>) -> bool {
+        let tried = self.tried.iter().chain(self.requirements.excluded);
+        tried.into_iter().any(|tried| Arc::ptr_eq(tried, backend))
     }
 }
 

@@ -3,6 +3,7 @@
 //! the requests of this gateway.
 
 pub(super) mod backend_pool;
+mod capability;
 mod eligible_backends;
 mod exclusions;
 mod panic_mode;
@@ -13,7 +14,7 @@ mod snapshot;
 pub use backend_pool::BackendPool;
 pub use eligible_backends::BackendRequirements;
 
-use super::routes::RouteTable;
+use super::routes::{ModelRoute, RouteTable};
 use super::{Backend, Drain, DrainInitiator, Lease, SleepSettings};
 use arc_swap::Guard;
 use arc_swap::access::Access;
@@ -24,11 +25,13 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
+use tokenweir_engine::dialect::EngineKind;
 use tokenweir_protocol::clock;
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{Outcome, RequestRecord, RoutingDecision};
 use tokenweir_routing::Policy;
+use tokenweir_routing::admission::CapacityGroup;
 use tokenweir_routing::resilience::{Availability, FailureKind};
 use tokenweir_routing::saturation::SaturationThresholds;
 use tokio::sync::OwnedSemaphorePermit;
@@ -45,8 +48,8 @@ impl BackendPool {
         self.snapshot().backends.clone()
     }
 
-    /// The availability of each backend, by position. A backend whose engine only seems stuck
-    /// counts as available, because it gets the requests that no other backend can serve.
+    /// The availability of each backend, by position. A backend that is down only by
+    /// suspicion counts as available, because it gets the requests that no other backend can serve.
     pub fn availabilities(&self) -> Vec<Availability> {
         let now = clock::now();
         let snapshot = self.snapshot();
@@ -56,6 +59,15 @@ impl BackendPool {
             availability => availability,
         };
         backends.map(availability).collect()
+    }
+
+    /// Whether the engines of a model leave the attribution of Claude Code out of prompts, as vLLM does.
+    /// An engine whose kind is not known counts as vLLM.
+    pub fn drops_attribution(&self, route: &ModelRoute) -> bool {
+        let snapshot = self.snapshot();
+        let mut backends = route.backends.iter().filter_map(|at| snapshot.backends.get(*at));
+        let keeps = |kind| !matches!(kind, EngineKind::Vllm | EngineKind::Gateway);
+        !backends.any(|backend| backend.health.server_kind().is_some_and(keeps))
     }
 
     /// Number of backends in the pool.
@@ -69,7 +81,7 @@ impl BackendPool {
     }
 
     /// Whether sleeping engines are woken, and idle ones put to sleep.
-    pub(super) fn sleep_settings(&self) -> SleepSettings {
+    pub(crate) fn sleep_settings(&self) -> SleepSettings {
         self.snapshot().sleep
     }
 
@@ -165,10 +177,37 @@ impl BackendPool {
         self.offer_within(&BackendSearch { is_prefill_leg: true, ..search }).ok()?
     }
 
+    /// Whether the model has a backend that is not excluded from the request, whatever its state is.
+    pub(crate) fn has_other(&self, requirements: BackendRequirements<'_>) -> bool {
+        let snapshot = self.snapshot();
+        let positions = &snapshot.routes.lookup(requirements.model).backends;
+        let mut backends = positions.iter().filter_map(|position| snapshot.backends.get(*position));
+        backends.any(|backend| {
+            let is_excluded = requirements.excluded.iter().any(|it| Arc::ptr_eq(it, backend));
+            backend.weight() > 0 && !is_excluded
+        })
+    }
+
     /// Tokens that the engine has to compute for a request, on the backend that has most of the prompt
     /// in its cache. `None`: no backend is up.
     pub fn work(&self, requirements: BackendRequirements<'_>, now: Instant) -> Option<u64> {
         self.snapshot().work(&requirements, now)
+    }
+
+    /// The group of a request in the admission queue: the requests that the same backends can serve.
+    pub(crate) fn capacity_group(
+        &self,
+        requirements: &BackendRequirements<'_>,
+        now: Instant,
+    ) -> CapacityGroup {
+        let backends = self.snapshot().able_backends(requirements, now);
+        CapacityGroup { model: requirements.model.map(Into::into), backends }
+    }
+
+    /// Whether a backend of the model, available or not, may be able to serve the request. `false`: the
+    /// request is too long for all of them, or no backend lists the model.
+    pub(crate) fn has_able_backend(&self, requirements: &BackendRequirements<'_>) -> bool {
+        self.snapshot().has_able_backend(requirements, clock::now())
     }
 
     fn offer_within(
@@ -249,7 +288,9 @@ impl Sink for BackendPool {
     fn finished(&self, records: &[&RequestRecord]) {
         for record in records {
             let is_prefilled = record.is_prefilled_elsewhere();
-            if !is_prefilled && !record.shows_backend_fault() {
+            let is_fault = record.shows_backend_fault();
+            let is_cut = is_fault || record.outcome == Outcome::Truncated;
+            if !is_prefilled && !is_cut {
                 continue;
             }
             let backend = record.backend().and_then(|id| self.find_backend(id.as_str()));
@@ -257,8 +298,15 @@ impl Sink for BackendPool {
             if let Some(ttft) = record.upstream_ttft().filter(|_| is_prefilled) {
                 backend.load.estimator.on_decode_leg(ttft.as_secs_f64(), clock::now());
             }
+            let has_output = record.timings.first_output.is_some();
+            if is_cut
+                && has_output
+                && let Some(prompt) = &record.fingerprint
+            {
+                backend.health.on_cut(prompt.whole, clock::now());
+            }
             // A failure before the first output was already applied when its attempt failed.
-            if record.shows_backend_fault() && record.timings.first_output.is_some() {
+            if is_fault && has_output {
                 let is_aborted = record.outcome == Outcome::Aborted;
                 let failure = if is_aborted { FailureKind::Draining } else { FailureKind::Died };
                 backend.on_failure(failure, failure.as_str(), None, clock::now());

@@ -1,12 +1,18 @@
 //! Tests of which backend the pool offers for a request.
 
-use super::tests::{lease, lease_offered, long_prompt, pick, pool, pool_with_peers, requirements};
+use super::tests::{
+    backend_at, lease, lease_offered, long_prompt, pick, pool, pool_of, pool_with_peers,
+    requirements,
+};
 use super::*;
 use crate::backend::PoolSettings;
 use crate::backend::peers::Peers;
 use crate::backend::routes::ModelConfig;
 use crate::backend::state::DownCause;
+use tokenweir_engine::model::ModelList;
 use tokenweir_peers::ExchangeKey;
+use tokenweir_protocol::openai::Usage;
+use tokenweir_routing::PromptFingerprint;
 
 #[test]
 fn the_lost_tokens_of_an_offered_backend_are_those_that_only_a_full_backend_has_cached() {
@@ -149,4 +155,119 @@ fn the_output_token_limit_of_the_client_bounds_the_expected_output_of_a_request(
     let unbounded = tokens(None, 1);
     assert!(unbounded.0 > 100 && unbounded.1 == unbounded.0);
     assert_eq!(tokens(Some(0), 1), unbounded, "no limit");
+}
+
+/// A pool of a backend with a context of 2,048 tokens and one of 16,384, which are up. Requests wake
+/// sleeping backends.
+fn uneven_pool() -> BackendPool {
+    let sleep = SleepSettings { wake: true, idle: None };
+    let settings = PoolSettings { sleep, ..PoolSettings::default() };
+    let backends = (8000..).map(backend_at).take(2).collect();
+    let pool = pool_of(backends, &[None, None], &settings, Peers::default());
+    for (backend, length) in pool.backends().iter().zip([2_048, 16_384]) {
+        let list = serde_json::json!({ "data": [{ "id": "a", "max_model_len": length }] });
+        let list = ModelList::read(list.to_string().as_bytes()).unwrap();
+        pool.set_models(backend, &list.models);
+    }
+    pool
+}
+
+/// The requirements of a request with a prompt of `prompt` and at most 8 output tokens.
+fn short_output(
+    prompt: &Arc<PromptFingerprint>,
+    longer_than: Option<u32>,
+) -> BackendRequirements<'_> {
+    let max_tokens = Some(8);
+    BackendRequirements { prompt, max_tokens, longer_than, ..requirements(Some("a")) }
+}
+
+fn prompt_of(bytes: u64) -> Arc<PromptFingerprint> {
+    Arc::new(PromptFingerprint { bytes, ..PromptFingerprint::default() })
+}
+
+/// Leases a backend for a request with a prompt of this many bytes. Returns its position, too.
+fn lease_for(
+    pool: &BackendPool,
+    bytes: u64,
+    longer_than: Option<u32>,
+) -> Result<(usize, Lease), GatewayError> {
+    let prompt = prompt_of(bytes);
+    let (lease, _) = pool.lease(short_output(&prompt, longer_than), &[], clock::now())?;
+    let is_leased = |backend: &Arc<Backend>| Arc::ptr_eq(backend, lease.backend());
+    Ok((pool.backends().iter().position(is_leased).unwrap(), lease))
+}
+
+/// The position of the backend that a request with a prompt of this many bytes gets.
+fn position(
+    pool: &BackendPool,
+    bytes: u64,
+    longer_than: Option<u32>,
+) -> Result<usize, GatewayError> {
+    lease_for(pool, bytes, longer_than).map(|(position, _)| position)
+}
+
+#[test]
+fn a_request_is_not_sent_to_a_backend_that_is_too_short_while_a_longer_one_may_return() {
+    const LONG: u64 = 30_000;
+    let down = |backend: &Arc<Backend>| backend.mark_down("refused");
+    let starting = |backend: &Arc<Backend>| {
+        backend.update_state(|state| state.set_down(DownCause::Starting, &"it starts".into()));
+    };
+    let drained = |backend: &Arc<Backend>| {
+        backend.drain(Drain::begin(DrainInitiator::Configuration, None, None));
+    };
+    let asleep = |backend: &Arc<Backend>| backend.update_state(|state| state.falls_asleep = true);
+    for rest in [&down as &dyn Fn(&Arc<Backend>), &starting, &drained, &asleep] {
+        let pool = uneven_pool();
+        assert_eq!(position(&pool, LONG, None), Ok(1));
+        rest(&pool.backends()[1]);
+        assert_eq!(position(&pool, LONG, None), Err(GatewayError::NoBackend));
+        assert_eq!(position(&pool, 1_000, None), Ok(0));
+        assert_eq!(position(&pool, 1_000, Some(2_048)), Err(GatewayError::NoBackend));
+        assert_eq!(position(&pool, 1_000_000, None), Ok(0), "too long for all");
+    }
+    let retired = uneven_pool();
+    let last = retired.backends()[1].clone();
+    last.update_state(|state| state.set_down(DownCause::Retired, &"retired".into()));
+    assert_eq!(position(&retired, LONG, None), Ok(0), "it never returns");
+}
+
+#[test]
+fn a_long_request_wakes_only_a_backend_whose_context_is_long_enough() {
+    // The choice among several is random.
+    for _ in 0..16 {
+        let pool = uneven_pool();
+        let backends = pool.backends();
+        for backend in backends.iter() {
+            backend.update_state(|state| state.falls_asleep = true);
+        }
+        assert_eq!(position(&pool, 30_000, None), Err(GatewayError::NoBackend));
+        let is_woken = |at: usize| backends[at].health.signals.is_wake_requested.get();
+        assert!(!is_woken(0) && is_woken(1));
+    }
+}
+
+#[test]
+fn requests_wait_in_a_group_of_their_own_if_some_backends_of_the_model_cannot_serve_them() {
+    let pool = uneven_pool();
+    let group = |bytes, longer_than| {
+        let prompt = prompt_of(bytes);
+        pool.capacity_group(&short_output(&prompt, longer_than), clock::now()).backends
+    };
+    assert_eq!((group(1_000, None), group(1_000_000, None)), (0, 0));
+    assert!(group(30_000, None) != 0 && group(30_000, None) == group(50_000, None));
+    assert_eq!(group(1_000, Some(2_048)), group(30_000, None));
+}
+
+#[test]
+fn a_backend_gets_no_prompt_as_long_as_one_that_it_refused_although_usage_shows_few_tokens() {
+    let (pool, now) = (uneven_pool(), clock::now());
+    let short = pool.backends()[0].clone();
+    short.load.estimator.learned().on_too_long(33_000, 2_049, now);
+    let usage = Usage { input: Some(9), ..Usage::default() };
+    for _ in 0..50 {
+        let (position, lease) = lease_for(&pool, 33_000, None).unwrap();
+        assert_eq!(position, 1);
+        lease.on_prefilled(&usage, now);
+    }
 }

@@ -30,7 +30,7 @@ pub struct BackendAvailability {
     /// The availability of the backend, without regard to panic mode.
     pub availability: Availability,
     /// Whether the backend may be sent requests now. Also true in two cases: the backend is ejected and
-    /// panic mode applies, or its engine only seems stuck and no other backend serves one of its models.
+    /// panic mode applies, or it is down only by suspicion and no other backend serves one of its models.
     pub is_up: bool,
 }
 

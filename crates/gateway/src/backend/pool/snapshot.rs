@@ -101,11 +101,11 @@ impl PoolSnapshot {
             }
             None if search.is_prefill_leg => Ok(None),
             None if eligible.are_full => {
-                self.request_wake(route, now);
+                self.request_wake(route, requirements, now);
                 Ok(None)
             }
             None => {
-                self.request_wake(route, now);
+                self.request_wake(route, requirements, now);
                 // This is the first request after the loss of the last backend: `readiness` logs
                 // the loss.
                 if !self.readiness_log.is_unready.get() && !self.is_ready(now) {
@@ -116,16 +116,25 @@ impl PoolSnapshot {
         }
     }
 
-    /// Requests that one sleeping backend of the route is woken, unless one is waking already.
-    fn request_wake(&self, route: &ModelRoute, now: Instant) {
+    /// Requests that one sleeping backend that may be able to serve the request is woken, unless one is
+    /// waking already.
+    fn request_wake(
+        &self,
+        route: &ModelRoute,
+        requirements: &BackendRequirements<'_>,
+        now: Instant,
+    ) {
         if !self.sleep.wake {
             return;
         }
-        let is_asleep = |backend: &&Arc<Backend>| {
-            backend.weight() > 0 && backend.availability(now) == Availability::Asleep
+        let is_asleep = |position: &usize| {
+            let backend = &self.backends[*position];
+            backend.weight() > 0
+                && backend.availability(now) == Availability::Asleep
+                && self.may_serve(*position, route, requirements, now)
         };
-        let backends = route.backends.iter().map(|position| &self.backends[*position]);
-        let asleep: Vec<_> = backends.filter(is_asleep).collect();
+        let positions = route.backends.iter().copied().filter(is_asleep);
+        let asleep: Vec<_> = positions.map(|position| &self.backends[position]).collect();
         // The backend is picked at random, because the first one may not be able to wake.
         if !asleep.iter().any(|backend| backend.health.signals.is_wake_requested.get())
             && let Some(backend) = fastrand::choice(asleep)
@@ -220,12 +229,13 @@ impl PoolSnapshot {
         if search.allows_suspected || !eligible.is_empty() {
             return eligible;
         }
-        // If all backends of the route are only suspected to be stuck, they serve requests
-        // nevertheless.
+        // If all backends of the route are only suspected to be down, they serve requests nevertheless,
+        // until a sleeping one is awake.
         let is_suspected = |position: &usize| self.backends[*position].health.is_suspected.get();
         if !route.backends.iter().any(is_suspected) {
             return eligible;
         }
+        self.request_wake(route, search.requirements, search.now);
         let search = BackendSearch { allows_suspected: true, ..*search };
         self.eligible_backends(route, request, &search)
     }

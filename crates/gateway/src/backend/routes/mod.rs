@@ -9,12 +9,14 @@ pub mod model_labels;
 pub use lengths::ModelLengths;
 pub use model_config::{ModelConfig, RoutePolicy};
 
-use model_labels::ModelLabelTable;
+use model_labels::{LABEL_RETENTION, ModelLabelTable};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Instant;
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::dialect::adapter_hash;
 use tokenweir_engine::model::ServedModel;
+use tokenweir_protocol::clock;
 use tokenweir_protocol::openai::engine_control::Permissions;
 use tokenweir_request::record::ModelLabel;
 
@@ -40,10 +42,12 @@ pub struct ModelRoute {
     /// Whether a backend may serve the model soon although none does now: the configuration names the
     /// model, or backends that listed it left the pool.
     is_expected: bool,
+    /// Time since which no backend lists the model any more. `None`: a backend lists it, or none did.
+    pub(crate) absent_since: Option<Instant>,
 }
 
 /// The routes of all models. A change replaces the table by a new table.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct RouteTable {
     /// The routes of configured models and of models that backends list, by the name in client
     /// requests.
@@ -60,6 +64,9 @@ pub struct RouteTable {
     /// Whether any backend has not listed its models yet.
     has_unlisted_backend: bool,
 }
+
+/// Greatest number of models that backends listed before and that the table keeps.
+const MAX_ABSENT_MODELS: usize = 1_000;
 
 /// A configured model, or a model that backends list, with its allowed backends as positions.
 #[derive(Debug, Default)]
@@ -113,6 +120,12 @@ impl RouteTable {
         }
     }
 
+    /// Whether the model is expected although no backend lists it.
+    pub(crate) fn is_awaited(&self, model: Option<&str>) -> bool {
+        let route = model.and_then(|name| self.by_name.get(name));
+        route.is_some_and(|route| route.is_expected && route.backends.is_empty())
+    }
+
     /// The model that every backend uses for a request without a model name. `None`: the backends
     /// use different models, a backend has not listed its models yet, or the configuration uses the
     /// name of this model as an alias of another model.
@@ -130,17 +143,30 @@ impl RouteTable {
         &self.models
     }
 
+    /// The names that requests can have although no backend lists the model: the configuration names it,
+    /// or its backends left the pool.
+    pub(crate) fn unlisted_names(&self) -> impl Iterator<Item = &Arc<str>> {
+        let is_listed =
+            |name: &str| self.models.binary_search_by(|model| (*model.id).cmp(name)).is_ok();
+        let expected = self.by_name.iter().filter(|(_, route)| route.is_expected);
+        expected.map(|(name, _)| name).filter(move |name| !is_listed(name))
+    }
+
     /// The distinct sets of backends among which requests are routed. Each set is a list of
     /// positions.
     pub(in crate::backend) fn backend_sets(&self) -> &[Arc<[usize]>] {
         &self.backend_sets
     }
 
-    /// Builds the table from the configured rules and the models that each backend lists.
+    /// Builds the table from the configured rules and the models that each backend lists. Models of the
+    /// `previous` table that no backend lists any more are kept for a while. `backends_left`: whether
+    /// backends left the pool since the previous table.
     pub(in crate::backend) fn new(
         rules: &[RouteRule],
         advertised: &AdvertisedModels,
         labels: &ModelLabelTable,
+        previous: &Self,
+        backends_left: bool,
     ) -> Self {
         let groups = BackendGroup::group_by_models(advertised);
         let unlisted = (0..advertised.len()).filter(|position| advertised[*position].is_none());
@@ -179,11 +205,12 @@ impl RouteTable {
             ModelLengths::new(first_models, &default_route.backends, &mut length_sets);
         let default_route = share_positions(default_route);
         let unknown_route = ModelRoute::new(ModelLabel::Unknown, None, unlisted.iter().copied());
-        // Requests for a model that is no longer listed keep the label of the model instead of `_other`.
-        for (name, is_expected) in labels.absent_models() {
-            let label = labels.label_for(name);
-            let route = ModelRoute { label, is_expected, ..unknown_route.clone() };
-            by_name.entry(name.clone()).or_insert_with(|| share_positions(route));
+        let absent = previous.absent_models(&by_name, backends_left, clock::now());
+        for (name, absent) in absent.take(MAX_ABSENT_MODELS) {
+            // Requests for a model that is no longer listed keep its label, if it has one.
+            let label = labels.label_for(&name);
+            let route = ModelRoute { backends: unknown_route.backends.clone(), label, ..absent };
+            by_name.insert(name, share_positions(route));
         }
         let unknown_model_route = share_positions(unknown_route);
         let (backend_sets, has_unlisted_backend) =
@@ -196,6 +223,29 @@ impl RouteTable {
             backend_sets,
             has_unlisted_backend,
         }
+    }
+}
+
+impl RouteTable {
+    /// The models of this table that are not in `current` and that a backend listed until a few minutes
+    /// ago, with routes without backends.
+    fn absent_models<'a>(
+        &'a self,
+        current: &HashMap<Arc<str>, ModelRoute>,
+        backends_left: bool,
+        now: Instant,
+    ) -> impl Iterator<Item = (Arc<str>, ModelRoute)> + use<'a> {
+        let gone = self.by_name.iter().filter(|(name, _)| !current.contains_key(*name));
+        let gone: Vec<_> = gone.collect();
+        gone.into_iter().filter_map(move |(name, route)| {
+            let since = route.absent_since.unwrap_or(now);
+            let was_absent = route.absent_since.is_some();
+            let is_expected = if was_absent { route.is_expected } else { backends_left };
+            let absent_since = Some(since);
+            let is_recent = now.saturating_duration_since(since) < LABEL_RETENTION;
+            let absent = ModelRoute { is_expected, absent_since, ..ModelRoute::default() };
+            is_recent.then(|| (name.clone(), absent))
+        })
     }
 }
 

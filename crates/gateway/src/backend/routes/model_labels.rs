@@ -32,8 +32,6 @@ struct AssignedLabel {
     /// Time since which neither a backend nor the configuration lists the model. `None`: a backend
     /// or the configuration lists it.
     absent_since: Option<Instant>,
-    /// Whether the model is absent because backends left the pool.
-    left_with_backend: bool,
 }
 
 /// A model with a label value of its own in metrics.
@@ -50,7 +48,7 @@ pub struct LabelledModel {
 pub const DEFAULT_MAX_MODEL_LABELS: usize = 200;
 /// Time for which the label value and the time series of a removed model are kept. It is long
 /// enough for Prometheus to scrape the last values.
-const LABEL_RETENTION: Duration = Duration::from_mins(10);
+pub(super) const LABEL_RETENTION: Duration = Duration::from_mins(10);
 /// Maximum number of base models listed by backends whose time series exist before their first
 /// request. The time series of other models and of LoRA adapters begin with the first request,
 /// because the time series of one model take 39 KiB of the metrics page per backend.
@@ -64,12 +62,11 @@ impl ModelLabelTable {
 
     /// Assigns label values to the models that the configuration names (`configured`) and that backends
     /// list (`listed`). Removes the label values of models that have been neither configured nor listed
-    /// for [`LABEL_RETENTION`]. `backends_left`: whether backends left the pool since the last update.
+    /// for [`LABEL_RETENTION`].
     pub(in crate::backend) fn update<'a>(
         &mut self,
         configured: impl Iterator<Item = &'a Arc<str>>,
         listed: impl Iterator<Item = &'a ServedModel>,
-        backends_left: bool,
         now: Instant,
     ) {
         let configured: Vec<&Arc<str>> = configured.collect();
@@ -79,9 +76,6 @@ impl ModelLabelTable {
         let present: HashSet<&str> = names.chain(listed.iter().map(|model| &*model.id)).collect();
         self.by_name.retain(|name, label| {
             label.is_configured = configured_names.contains(&**name);
-            if label.absent_since.is_none() {
-                label.left_with_backend = backends_left;
-            }
             label.absent_since =
                 (!present.contains(&**name)).then(|| label.absent_since.unwrap_or(now));
             !label.is_expired(now)
@@ -105,13 +99,6 @@ impl ModelLabelTable {
             Some((name, _)) => ModelLabel::Known(name.clone()),
             None => ModelLabel::OverLimit(name.clone()),
         }
-    }
-
-    /// The models with a label value of their own that neither a backend nor the configuration lists
-    /// any more, and whether each is absent because backends left the pool.
-    pub(in crate::backend) fn absent_models(&self) -> impl Iterator<Item = (&Arc<str>, bool)> {
-        let absent = self.by_name.iter().filter(|(_, label)| label.absent_since.is_some());
-        absent.map(|(name, label)| (name, label.left_with_backend))
     }
 
     /// The models with a label value of their own, in the order of assignment. Includes the models
@@ -146,7 +133,6 @@ impl ModelLabelTable {
             is_configured,
             is_adapter,
             absent_since: None,
-            left_with_backend: false,
         };
         self.assigned_count += 1;
         self.by_name.insert(name.clone(), label);
@@ -175,7 +161,7 @@ mod tests {
         now: Instant,
     ) {
         let configured: Vec<Arc<str>> = configured.iter().map(|name| (*name).into()).collect();
-        labels.update(configured.iter(), model_list(listed).iter(), false, now);
+        labels.update(configured.iter(), model_list(listed).iter(), now);
     }
 
     fn has_own_label(labels: &ModelLabelTable, name: &str) -> bool {

@@ -31,10 +31,9 @@ fn route_table(models: &[ModelConfig], listed_ids: &[Option<&[&str]>]) -> RouteT
     labels.update(
         rules.iter().map(|rule| &rule.name),
         ModelListInterner::distinct_models(&advertised),
-        false,
         clock::now(),
     );
-    RouteTable::new(&rules, &advertised, &labels)
+    RouteTable::new(&rules, &advertised, &labels, &RouteTable::default(), false)
 }
 
 fn model_config(name: &str, served_as: Option<&str>, backends: Option<&[&str]>) -> ModelConfig {

@@ -8,27 +8,26 @@ use super::waiter::{
 use crate::backend::pool::{BackendOffer, BackendPool, BackendRequirements};
 use arc_swap::ArcSwapOption;
 use http::HeaderMap;
-use http::header::AUTHORIZATION;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokenweir_protocol::clock;
-use tokenweir_protocol::limits::client_network;
+use tokenweir_protocol::limits::Party;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::record::RequestRecord;
 use tokenweir_routing::admission::{
-    AdmissionQueue, DEFAULT_CLASS, DequeuedRequest, ExhaustedModels, QueuedRequest,
+    AdmissionQueue, DEFAULT_CLASS, DequeuedRequest, ExhaustedGroups, QueuedRequest,
     QueuedRequestId, RejectedRequest, WaitingModel,
 };
 use tokio::sync::oneshot;
 
 /// Decides which requests are sent to a backend now, and which requests wait in the queue.
 pub struct AdmissionController {
-    pool: Arc<BackendPool>,
+    pub(super) pool: Arc<BackendPool>,
     /// The current settings. `None`: admission control is disabled, so no further request is queued.
-    settings: ArcSwapOption<AdmissionSettings>,
-    /// Hashes tenants, which can be secret tokens. Each process has a new random hash key.
+    pub(super) settings: ArcSwapOption<AdmissionSettings>,
+    /// Hashes tenants, whose names clients may choose. Each process has a new random hash key.
     tenant_hasher: RandomState,
     queue: Mutex<AdmissionQueue<LeaseWaiter>>,
 }
@@ -52,11 +51,11 @@ enum AdmitOutcome {
 }
 
 /// The entry of a waiting request in the queue. Dropping the guard removes the entry.
-struct QueueGuard<'a> {
-    controller: &'a AdmissionController,
+pub(super) struct QueueGuard<'a> {
+    pub(super) controller: &'a AdmissionController,
     /// The id of the entry in the queue.
-    key: QueuedRequestId,
-    result_receiver: oneshot::Receiver<WaitResult>,
+    pub(super) key: QueuedRequestId,
+    pub(super) result_receiver: oneshot::Receiver<WaitResult>,
 }
 
 // === impl AdmissionController ===
@@ -124,31 +123,29 @@ impl AdmissionController {
 
     /// The flow of a request: the index of its priority class, of which 0 takes precedence over all
     /// others, and a hash of its tenant. Flows of the same class share the queue fairly. The tenant is that
-    /// of the API key.
-    /// Without an API key, the value of the configured tenant header stands for the tenant, or else
-    /// the `Authorization` header, or else the network of the client.
-    fn flow(
+    /// of the API key. Without an API key, the value of the configured tenant header stands for the
+    /// tenant, or else the network of the client. A token that nobody has checked does not: a client could
+    /// send another one with each request.
+    pub(super) fn flow(
         &self,
         settings: &AdmissionSettings,
         headers: &HeaderMap,
         record: &RequestRecord,
     ) -> (usize, u64) {
         let priority_class = settings.classes.class_of_tier(record.tier.as_str());
-        let header = || settings.tenant_header.as_ref().and_then(|name| headers.get(name));
-        let tenant_hash = if let Some(caller) = &record.caller {
-            self.tenant_hasher.hash_one(&*caller.tenant)
-        } else if let Some(value) = header().or_else(|| headers.get(AUTHORIZATION)) {
-            self.tenant_hasher.hash_one(value.as_bytes())
-        } else {
-            self.tenant_hasher.hash_one(client_network(record.client))
+        let tenant = record.caller.as_ref().map(|caller| &*caller.tenant);
+        let header = settings.tenant_header.as_ref().and_then(|name| headers.get(name));
+        let tenant_hash = match (tenant, header) {
+            (None, Some(value)) => self.tenant_hasher.hash_one(value.as_bytes()),
+            _ => self.tenant_hasher.hash_one(Party::new(tenant, record.client)),
         };
         (priority_class, tenant_hash)
     }
 
     /// Leases a backend to the request of a record, at once or when a backend has capacity. Writes the
     /// times at which the request enters and leaves the queue into `record`. A request that continues a
-    /// stored response does not wait in the queue: only one backend can serve it, so it would delay
-    /// other requests.
+    /// stored response waits only while the backend that has this response is unavailable, and not for
+    /// capacity.
     ///
     /// Fails if no backend serves the model, if no backend is available and the request does not wait
     /// for one, if the queue is full, if a request with precedence displaces this request from the
@@ -160,10 +157,14 @@ impl AdmissionController {
         requirements: BackendRequirements<'_>,
     ) -> Result<LeasedBackend, GatewayError> {
         let now = clock::now();
-        let settings = self.settings.load_full();
-        let Some(settings) = settings.filter(|_| requirements.backend.is_none()) else {
+        let Some(settings) = self.settings.load_full() else {
             return self.pool.lease(requirements, &[], now);
         };
+        if requirements.backend.is_some()
+            && let Ok(leased) = self.pool.lease(requirements, &[], now)
+        {
+            return Ok(leased);
+        }
         if self.pool.capacity_notifier.waiting_requests() == 0
             && let Capacity::Backend(offer) = self.offer(Some(&settings), requirements, now)?
         {
@@ -185,7 +186,8 @@ impl AdmissionController {
         now: Instant,
     ) -> Result<LeasedBackend, GatewayError> {
         let work = self.pool.work(requirements, now);
-        let (queued_request, result_receiver) = queue_entry(requirements, flow, work, now);
+        let group = self.pool.capacity_group(&requirements, now);
+        let (queued_request, result_receiver) = queue_entry(requirements, group, flow, work, now);
         let outcome = self.with_queue(|queue| {
             self.admit_or_enqueue(queue, settings, record, requirements, queued_request, now)
         })?;
@@ -213,12 +215,12 @@ impl AdmissionController {
         mut request: QueuedRequest<LeaseWaiter>,
         now: Instant,
     ) -> Result<AdmitOutcome, GatewayError> {
-        let model = requirements.model;
+        let group = &request.group;
         // Waiting requests are served first. The new request gets a lease only if no request
-        // for the same model still waits.
+        // of the same group still waits.
         let must_wait =
-            queue.precedes(model) && self.dispatch_queued(queue, Some(settings), now).has(model);
-        let mut is_without_backend = queue.is_without_backend(model);
+            queue.precedes(group) && self.dispatch_queued(queue, Some(settings), now).has(group);
+        let mut is_without_backend = queue.is_without_backend(group);
         if !must_wait {
             match self.offer(Some(settings), requirements, now)? {
                 Capacity::Backend(offer) => {
@@ -249,7 +251,10 @@ impl AdmissionController {
         requirements: BackendRequirements<'_>,
         now: Instant,
     ) -> Result<Capacity, GatewayError> {
-        let thresholds = settings.map(|settings| &settings.thresholds);
+        let thresholds = match settings {
+            Some(settings) if requirements.backend.is_none() => Some(&settings.thresholds),
+            _ => None,
+        };
         let error = match self.pool.offer(thresholds, requirements, now) {
             Ok(Some(offer)) => return Ok(Capacity::Backend(offer)),
             Ok(None) => return Ok(Capacity::Full),
@@ -273,14 +278,14 @@ impl AdmissionController {
     }
 
     /// Leases all available capacity to waiting requests, in the order of the queue. A request
-    /// whose model has no capacity is skipped. Returns the models of the skipped requests.
-    fn dispatch_queued(
+    /// whose group has no capacity is skipped. Returns the groups of the skipped requests.
+    pub(super) fn dispatch_queued(
         &self,
         queue: &mut AdmissionQueue<LeaseWaiter>,
         settings: Option<&AdmissionSettings>,
         now: Instant,
-    ) -> ExhaustedModels {
-        let (mut exhausted, mut without_backend) = (ExhaustedModels::default(), Vec::new());
+    ) -> ExhaustedGroups {
+        let (mut exhausted, mut without_backend) = (ExhaustedGroups::default(), Vec::new());
         let mut offer = |request: &QueuedRequest<LeaseWaiter>| match self.offer(
             settings,
             queued_requirements(request),
@@ -288,8 +293,10 @@ impl AdmissionController {
         ) {
             Ok(Capacity::Backend(offer)) => Some(Ok(offer)),
             Ok(Capacity::Full) => None,
+            // Other requests may go to the backend that failed this one.
+            Ok(Capacity::NoBackend) if request.is_begun => None,
             Ok(Capacity::NoBackend) => {
-                without_backend.push(request.model.clone());
+                without_backend.push(request.group.clone());
                 None
             }
             Err(error) => Some(Err(error)),
@@ -309,7 +316,10 @@ impl AdmissionController {
     }
 
     /// Runs `work` on the locked queue, and then publishes the number of waiting requests.
-    fn with_queue<R>(&self, work: impl FnOnce(&mut AdmissionQueue<LeaseWaiter>) -> R) -> R {
+    pub(super) fn with_queue<R>(
+        &self,
+        work: impl FnOnce(&mut AdmissionQueue<LeaseWaiter>) -> R,
+    ) -> R {
         let mut queue = lock(&self.queue);
         let result = work(&mut queue);
         self.pool.capacity_notifier.set_waiting_requests(queue.len());
@@ -327,7 +337,7 @@ fn retry_seconds(wait: Duration) -> u32 {
 impl QueueGuard<'_> {
     /// Waits for the lease until the limit. Fails if the request is displaced from the queue, if
     /// no backend serves its model any more, or at the limit.
-    async fn wait_for_lease(
+    pub(super) async fn wait_for_lease(
         &mut self,
         settings: &AdmissionSettings,
         requirements: BackendRequirements<'_>,

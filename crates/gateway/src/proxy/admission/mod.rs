@@ -15,9 +15,12 @@
 //! error, and the policy picks the backend as late as possible. A client disconnect removes the
 //! request from the queue, and releases a lease that was already sent to the request.
 
+mod begun_stream;
 mod controller;
 mod settings;
 mod waiter;
 
+pub(super) use begun_stream::{BegunStream, BegunWait};
 pub use controller::AdmissionController;
 pub use settings::AdmissionSettings;
+pub(super) use waiter::LeasedBackend;

@@ -40,6 +40,9 @@ pub(super) struct WaitLimit {
 // === impl AdmissionSettings ===
 
 impl AdmissionSettings {
+    /// The maximum wait of a stream for another backend without admission control.
+    pub(super) const DEFAULT_MAX_WAIT: Duration = Duration::from_secs(30);
+
     /// Whether requests wait for a backend while none can serve their model.
     pub(super) const fn waits_for_backend(&self) -> bool {
         !self.max_backend_wait.is_zero()

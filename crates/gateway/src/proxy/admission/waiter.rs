@@ -1,28 +1,32 @@
 //! A waiting request: its entry in the queue, and the channel for its lease.
 
-use crate::backend::Lease;
 use crate::backend::pool::BackendRequirements;
+use crate::backend::{Backend, Lease};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::openai::prompt::TOKENS_PER_BYTE;
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::record::RoutingDecision;
 use tokenweir_routing::PromptFingerprint;
 use tokenweir_routing::admission::{
-    AdmissionQueue, EnqueueOutcome, QueuedRequest, QueuedRequestId, RejectedRequest,
+    AdmissionQueue, CapacityGroup, EnqueueOutcome, QueuedRequest, QueuedRequestId, RejectedRequest,
 };
 use tokio::sync::oneshot;
 
 /// A lease on a backend, and the decision that picked the backend.
-pub(super) type LeasedBackend = (Lease, Arc<RoutingDecision>);
+pub(in crate::proxy) type LeasedBackend = (Lease, Arc<RoutingDecision>);
 
 /// The routing properties of a queued request, and the channel for its lease.
 pub(super) struct LeaseWaiter {
     prompt: Arc<PromptFingerprint>,
     is_stream: bool,
+    backend: Option<BackendId>,
     path: Option<&'static str>,
     max_tokens: Option<u32>,
     choices: u32,
+    longer_than: Option<u32>,
+    excluded: Box<[Arc<Backend>]>,
     session: Option<u64>,
     seed: u64,
     result_sender: oneshot::Sender<WaitResult>,
@@ -41,6 +45,7 @@ const EXPECTED_OUTPUT_TOKENS: u64 = 256;
 /// an engine has to compute for the request. `None`: no backend is up.
 pub(super) fn queue_entry(
     requirements: BackendRequirements<'_>,
+    group: CapacityGroup,
     (class, tenant): (usize, u64),
     work: Option<u64>,
     deadline: Instant,
@@ -49,9 +54,12 @@ pub(super) fn queue_entry(
     let payload = LeaseWaiter {
         prompt: requirements.prompt.clone(),
         is_stream: requirements.is_stream,
+        backend: requirements.backend.cloned(),
         path: requirements.path,
         max_tokens: requirements.max_tokens,
         choices: requirements.choices,
+        longer_than: requirements.longer_than,
+        excluded: requirements.excluded.into(),
         session: requirements.session,
         seed: requirements.seed,
         result_sender,
@@ -61,9 +69,10 @@ pub(super) fn queue_entry(
     let request = QueuedRequest {
         class,
         tenant,
-        model: requirements.model.map(Into::into),
+        group,
         tokens,
         work: work.unwrap_or(tokens),
+        is_begun: false,
         deadline,
         payload,
     };
@@ -92,14 +101,15 @@ pub(super) fn enqueue(
 /// What a waiting request requires of a backend.
 pub(super) fn queued_requirements(request: &QueuedRequest<LeaseWaiter>) -> BackendRequirements<'_> {
     let waiter = &request.payload;
-    // A request that needs one certain backend, or a longer context after an attempt, does not wait in
-    // the queue. So these two requirements are unset.
     BackendRequirements {
-        model: request.model.as_deref(),
+        model: request.group.model.as_deref(),
         is_stream: waiter.is_stream,
+        backend: waiter.backend.as_ref(),
         path: waiter.path,
         max_tokens: waiter.max_tokens,
         choices: waiter.choices,
+        longer_than: waiter.longer_than,
+        excluded: &waiter.excluded,
         session: waiter.session,
         ..BackendRequirements::none(&waiter.prompt, waiter.seed)
     }

@@ -84,9 +84,10 @@ impl PreparedRequest<'_> {
 
 /// Sends the request to one backend and waits for the response head.
 ///
-/// If a pooled connection closes while the request is sent, the request is sent to the same backend once
-/// more, on a new connection. This requires that the backend cannot have executed the request, or that the
-/// request has no side effects. Any other close of a connection is an error of the backend. `is_once`: only
+/// If a pooled connection closes before a byte of the response, the request is sent to the same backend once
+/// more, on a new connection, because the backend may have closed the idle connection before the request
+/// arrived. This requires that the backend cannot have executed the request, or that the request has no
+/// side effects. Any other close of a connection is an error of the backend. `is_once`: only
 /// one engine may receive the body, and only once. Such a request is sent on a new connection at once.
 pub(super) async fn send(
     record: &mut RequestRecord,

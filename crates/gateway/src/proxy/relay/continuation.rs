@@ -2,12 +2,13 @@
 
 use super::attempt;
 use super::attempt_failure::send_failure;
-use crate::backend::pool::BackendRequirements;
 use crate::backend::{Backend, Lease};
+use crate::proxy::admission::{BegunStream, BegunWait, LeasedBackend};
 use crate::proxy::context::ProxyContext;
+use crate::proxy::retry;
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 use http::{Response, StatusCode, request};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
@@ -17,8 +18,8 @@ use tokenweir_protocol::clock;
 use tokenweir_protocol::headers::is_event_stream;
 use tokenweir_request::access::ConcurrencyPermit;
 use tokenweir_request::continuation::{ContinuationRefusal, InterruptionCause};
-use tokenweir_request::observe::{Continue, Exchange};
-use tokenweir_routing::PromptFingerprint;
+use tokenweir_request::error::GatewayError;
+use tokenweir_request::observe::{Continue, Exchange, Interrupted};
 use tokenweir_routing::resilience::FailureKind;
 
 /// The values of a request with which the gateway continues its stream at another backend.
@@ -27,17 +28,11 @@ pub(crate) struct StreamContinuation {
     pub(crate) head: request::Parts,
     /// The request body that the first backend got.
     pub(crate) body: Bytes,
-    /// The hash of the body that the client sent.
-    pub(crate) body_hash: u64,
-    pub(crate) model: Option<String>,
-    pub(crate) prompt: Arc<PromptFingerprint>,
-    // The requirements of the request on a backend. The continuation requires the same.
-    pub(crate) path: Option<&'static str>,
-    pub(crate) max_tokens: Option<u32>,
-    pub(crate) session: Option<u64>,
+    /// The requirements of the request on a backend. The continuation requires the same.
+    pub(crate) stream: Arc<BegunStream>,
     pub(crate) response_headers_timeout: Option<Duration>,
     /// The interruption that is being handled. `None`: the stream is not interrupted.
-    pub(crate) interrupted: Option<Interruption>,
+    pub(crate) interruption: Option<Interruption>,
     /// Number of interruptions of the stream by a failure of its backend so far.
     pub(crate) failures: u32,
 }
@@ -45,19 +40,29 @@ pub(crate) struct StreamContinuation {
 /// The state of an interrupted stream, which another backend shall continue.
 pub(crate) struct Interruption {
     at: Instant,
+    /// The end of the search for another backend. `None`: the stream does not wait for capacity.
+    ends_at: Option<Instant>,
     /// The backends that are not tried again: the backend whose stream was interrupted, and those
     /// that were asked and did not continue the stream.
     tried: Vec<Arc<Backend>>,
-    sending: Option<Sending>,
+    /// Number of requests that were sent to continue the stream.
+    asked: usize,
+    step: Step,
 }
 
-struct Sending {
-    lease: Lease,
-    response: Pin<Box<dyn Future<Output = Result<Response<BackendBody>, SendError>> + Send>>,
+/// The present step of the search for a backend that continues a stream.
+enum Step {
+    /// The next backend is to be leased after this pause.
+    Begin(Duration),
+    Leasing(BoxFuture<'static, Result<LeasedBackend, GatewayError>>),
+    Sending(Lease, BoxFuture<'static, Result<Response<BackendBody>, SendError>>),
 }
 
-/// Maximum number of backends to which the gateway sends the request for one continuation.
+/// Maximum number of backends to which the gateway sends the request for one continuation. A backend that
+/// answers that it is busy does not count.
 const MAX_ASKED_BACKENDS: usize = 3;
+/// Time after which a busy backend is asked again.
+const BUSY_PAUSE: Duration = Duration::from_secs(1);
 
 impl Continue<BackendBody, (Lease, Option<ConcurrencyPermit>)> for StreamContinuation {
     fn poll_continue(
@@ -65,94 +70,179 @@ impl Continue<BackendBody, (Lease, Option<ConcurrencyPermit>)> for StreamContinu
         cx: &mut Context<'_>,
         exchange: &mut Exchange,
         guard: &mut (Lease, Option<ConcurrencyPermit>),
-        cause: InterruptionCause,
+        interrupted: Interrupted,
     ) -> Poll<Option<BackendBody>> {
-        loop {
-            let sending = self.interrupted.as_mut().and_then(|it| it.sending.as_mut());
-            let Some(sending) = sending else {
-                if let Err(reason) = self.send(exchange, guard.0.backend(), cause) {
-                    self.give_up(exchange, guard.0.backend(), reason, cause);
-                    return Poll::Ready(None);
-                }
-                continue;
-            };
-            let result = ready!(sending.response.as_mut().poll(cx));
-            let Some(interrupted) = &mut self.interrupted else { continue };
-            let Some(Sending { lease, .. }) = interrupted.sending.take() else { continue };
-            if let Some(body) = continuing_body(exchange, &lease, result) {
-                let interrupted_at = interrupted.at;
-                self.interrupted = None;
+        match ready!(self.poll_search(cx, exchange, guard.0.backend(), interrupted.cause)) {
+            Ok(continued) => {
+                let cause = interrupted.cause;
                 report_failure(exchange, guard.0.backend(), cause, 1);
-                exchange.continue_at(lease.backend_feedback(), cause, interrupted_at);
-                guard.0 = lease;
-                return Poll::Ready(Some(body));
+                let prompt = self.stream.prompt.whole;
+                if failure_of(cause).is_some() {
+                    guard.0.backend().health.on_cut(prompt, clock::now());
+                }
+                exchange.continue_at(continued.lease.backend_feedback(), cause, continued.since);
+                guard.0 = continued.lease;
+                Poll::Ready(Some(continued.body))
             }
-            interrupted.tried.push(lease.backend().clone());
+            Err(reason) => {
+                self.give_up(exchange, guard.0.backend(), reason, interrupted);
+                Poll::Ready(None)
+            }
         }
     }
 }
 
+/// The response that continues a stream.
+struct Continued {
+    lease: Lease,
+    body: BackendBody,
+    /// When the stream was interrupted.
+    since: Instant,
+}
+
 impl StreamContinuation {
-    /// Sends the request that continues the stream to the next backend. The error is the reason why
-    /// the stream is not continued.
-    fn send(
+    /// Polls the search for a backend that continues the stream of `from`. The error is the reason why
+    /// none does.
+    fn poll_search(
+        &mut self,
+        cx: &mut Context<'_>,
+        exchange: &mut Exchange,
+        from: &Arc<Backend>,
+        cause: InterruptionCause,
+    ) -> Poll<Result<Continued, ContinuationRefusal>> {
+        loop {
+            let Some(interruption) = &mut self.interruption else {
+                self.begin(exchange, from, cause)?;
+                continue;
+            };
+            match &mut interruption.step {
+                Step::Begin(pause) => {
+                    let pause = *pause;
+                    self.lease(exchange, pause)?;
+                }
+                Step::Leasing(leasing) => {
+                    let leased =
+                        ready!(leasing.as_mut().poll(cx)).map_err(|error| refusal_of(&error))?;
+                    self.send(exchange, leased)?;
+                }
+                Step::Sending(_, sending) => {
+                    let result = ready!(sending.as_mut().poll(cx));
+                    if let Some(continued) = self.on_response(exchange, result) {
+                        return Poll::Ready(Ok(continued));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Begins to handle an interruption, if the stream may be continued.
+    fn begin(
         &mut self,
         exchange: &mut Exchange,
         from: &Arc<Backend>,
         cause: InterruptionCause,
     ) -> Result<(), ContinuationRefusal> {
         let now = clock::now();
-        let body = exchange.continuation_request(&self.body)?;
-        let is_first = self.interrupted.is_none();
-        if is_first && cause != InterruptionCause::Migrated {
+        exchange.check_continuation()?;
+        if let Some(kind) = failure_of(cause) {
             self.failures += 1;
-            let crashed = failure_of(cause).filter(|kind| kind.is_crash()).map(|_| self.body_hash);
-            self.context.retry.allow_continuation(crashed, self.failures, now)?;
+            let backend = &from.identity.id;
+            let is_poison = retry::is_poison(exchange.record(), backend, kind, now);
+            self.context.retry.allow_continuation(is_poison, self.failures)?;
         }
-        let interrupted = self.interrupted.get_or_insert_with(|| Interruption {
+        let may_wait = cause != InterruptionCause::Migrated;
+        let ends_at = may_wait.then(|| self.context.state.admission.continuation_deadline(now));
+        self.interruption = Some(Interruption {
             at: now,
+            ends_at,
             tried: vec![from.clone()],
-            sending: None,
+            asked: 0,
+            step: Step::Begin(Duration::ZERO),
         });
-        if interrupted.tried.len() > MAX_ASKED_BACKENDS {
+        Ok(())
+    }
+
+    /// Begins to lease the next backend, after `pause`.
+    fn lease(
+        &mut self,
+        exchange: &mut Exchange,
+        pause: Duration,
+    ) -> Result<(), ContinuationRefusal> {
+        let Some(interruption) = &mut self.interruption else { return Ok(()) };
+        if interruption.tried.len() > MAX_ASKED_BACKENDS {
             return Err(ContinuationRefusal::MaxAttempts);
         }
-        let requirements = BackendRequirements {
-            model: self.model.as_deref(),
-            is_stream: true,
-            path: self.path,
-            max_tokens: self.max_tokens,
-            session: self.session,
-            ..BackendRequirements::none(&self.prompt, fastrand::u64(..))
+        if interruption.ends_at.is_some_and(|ends_at| clock::now() >= ends_at) {
+            return Err(ContinuationRefusal::Capacity);
+        }
+        let wait = BegunWait {
+            stream: self.stream.clone(),
+            excluded: interruption.tried.clone(),
+            pause,
+            ends_at: interruption.ends_at,
         };
-        let leased = self.context.state.pool.lease(requirements, &interrupted.tried, now);
-        let (lease, decision) = leased.map_err(|_| ContinuationRefusal::NoOtherBackend)?;
+        let admission = &self.context.state.admission;
+        let leasing = admission.lease_begun(exchange.record(), &self.head.headers, wait);
+        interruption.step = Step::Leasing(Box::pin(leasing));
+        Ok(())
+    }
+
+    /// Sends the request that continues the stream to the leased backend.
+    fn send(
+        &mut self,
+        exchange: &mut Exchange,
+        (lease, decision): LeasedBackend,
+    ) -> Result<(), ContinuationRefusal> {
+        let body = exchange.continuation_request(&self.body)?;
         let record = exchange.record();
         record.decision = Some(decision);
         let (attempt, response) = attempt::send_apart(
             &self.context.backend_client,
             record,
             &lease,
-            (&self.head, &self.prompt),
+            (&self.head, &self.stream.prompt),
             &body,
             self.response_headers_timeout,
         );
         record.attempts.push(attempt);
-        interrupted.sending = Some(Sending { lease, response: Box::pin(response) });
+        if let Some(interruption) = &mut self.interruption {
+            interruption.asked += 1;
+            interruption.step = Step::Sending(lease, Box::pin(response));
+        }
         Ok(())
     }
 
+    /// Handles the response to the request that continues the stream. `None`: it does not, so the search
+    /// goes on.
+    fn on_response(
+        &mut self,
+        exchange: &mut Exchange,
+        result: Result<Response<BackendBody>, SendError>,
+    ) -> Option<Continued> {
+        let mut interruption = self.interruption.take()?;
+        let step = std::mem::replace(&mut interruption.step, Step::Begin(Duration::ZERO));
+        let Step::Sending(lease, _) = step else { return None };
+        match continuing_body(exchange, &lease, result) {
+            Ok(body) => return Some(Continued { lease, body, since: interruption.at }),
+            Err(FailureKind::Busy | FailureKind::RateLimited) if interruption.ends_at.is_some() => {
+                interruption.step = Step::Begin(BUSY_PAUSE);
+            }
+            Err(_) => interruption.tried.push(lease.backend().clone()),
+        }
+        self.interruption = Some(interruption);
+        None
+    }
+
     /// Gives up the continuation. If only the end of the stream is missing, the gateway writes the
-    /// end. Otherwise the stream ends as a stream without continuation does. A stream that was to be
-    /// moved from a working backend (`Migrated`) continues on that backend.
+    /// end. Otherwise the stream ends as a stream without continuation does, or goes on at its backend if
+    /// the interruption is not final.
     fn give_up(
         &mut self,
         exchange: &mut Exchange,
         backend: &Backend,
         reason: ContinuationRefusal,
-        cause: InterruptionCause,
+        Interrupted { cause, is_final }: Interrupted,
     ) {
-        let is_final = cause != InterruptionCause::Migrated;
         let reason = match cause {
             InterruptionCause::Diverged => ContinuationRefusal::Diverged,
             _ if is_final && exchange.complete_stream() => {
@@ -162,8 +252,11 @@ impl StreamContinuation {
             _ => reason,
         };
         exchange.refuse_continuation(reason, is_final);
+        if cause == InterruptionCause::Migrated && reason == ContinuationRefusal::Capacity {
+            exchange.move_later();
+        }
         // The attempt whose response the client got must be the last one in the record.
-        let asked = self.interrupted.take().map_or(0, |interrupted| interrupted.tried.len() - 1);
+        let asked = self.interruption.take().map_or(0, |interruption| interruption.asked);
         let attempts = &mut exchange.record().attempts;
         if let Some(start) = attempts.len().checked_sub(asked + 1) {
             attempts[start..].rotate_left(1);
@@ -171,13 +264,23 @@ impl StreamContinuation {
     }
 }
 
-/// The body of a response that continues a stream. `None`: the response does not continue the
-/// stream, so the attempt has failed.
+/// Why a stream is not continued after the search for a backend ended with this error.
+const fn refusal_of(error: &GatewayError) -> ContinuationRefusal {
+    match error {
+        GatewayError::QueueTimeout { .. } | GatewayError::Saturated { .. } => {
+            ContinuationRefusal::Capacity
+        }
+        _ => ContinuationRefusal::NoOtherBackend,
+    }
+}
+
+/// The body of a response that continues a stream. The error is the failure of an attempt that does
+/// not.
 fn continuing_body(
     exchange: &mut Exchange,
     lease: &Lease,
     result: Result<Response<BackendBody>, SendError>,
-) -> Option<BackendBody> {
+) -> Result<BackendBody, FailureKind> {
     let now = clock::now();
     let (status, kind) = match result {
         Ok(response) => {
@@ -187,7 +290,7 @@ fn continuing_body(
                 if let Some(attempt) = exchange.record().attempts.last_mut() {
                     attempt.status = Some(status.as_u16());
                 }
-                return Some(response.into_body());
+                return Ok(response.into_body());
             }
             (Some(status.as_u16()), FailureKind::of_status(status.as_u16()))
         }
@@ -203,7 +306,7 @@ fn continuing_body(
         attempt.ended.get_or_insert(now);
         attempt.failure = Some(kind.as_str());
     }
-    None
+    Err(kind)
 }
 
 /// Reports the failure of the backend whose stream was continued or completed, in the record and to
@@ -237,6 +340,7 @@ const fn failure_of(cause: InterruptionCause) -> Option<FailureKind> {
     match cause {
         InterruptionCause::Died => Some(FailureKind::Died),
         InterruptionCause::Stalled => Some(FailureKind::SlowOutput),
+        InterruptionCause::BackendDown => Some(FailureKind::Down),
         InterruptionCause::Aborted => Some(FailureKind::Draining),
         InterruptionCause::EngineFailed => Some(FailureKind::InBandError),
         InterruptionCause::Diverged => Some(FailureKind::Garbage),

@@ -4,13 +4,16 @@
 use super::attempt::{self, PreparedRequest};
 use super::attempt_failure::{AttemptFailure, PrefetchedResponse, send_failure};
 use super::first_output::{self, contains_any};
+use super::length;
+use super::moved_model::{self, NotFollowed, UnknownModel};
 use super::prefill_leg::{self, Legs};
 use super::refusals::Refusals;
+use super::waiting;
 use crate::backend::pool::BackendRequirements;
 use crate::backend::{Backend, Lease};
 use crate::proxy::request::deadline::ResponseDeadline;
 use crate::proxy::response::EarlyResponse;
-use crate::proxy::retry::{FailedRequest, RetryBudgetShare};
+use crate::proxy::retry::{self, FailedRequest, RetryBudgetShare};
 use http::header::RETRY_AFTER;
 use http::{HeaderValue, Response, StatusCode};
 use std::pin::pin;
@@ -28,12 +31,18 @@ use tokenweir_routing::resilience::{FailoverPolicy, FailureKind};
 
 /// Time between two tries to lease another backend for a request whose backend is down.
 const FAILOVER_POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Texts in errors about the length of a request. In this order: of vLLM and SGLang, of vLLM if the error
-/// is about `max_tokens` alone, of llama.cpp.
-const LENGTH_MESSAGES: [&[u8]; 3] = [b"context length", b"max_model_len", b"context size"];
-
 /// The response of a backend, with the lease on the backend, or the error for the client.
 pub(crate) type ForwardResult = Result<(PrefetchedResponse, Lease), GatewayError>;
+
+/// What follows a failed attempt.
+enum NextStep {
+    /// An attempt at this backend.
+    Send((Lease, Arc<RoutingDecision>)),
+    /// A wait until a backend can serve the request.
+    Wait,
+    /// The model lists are read again, because the backend does not know the model.
+    ReadModels(Box<UnknownModel>),
+}
 
 /// Sends a request to the backend in `leased`, and to further backends one after the other. Ends
 /// when an attempt succeeds or when no failover is allowed. Returns the response with the lease on
@@ -88,11 +97,9 @@ pub(crate) async fn send(
                 failure.apply_to(lease.backend());
             }
             if kind == FailureKind::TooLong {
-                learn_length(&failure, &lease, request.requirements);
-                let model = request.requirements.model;
-                longer_than = context.state.pool.model_length(model, lease.backend());
+                longer_than = length::learn(&failure, (request, &lease));
             }
-            if !allows_wait(kind) {
+            if !waiting::is_allowed_after(kind) {
                 waits_left = 0;
             }
             exclude_failed(&mut tried, &lease, kind);
@@ -101,14 +108,10 @@ pub(crate) async fn send(
             let asking = if is_refusal {
                 refusals.should_ask_peer(&context.retry, clock::now())
             } else {
-                Ok(())
+                check_poison(exchange, &lease, kind)
             };
-            let allowed = asking.and_then(|()| context.retry.allow(share, failed, clock::now()));
-            let next = allowed.and_then(|()| {
-                let requirements = BackendRequirements { longer_than, ..*request.requirements };
-                let next = context.state.pool.lease(requirements, &tried, clock::now());
-                next.map_err(|_| FailoverDenialReason::NoOtherBackend)
-            });
+            let allowed = asking.and_then(|()| context.retry.allow(share, failed));
+            let next = allowed.and_then(|()| waiting::lease_other(request, longer_than, &tried));
             match next {
                 Ok(next) => {
                     if is_refusal {
@@ -116,42 +119,80 @@ pub(crate) async fn send(
                     } else {
                         exchange.discard_attempt(kind.as_str());
                     }
-                    Some(next)
+                    NextStep::Send(next)
+                }
+                Err(FailoverDenialReason::NoOtherBackend) if kind == FailureKind::UnknownModel => {
+                    NextStep::ReadModels(Box::new(UnknownModel { failure, lease }))
                 }
                 Err(FailoverDenialReason::NoOtherBackend)
                     if waits_left > 0
                         && kind != FailureKind::Busy
-                        && may_wait_for_backend(request) =>
+                        && waiting::is_useful_after(kind, request, longer_than) =>
                 {
                     waits_left -= 1;
                     tried.clear();
                     exchange.discard_attempt(kind.as_str());
-                    None
+                    NextStep::Wait
                 }
                 Err(reason) => {
-                    let (retry, now) = (&context.retry, clock::now());
-                    if let Some(first) = refusals.end_with_failure(exchange, &failure, retry, now) {
-                        return Ok((*first, lease));
-                    }
-                    let is_of_client = is_refusal || kind == FailureKind::TooLong;
-                    exchange.record().not_retried = Some(reason).filter(|_| !is_of_client);
-                    return give_up(exchange, reported_in_stream(failure, request), lease, reason);
+                    return end(exchange, request, refusals, (failure, lease), reason);
                 }
             }
         };
+        // Boxed, because few requests need the memory of these futures.
         leased = match next {
-            Some(next) => next,
-            // Boxed, because few requests need the memory of this future.
-            None => Box::pin(wait_for_backend(exchange, request)).await?,
+            NextStep::Send(next) => next,
+            NextStep::Wait => Box::pin(waiting::wait(exchange, request, longer_than)).await?,
+            NextStep::ReadModels(unknown) => {
+                let next = follow_model(exchange, request, &tried, &mut refusals, unknown);
+                match Box::pin(next).await {
+                    Ok(next) => next,
+                    Err(result) => return *result,
+                }
+            }
         };
     }
 }
 
-/// Whether a request may wait for a backend after a failure of this kind: the backend had not begun to
-/// process the request, or was shutting down in order. The request itself may have caused any other
-/// failure, and could crash the same backend again after the wait.
-fn allows_wait(kind: FailureKind) -> bool {
-    matches!(kind, FailureKind::Unreachable | FailureKind::Draining | FailureKind::Busy)
+/// Leases a backend that lists the model after the model lists were read again. Otherwise fails with the
+/// result for the client.
+async fn follow_model(
+    exchange: &mut Exchange,
+    request: &PreparedRequest<'_>,
+    tried: &[Arc<Backend>],
+    refusals: &mut Refusals,
+    unknown: Box<UnknownModel>,
+) -> Result<(Lease, Arc<RoutingDecision>), Box<ForwardResult>> {
+    match moved_model::follow(exchange, request, tried, refusals, unknown).await {
+        Ok(next) => Ok(next),
+        Err(NotFollowed::Waited(error)) => Err(Box::new(Err(error))),
+        Err(NotFollowed::Unknown(unknown)) => {
+            let UnknownModel { failure, lease } = *unknown;
+            let reason = FailoverDenialReason::NoOtherBackend;
+            let refusals = std::mem::take(refusals);
+            Err(Box::new(end(exchange, request, refusals, (failure, lease), reason)))
+        }
+    }
+}
+
+/// Ends a request whose last attempt has failed: with the first refusal that was set aside, or with this
+/// failure.
+fn end(
+    exchange: &mut Exchange,
+    request: &PreparedRequest<'_>,
+    refusals: Refusals,
+    (failure, lease): (AttemptFailure, Lease),
+    reason: FailoverDenialReason,
+) -> ForwardResult {
+    let retry = &request.context.retry;
+    if let Some(first) = refusals.end_with_failure(exchange, &failure, retry, clock::now()) {
+        return Ok((*first, lease));
+    }
+    let is_refusal = failure.kind.is_judged_by_peers() && failure.fallback.is_ok();
+    if !is_refusal && failure.kind != FailureKind::TooLong {
+        exchange.record().not_retried = Some(reason);
+    }
+    give_up(exchange, reported_in_stream(failure, request), lease, reason)
 }
 
 /// Excludes the backend of a failed attempt from further attempts, with two exceptions. A backend that
@@ -165,40 +206,31 @@ fn exclude_failed(tried: &mut Vec<Arc<Backend>>, lease: &Lease, kind: FailureKin
     }
 }
 
-/// Whether a request waits until a backend comes back if no other backend is left. The caller has
-/// checked that the failover rules allow another attempt.
-fn may_wait_for_backend(request: &PreparedRequest<'_>) -> bool {
-    !request.is_lookup
-        && request.requirements.backend.is_none()
-        && request.context.state.admission.waits_for_backend()
-}
-
-/// Waits in the admission queue until a backend can serve the request, within its deadlines.
-async fn wait_for_backend(
-    exchange: &mut Exchange,
-    request: &PreparedRequest<'_>,
-) -> Result<(Lease, Arc<RoutingDecision>), GatewayError> {
-    let record = exchange.record();
-    record.timings.sent = None;
-    let (admission, requirements) = (&request.context.state.admission, *request.requirements);
-    let lease = pin!(admission.lease(record, &request.head.headers, requirements));
-    let leased = request.within_deadlines(lease).await;
-    leased.unwrap_or_else(|deadline| Err(deadline.error()))
-}
-
-fn failed_request<'a>(
+fn failed_request(
     kind: FailureKind,
     failed_attempts: u32,
     tried_backends: usize,
-    request: &'a PreparedRequest<'_>,
-) -> FailedRequest<'a> {
+    request: &PreparedRequest<'_>,
+) -> FailedRequest {
     FailedRequest {
         kind,
         failed_attempts,
         tried_backends,
         has_side_effects: !kind.precludes_effects() && request.has_side_effects(),
-        body: request.body.original(),
     }
+}
+
+/// Fails if the request may be the cause of the crashes of several backends.
+fn check_poison(
+    exchange: &mut Exchange,
+    lease: &Lease,
+    kind: FailureKind,
+) -> Result<(), FailoverDenialReason> {
+    let backend = &lease.backend().identity.id;
+    if retry::is_poison(exchange.record(), backend, kind, clock::now()) {
+        return Err(FailoverDenialReason::PoisonRequest);
+    }
+    Ok(())
 }
 
 /// Waits until the health checker has declared the leased backend down and the request may fail
@@ -223,7 +255,7 @@ async fn failover_when_down(
         if let Some(next) = next.ok().filter(|(lease, _)| !lease.backend().is_last_resort()) {
             let failed =
                 failed_request(FailureKind::Down, failed_attempts + 1, tried.len(), request);
-            if request.context.retry.allow(share, failed, clock::now()).is_ok() {
+            if request.context.retry.allow(share, failed).is_ok() {
                 return next;
             }
         }
@@ -259,7 +291,7 @@ async fn send_to_backend(
     };
     legs.on_sent(!matches!(result, Err(SendError::Connect(_))));
     let (mut head, body) = result.map_err(|error| send_failure(&error))?.into_parts();
-    headers::remove_gateway_headers(&mut head.headers);
+    headers::remove_gateway_headers(head.status, &mut head.headers);
     exchange.on_head(head.status.as_u16(), &head.headers);
     let max_wait = request.context.retry.settings.first_output_buffer_timeout;
     let prefetched = first_output::buffer_until_first_output(
@@ -291,7 +323,7 @@ fn classify_failure(
     status: StatusCode,
     prefetched: &PrefetchedBody<BackendBody>,
 ) -> Option<FailureKind> {
-    let kind = first_output::classify_failure(exchange, status, prefetched, request.backend_model);
+    let kind = first_output::classify_failure(exchange, status, prefetched, request);
     let names_response = request.is_lookup || request.fields.parameters.previous_response.is_some();
     // A 404 to a request that names a stored response is about this response.
     if names_response && status == StatusCode::NOT_FOUND && kind == Some(FailureKind::MissingPath) {
@@ -307,10 +339,6 @@ fn refine_refusal(
     (request, lease): (&PreparedRequest<'_>, &Lease),
     prefetched: &PrefetchedBody<BackendBody>,
 ) -> FailureKind {
-    let is_known = || {
-        let model = request.requirements.model;
-        request.context.state.pool.model_length(model, lease.backend()).is_some()
-    };
     let is_refusal = kind == FailureKind::UnexpectedStatus;
     if is_refusal
         && lease.rank_header().is_some()
@@ -318,20 +346,10 @@ fn refine_refusal(
     {
         return FailureKind::RankRefused;
     }
-    if is_refusal && contains_any(prefetched, &LENGTH_MESSAGES) && is_known() {
+    if is_refusal && length::is_about_length(prefetched, (request, lease)) {
         return FailureKind::TooLong;
     }
     kind
-}
-
-/// Learns the number of tokens per byte of prompt text from a response in which the backend refused
-/// the length of the prompt and stated a minimum number of its tokens. Ignores prompts with media.
-fn learn_length(failure: &AttemptFailure, lease: &Lease, requirements: &BackendRequirements<'_>) {
-    let response = failure.fallback.as_ref().ok().filter(|_| requirements.prompt.media == 0);
-    if let Some(tokens) = response.and_then(|it| first_output::refused_tokens(it.body())) {
-        let learned = lease.backend().load.estimator.learned();
-        learned.on_too_long(requirements.prompt.bytes, tokens);
-    }
 }
 
 /// Replaces the result that the client would get for a failed attempt by an error, if the response
@@ -378,10 +396,10 @@ pub(super) fn give_up(
 const fn continuation_refusal(reason: FailoverDenialReason) -> ContinuationRefusal {
     match reason {
         FailoverDenialReason::PoisonRequest => ContinuationRefusal::PoisonRequest,
-        FailoverDenialReason::RetryBudget => ContinuationRefusal::Budget,
         FailoverDenialReason::NoOtherBackend => ContinuationRefusal::NoOtherBackend,
         FailoverDenialReason::NotRetryable
         | FailoverDenialReason::SideEffects
+        | FailoverDenialReason::RetryBudget
         | FailoverDenialReason::MaxAttempts => ContinuationRefusal::MaxAttempts,
     }
 }

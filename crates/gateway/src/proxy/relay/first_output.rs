@@ -4,6 +4,7 @@
 //! vLLM sends the status 200 before it has computed the prompt, and reports later failures inside
 //! the response body.
 
+use super::attempt::PreparedRequest;
 use crate::proxy::request::deadline::{AttemptDeadlines, ResponseDeadline};
 use crate::proxy::response::EarlyResponse;
 use bytes::Bytes;
@@ -17,6 +18,8 @@ use std::pin::Pin;
 use std::time::Duration;
 use tokenweir_net::backend_body::BackendBody;
 use tokenweir_protocol::clock;
+use tokenweir_protocol::json::members::{is_set, visit_members};
+use tokenweir_protocol::openai::Api;
 use tokenweir_request::observe::{Exchange, PrefetchedBody};
 use tokenweir_routing::resilience::FailureKind;
 
@@ -121,15 +124,12 @@ fn send_keep_alive(
 fn is_undecided(exchange: &mut Exchange, status: StatusCode) -> bool {
     let has_output = exchange.record().timings.first_output.is_some();
     let Some(observer) = exchange.observer() else { return false };
-    let observed = observer.observed();
-    let is_decided =
-        observed.is_complete || observed.error.is_some() || observed.uninspected_reason.is_some();
     // The body of a 404 shows whether the backend lacks the model or something else, and that of a 400
     // whether the request is too long. For any other client error the status is enough.
-    let needs_body = status.is_server_error()
-        || matches!(status, StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST)
-        || (status.is_success() && !observer.is_opaque());
-    needs_body && !has_output && !is_decided
+    let needs_body = status.is_success()
+        || status.is_server_error()
+        || matches!(status, StatusCode::NOT_FOUND | StatusCode::BAD_REQUEST);
+    needs_body && !has_output && observer.is_awaited(status.is_success())
 }
 
 /// Passes a frame of the response to the exchange, and buffers the bytes that are to be forwarded
@@ -151,13 +151,14 @@ fn buffer_frame(
 }
 
 /// The kind of failure that the beginning of a response shows. `None`: the attempt did not fail, or
-/// another backend could not avoid its failure. `model` is the name of the model at the backend.
+/// another backend could not avoid its failure.
 pub(super) fn classify_failure(
     exchange: &mut Exchange,
     status: StatusCode,
     prefetched: &PrefetchedBody<BackendBody>,
-    model: Option<&str>,
+    request: &PreparedRequest<'_>,
 ) -> Option<FailureKind> {
+    let model = request.backend_model;
     match status {
         // A 404 that names the model is about the model.
         StatusCode::NOT_FOUND
@@ -165,7 +166,14 @@ pub(super) fn classify_failure(
         {
             Some(FailureKind::UnknownModel)
         }
-        status if status.is_success() => classify_in_band_failure(exchange, prefetched),
+        status if status.is_success() => {
+            let kind = classify_in_band_failure(exchange, prefetched);
+            if kind == Some(FailureKind::Empty) && asks_for_nothing(exchange, request, prefetched) {
+                exchange.accept_empty_answer();
+                return None;
+            }
+            kind
+        }
         status => match FailureKind::of_status(status.as_u16()) {
             FailureKind::ServerError if contains_any(prefetched, &ENGINE_DEAD_MESSAGES) => {
                 Some(FailureKind::EngineDead)
@@ -196,6 +204,25 @@ pub(super) fn refused_tokens(prefetched: &PrefetchedBody<BackendBody>) -> Option
     std::str::from_utf8(before.get(start..)?).ok()?.parse().ok()
 }
 
+/// Whether a list in the request is empty, so that a list in the answer of an API without generated text can
+/// be empty, too.
+fn asks_for_nothing(
+    exchange: &mut Exchange,
+    request: &PreparedRequest<'_>,
+    prefetched: &PrefetchedBody<BackendBody>,
+) -> bool {
+    if !matches!(exchange.record().api, Some(Api::Embeddings | Api::Other)) {
+        return false;
+    }
+    let body = request.body.original();
+    let mut has_empty_list = false;
+    let _ = visit_members(body, |member| {
+        let value = &body[member.value];
+        has_empty_list |= value.starts_with(b"[") && !is_set(value);
+    });
+    has_empty_list && contains_any(prefetched, &[b"[]"])
+}
+
 /// The kind of failure that a response with a success status reports in its body before the first
 /// output. `None`: the response has output, or shows no failure that another backend could avoid.
 fn classify_in_band_failure(
@@ -215,11 +242,10 @@ fn classify_in_band_failure(
             _ => Some(FailureKind::InBandError),
         };
     }
-    let has_ended = prefetched.rest.is_end_stream() || prefetched.end.is_some();
     match &prefetched.end {
         Some(Err(_)) => Some(FailureKind::Died),
         _ if observer.has_aborted_choice() => Some(FailureKind::Draining),
-        _ if has_ended && observed.is_stream && !observed.is_complete => Some(FailureKind::Empty),
+        _ if observer.lacks_answer() => Some(FailureKind::Empty),
         _ => None,
     }
 }

@@ -6,9 +6,12 @@ mod attempt_failure;
 mod continuation;
 mod failover;
 mod first_output;
+mod length;
+mod moved_model;
 mod prefill_leg;
 mod refusals;
 mod unread;
+mod waiting;
 
 pub(super) use attempt::PreparedRequest;
 pub(super) use continuation::StreamContinuation;

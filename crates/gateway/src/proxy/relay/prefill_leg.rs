@@ -4,6 +4,7 @@
 //! The decode backend is leased first. If a prefill leg fails or would not be faster, the decode backend
 //! computes the prompt itself: a fault of prefill backends never fails a request.
 
+use super::super::request::body_memory::BodyMemoryPermit;
 use super::attempt::{self, PreparedRequest};
 use super::attempt_failure::send_failure;
 use crate::backend::Lease;
@@ -30,6 +31,8 @@ pub(super) struct Legs {
     parameters: Option<Box<Parameters>>,
     /// Whether the decode backends compute the prompt themselves from now on.
     is_off: bool,
+    /// The permit for the memory of the bodies of both legs. `None`: there are none.
+    bodies: Option<BodyMemoryPermit>,
 }
 
 /// The parameters with which one decode engine may read, once, the KV blocks that a prefill leg
@@ -79,6 +82,7 @@ impl Legs {
                 Ok(parameters)
             }
             None if self.is_off => Err(PrefillSkip::Failed),
+            None if !self.hold_bodies(request, body) => Err(PrefillSkip::Memory),
             None => send_legs(exchange, (request, lease), body).await.map(Box::new),
         };
         let legs = exchange.record().prefill_legs.get_or_insert_default();
@@ -88,6 +92,15 @@ impl Legs {
         let decode_body = text.and_then(|text| prefill_leg::decode_request(body, text));
         legs.is_used = decode_body.is_some();
         decode_body.map(|decode_body| *body = decode_body).is_some()
+    }
+
+    /// Counts the memory of the bodies of both legs. `false`: a memory limit is exceeded.
+    fn hold_bodies(&mut self, request: &PreparedRequest<'_>, body: &Bytes) -> bool {
+        let memory = &request.context.state.body_memory;
+        let mut permit = memory.empty_permit(request.body.original().party());
+        let is_counted = permit.add(2 * body.len()).is_ok();
+        self.bodies = is_counted.then_some(permit);
+        is_counted
     }
 
     /// Records that the request was sent. The next backend may use the parameters of the prefill

@@ -71,14 +71,14 @@ fn classify(
     response: Response<tokenweir_net::backend_body::BackendBody>,
 ) -> Result<PrefetchedResponse, AttemptFailure> {
     let (mut head, body) = response.into_parts();
-    headers::remove_gateway_headers(&mut head.headers);
+    headers::remove_gateway_headers(head.status, &mut head.headers);
     exchange.on_head(head.status.as_u16(), &head.headers);
     let body = PrefetchedBody::new(body);
     let kind = if head.status == StatusCode::SWITCHING_PROTOCOLS {
         None
     } else {
         // The body is not kept, so no peer can be asked whether it refuses the request too.
-        first_output::classify_failure(exchange, head.status, &body, request.backend_model)
+        first_output::classify_failure(exchange, head.status, &body, request)
             .filter(|kind| !kind.is_judged_by_peers())
     };
     let response = Response::from_parts(head, body);

@@ -1,18 +1,21 @@
 //! Receives the complete body of a request. The gateway needs all of the body to read its fields
 //! and to retry the request.
 
-use super::body_memory::{BodyMemory, BodyMemoryPermit, BodyOwner};
+use super::body_memory::{BodyMemory, BodyMemoryPermit, HeldBody, ReceivedBody};
 use super::settings::RequestSettings;
 use crate::proxy::access::Principal;
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{HeaderValue, Method, request};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, Full};
 use hyper::body::Body;
 use std::error::Error as StdError;
-use std::io;
+use std::io::{self, Read};
+use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_protocol::clock;
+use tokenweir_protocol::headers;
+use tokenweir_protocol::http1::content_encoding::ContentEncoding;
 use tokenweir_protocol::openai::request_fields::RequestFields;
 use tokenweir_protocol::openai::{Api, form};
 use tokenweir_request::error::GatewayError;
@@ -24,35 +27,117 @@ const INITIAL_CAPACITY_BYTES: usize = 64 << 10;
 /// Maximum growth of the body buffer in one step, as a multiple of the bytes received so far.
 const MAX_GROWTH_FACTOR: usize = 3;
 
+/// Maximum length of a decoded body, as a multiple of its encoded length, or [`MAX_SMALL_BYTES`] if that is
+/// longer. Text of prompts decodes to less than this.
+const MAX_DECODED_FACTOR: usize = 200;
+const MAX_SMALL_BYTES: usize = 1 << 20;
+/// Number of bytes that are decoded before other tasks run.
+const DECODED_AT_ONCE_BYTES: usize = 64 << 10;
+
 /// Minimum rate of an upload, in bytes per second. It is below the rate of compressed speech.
 const MIN_UPLOAD_RATE: f64 = 256.0;
 /// Time for which an upload may be slower than [`MIN_UPLOAD_RATE`], as a multiple of the idle timeout.
 const SLOW_UPLOAD_FACTOR: u32 = 2;
 
 /// The body of a request as the server receives it.
-pub trait IncomingBody: Body<Data = Bytes, Error: StdError + 'static> + Unpin {}
+pub trait IncomingBody: Body<Data = Bytes, Error: StdError + 'static> + Unpin {
+    /// The body, if the gateway has received it before.
+    fn take_held(&mut self) -> Option<HeldBody> {
+        None
+    }
+}
 
-impl<B: Body<Data = Bytes, Error: StdError + 'static> + Unpin> IncomingBody for B {}
+impl IncomingBody for Full<Bytes> {}
+
+impl IncomingBody for ReceivedBody {
+    fn take_held(&mut self) -> Option<HeldBody> {
+        self.take()
+    }
+}
 
 /// Reads the complete body of a request within the limits of `settings` and of the `memory` of all
-/// bodies. Records the length of the body and the time at which it was complete. Returns the body and
-/// the permit for its memory. Fails as [`read_body`] does.
-pub(crate) async fn receive_body<'a>(
+/// bodies. Decodes an encoded body, and removes its `Content-Encoding` from the head. Records the received
+/// length of the body and the time at which it was complete. Fails as [`read_body`] and [`decode`] do.
+pub(crate) async fn receive_body(
     settings: &RequestSettings,
-    memory: &'a BodyMemory,
+    memory: &Arc<BodyMemory>,
     principal: &Principal,
     exchange: &mut Exchange,
-    head: &request::Parts,
-    body: impl IncomingBody,
-) -> Result<(Bytes, BodyMemoryPermit<'a>), GatewayError> {
+    head: &mut request::Parts,
+    mut body: impl IncomingBody,
+) -> Result<HeldBody, GatewayError> {
+    if let Some(held) = body.take_held() {
+        return Ok(held);
+    }
+    let encoding = accepted_encoding(head)?;
     let (limit, idle_timeout) = (settings.max_body_bytes, settings.body_idle_timeout);
-    let owner = BodyOwner::new(principal.tenant(), exchange.record().client);
-    let mut memory_permit = memory.empty_permit(owner);
-    let body = read_body(head, body, limit, idle_timeout, &mut memory_permit).await?;
+    let party = principal.party(exchange.record().client);
+    let mut permit = memory.empty_permit(party);
+    let bytes = read_body(head, body, limit, idle_timeout, &mut permit).await?;
     let record = exchange.record();
     record.timings.received = Some(clock::now());
-    record.bytes_in = body.len() as u64;
-    Ok((body, memory_permit))
+    record.bytes_in = bytes.len() as u64;
+    let Some(encoding) = encoding else {
+        return Ok(HeldBody::new(bytes, permit));
+    };
+    if bytes.is_empty() {
+        return Ok(HeldBody::new(bytes, permit));
+    }
+    let decoded = Box::pin(decode(encoding, bytes, limit, &mut permit)).await?;
+    head.headers.remove(CONTENT_ENCODING);
+    Ok(HeldBody::new(decoded, permit))
+}
+
+/// The encoding of the body. Fails for an encoding that the gateway does not decode, and for an encoded body
+/// whose digest is in a header, because the backend gets another body.
+fn accepted_encoding(head: &request::Parts) -> Result<Option<ContentEncoding>, GatewayError> {
+    match ContentEncoding::of(&head.headers) {
+        Ok(Some(encoding)) if headers::has_body_digest(&head.headers) => {
+            Err(GatewayError::EncodedBody { encoding: encoding.as_str().to_owned() })
+        }
+        Ok(encoding) => Ok(encoding),
+        Err(encoding) => Err(GatewayError::EncodedBody { encoding }),
+    }
+}
+
+/// Decodes a body. Fails if the decoded body is longer than `limit` or than [`MAX_DECODED_FACTOR`] allows, if
+/// the encoded body is damaged, or if the memory limit of all request bodies is exceeded. The memory of
+/// both bodies is counted before it is allocated.
+async fn decode(
+    encoding: ContentEncoding,
+    encoded: Bytes,
+    limit: usize,
+    memory_permit: &mut BodyMemoryPermit,
+) -> Result<Bytes, GatewayError> {
+    let factor_limit = encoded.len().saturating_mul(MAX_DECODED_FACTOR).max(MAX_SMALL_BYTES);
+    let limit = limit.min(factor_limit);
+    let mut decoder = encoding.decoder(encoded);
+    memory_permit.add(DECODED_AT_ONCE_BYTES)?;
+    let mut piece = vec![0; DECODED_AT_ONCE_BYTES];
+    let mut buffer = BytesMut::new();
+    loop {
+        let damaged = |_| GatewayError::EncodedBody { encoding: encoding.as_str().to_owned() };
+        let length = decoder.read(&mut piece).map_err(damaged)?;
+        if length == 0 {
+            break;
+        }
+        let required = buffer.len() + length;
+        if required > limit {
+            return Err(GatewayError::BodyTooLarge { limit });
+        }
+        if required > buffer.capacity() {
+            let capacity = (2 * buffer.len()).max(required).min(limit);
+            memory_permit.add(capacity)?;
+            let mut larger = BytesMut::with_capacity(capacity);
+            larger.extend_from_slice(&buffer);
+            buffer = larger;
+        }
+        buffer.extend_from_slice(&piece[..length]);
+        tokio::task::yield_now().await;
+    }
+    drop(decoder);
+    memory_permit.shrink_to(buffer.capacity());
+    Ok(buffer.freeze())
 }
 
 /// Maximum time that a client may take for the first `received` bytes of a body. Without this limit, a
@@ -76,9 +161,9 @@ pub(crate) fn declared_length(
     Ok(length)
 }
 
-/// Reads the complete body of a request. Fails if the body is longer than `limit` bytes, if it has
-/// a `Content-Encoding` other than `identity`, if no chunk arrives for `idle_timeout`, if the
-/// client ends the body early, or if the memory limit of all request bodies is exceeded.
+/// Reads the complete body of a request. Fails if the body is longer than `limit` bytes, if no chunk
+/// arrives for `idle_timeout`, if the client ends the body early, or if the memory limit of all request
+/// bodies is exceeded.
 ///
 /// Chunks are copied into one buffer as they arrive: a client may send a byte at a time, and a
 /// stored chunk costs more memory than its bytes. A body of a single chunk is not copied. The
@@ -86,22 +171,11 @@ pub(crate) fn declared_length(
 /// buffer grows, the old and the new buffer exist, and both are counted.
 async fn read_body(
     head: &request::Parts,
-    mut body: impl IncomingBody,
+    mut body: impl Body<Data = Bytes, Error: StdError + 'static> + Unpin,
     limit: usize,
     idle_timeout: Duration,
-    memory_permit: &mut BodyMemoryPermit<'_>,
+    memory_permit: &mut BodyMemoryPermit,
 ) -> Result<Bytes, GatewayError> {
-    let encodings = head.headers.get_all(CONTENT_ENCODING).iter().map(HeaderValue::as_bytes);
-    let is_identity = |encoding: &[u8]| {
-        let encoding = encoding.trim_ascii();
-        encoding.is_empty() || encoding.eq_ignore_ascii_case(b"identity")
-    };
-    if let Some(encoding) =
-        encodings.flat_map(|it| it.split(|byte| *byte == b',')).find(|it| !is_identity(it))
-    {
-        let encoding = String::from_utf8_lossy(encoding.trim_ascii()).into_owned();
-        return Err(GatewayError::EncodedBody { encoding });
-    }
     let length = declared_length(head, limit)?.unwrap_or(0);
     let mut first_chunk = Bytes::new();
     let mut buffer = BytesMut::new();
@@ -154,7 +228,7 @@ fn next_capacity(received: usize, declared: usize) -> usize {
 fn grow_buffer(
     received: impl AsRef<[u8]>,
     capacity: usize,
-    memory_permit: &mut BodyMemoryPermit<'_>,
+    memory_permit: &mut BodyMemoryPermit,
 ) -> Result<BytesMut, GatewayError> {
     memory_permit.add(capacity)?;
     let mut larger = BytesMut::with_capacity(capacity);
@@ -204,7 +278,7 @@ pub(crate) fn peek_request(
 
 #[cfg(test)]
 mod tests {
-    use super::super::body_memory::tests::owner;
+    use super::super::body_memory::tests::party;
     use super::*;
     use futures_util::{Stream, StreamExt, stream};
     use http::Request;
@@ -218,7 +292,7 @@ mod tests {
         declared: Option<usize>,
         chunks: impl Stream<Item = io::Result<Bytes>>,
         limit: usize,
-        permit: &mut BodyMemoryPermit<'_>,
+        permit: &mut BodyMemoryPermit,
     ) -> Result<Bytes, GatewayError> {
         let mut head = Request::new(()).into_parts().0;
         head.headers.extend(declared.map(|length| (CONTENT_LENGTH, HeaderValue::from(length))));
@@ -231,7 +305,8 @@ mod tests {
         limit: usize,
     ) -> Result<Bytes, GatewayError> {
         let chunks = stream::iter(chunks).map(|chunk| chunk.map(Bytes::from));
-        read(None, chunks, limit, &mut BodyMemory::default().empty_permit(owner("a"))).await
+        read(None, chunks, limit, &mut Arc::new(BodyMemory::default()).empty_permit(party("a")))
+            .await
     }
 
     #[tokio::test]
@@ -264,7 +339,8 @@ mod tests {
                 tokio::time::sleep(pause).await;
                 Ok(Bytes::from(chunk))
             });
-            read(None, chunks, 9, &mut BodyMemory::default().empty_permit(owner("a"))).await
+            read(None, chunks, 9, &mut Arc::new(BodyMemory::default()).empty_permit(party("a")))
+                .await
         };
         assert_eq!(read_with_pauses(IDLE_TIMEOUT / 2).await.unwrap(), "abc");
         let result = read_with_pauses(2 * IDLE_TIMEOUT).await;
@@ -277,10 +353,44 @@ mod tests {
             tokio::time::sleep(IDLE_TIMEOUT / 30 * 29).await;
             Ok(Bytes::from("x"))
         });
-        let (began_at, memory) = (clock::now(), BodyMemory::default());
-        let result = read(None, bytes, 100, &mut memory.empty_permit(owner("a"))).await;
+        let (began_at, memory) = (clock::now(), Arc::new(BodyMemory::default()));
+        let result = read(None, bytes, 100, &mut memory.empty_permit(party("a"))).await;
         assert_eq!(result, Err(GatewayError::BodyTimeout { seconds: 30 }));
         assert!(clock::now() - began_at < IDLE_TIMEOUT * 3);
+    }
+
+    /// A body of this many equal bytes in gzip.
+    fn gzip_of(length: usize) -> Bytes {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
+        io::Write::write_all(&mut encoder, &vec![b' '; length]).unwrap();
+        encoder.finish().unwrap().into()
+    }
+
+    #[tokio::test]
+    async fn an_encoded_body_is_decoded_within_the_limits_of_length_and_memory() {
+        const MIB: usize = 1 << 20;
+        let too_long = |limit| Err(GatewayError::BodyTooLarge { limit });
+        let bomb = gzip_of(16 * MIB);
+        let factor_limit = bomb.len() * MAX_DECODED_FACTOR;
+        let damaged = Err(GatewayError::EncodedBody { encoding: "gzip".to_owned() });
+        for (encoded, limit, memory_limit, expected) in [
+            (gzip_of(MIB), MIB, 8 * MIB, Ok(MIB)),
+            (gzip_of(MIB + 1), MIB, 8 * MIB, too_long(MIB)),
+            (gzip_of(MIB), MIB, MIB, Err(GatewayError::BodyMemory)),
+            (bomb, 64 * MIB, 64 * MIB, too_long(factor_limit)),
+            (Bytes::from_static(b"{}"), MIB, MIB, damaged),
+        ] {
+            let memory = Arc::new(BodyMemory::new(memory_limit));
+            let mut permit = memory.empty_permit(party("a"));
+            permit.add(encoded.len()).unwrap();
+            let decoded = decode(ContentEncoding::Gzip, encoded, limit, &mut permit).await;
+            assert_eq!(decoded.as_ref().map(Bytes::len), expected.as_ref().copied());
+            if let Ok(body) = decoded {
+                assert!((body.len()..=MIB).contains(&memory.used_bytes()));
+            }
+            drop(permit);
+            assert_eq!(memory.used_bytes(), 0);
+        }
     }
 
     #[tokio::test]
@@ -288,8 +398,8 @@ mod tests {
         const CHUNK_BYTES: usize = 16 << 10;
         const BODY_BYTES: usize = 100 * CHUNK_BYTES;
         for declared in [Some(BODY_BYTES), None] {
-            let memory = BodyMemory::default();
-            let (mut permit, mut received) = (memory.empty_permit(owner("a")), 0);
+            let memory = Arc::new(BodyMemory::default());
+            let (mut permit, mut received) = (memory.empty_permit(party("a")), 0);
             let chunks = stream::iter(0..100).map(|_| {
                 // The memory before this chunk is bounded by the bytes received so far.
                 assert!(
@@ -320,8 +430,8 @@ mod tests {
             (599, 3, Err(GatewayError::BodyMemory)),
             (600, 3, Ok(400)),
         ] {
-            let memory = BodyMemory::new(limit);
-            let mut permit = memory.empty_permit(owner("a"));
+            let memory = Arc::new(BodyMemory::new(limit));
+            let mut permit = memory.empty_permit(party("a"));
             let chunks = stream::iter(0..chunks).map(|_| Ok(Bytes::from(vec![b'x'; 100])));
             let result = read(None, chunks, 1_000, &mut permit).await;
             assert_eq!(result.map(|_| memory.used_bytes()), counted, "{limit}");

@@ -3,12 +3,16 @@
 //! The gateway holds each request body until the response begins, because a retry may need the
 //! body. Without a limit, slow uploads on many connections would take all memory of the process.
 
+use bytes::Bytes;
+use http_body::{Body, Frame, SizeHint};
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::IpAddr;
-use std::sync::Mutex;
+use std::convert::Infallible;
+use std::ops::Deref;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tokenweir_protocol::limits::client_network;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use tokenweir_protocol::limits::Party;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_request::error::GatewayError;
 
@@ -17,16 +21,11 @@ use tokenweir_request::error::GatewayError;
 pub struct BodyMemory {
     used_bytes: AtomicUsize,
     limit_bytes: AtomicUsize,
-    /// The bodies of each owner that are larger than [`LARGE_BODY_BYTES`].
-    large_bodies: Mutex<HashMap<BodyOwner, LargeBodies>>,
+    /// The bodies of each party that are larger than [`LARGE_BODY_BYTES`].
+    large_bodies: Mutex<HashMap<Party, LargeBodies>>,
 }
 
-/// The owner of request bodies: a hash of the tenant, or the network of a client without a tenant. The
-/// large bodies of one owner may use only a part of the memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct BodyOwner(u64);
-
-/// Number and total length of the large bodies of one owner.
+/// Number and total length of the large bodies of one party.
 #[derive(Debug, Clone, Copy, Default)]
 struct LargeBodies {
     count: usize,
@@ -35,30 +34,28 @@ struct LargeBodies {
 
 /// The permit for the body memory of one request. Dropping the permit releases its bytes.
 #[derive(Debug)]
-pub(crate) struct BodyMemoryPermit<'a> {
-    memory: &'a BodyMemory,
-    /// The owner of the body.
-    pub(crate) owner: BodyOwner,
+pub(crate) struct BodyMemoryPermit {
+    memory: Arc<BodyMemory>,
+    /// The party that sent the body.
+    pub(crate) party: Party,
     /// Number of bytes that the request has in the shared body memory now.
     bytes: usize,
 }
 
-/// Size in bytes above which a body counts towards the share of its owner. Smaller bodies do not count:
+/// A request body that the gateway holds, with the permit for its memory. Who holds the bytes holds the
+/// permit, so no part of the gateway can forget to count them.
+#[derive(Debug)]
+pub struct HeldBody {
+    bytes: Bytes,
+    permit: BodyMemoryPermit,
+}
+
+/// The body of a request that the gateway handles after it has received the body. `None`: it was taken.
+pub(crate) struct ReceivedBody(Option<HeldBody>);
+
+/// Size in bytes above which a body counts towards the share of its party. Smaller bodies do not count:
 /// they are so many that the lock would cost too much, and too small to fill the memory.
 const LARGE_BODY_BYTES: usize = 64 << 10;
-
-impl BodyOwner {
-    /// The owner of the body of a request. `tenant`: `None` for a client without an API key.
-    pub(crate) fn new(tenant: Option<&str>, client: IpAddr) -> Self {
-        let mut hasher = DefaultHasher::new();
-        match (tenant, client_network(client)) {
-            (Some(tenant), _) => tenant.hash(&mut hasher),
-            (None, IpAddr::V4(address)) => return Self(address.to_bits().into()),
-            (None, IpAddr::V6(network)) => network.hash(&mut hasher),
-        }
-        Self(hasher.finish())
-    }
-}
 
 impl Default for BodyMemory {
     /// The default: a counter without a limit.
@@ -93,9 +90,14 @@ impl BodyMemory {
         self.limit_bytes.load(Ordering::Relaxed)
     }
 
-    /// A permit for a new request of `owner`, which uses no bytes yet.
-    pub(crate) const fn empty_permit(&self, owner: BodyOwner) -> BodyMemoryPermit<'_> {
-        BodyMemoryPermit { memory: self, owner, bytes: 0 }
+    /// A permit for a new request of `party`, which uses no bytes yet.
+    pub(crate) fn empty_permit(self: &Arc<Self>, party: Party) -> BodyMemoryPermit {
+        BodyMemoryPermit { memory: self.clone(), party, bytes: 0 }
+    }
+
+    /// The body of a request without one.
+    pub(crate) fn no_body(self: &Arc<Self>, party: Party) -> HeldBody {
+        HeldBody::new(Bytes::new(), self.empty_permit(party))
     }
 
     /// Maximum number of bytes of all large bodies of one tenant or address: three quarters of the
@@ -105,9 +107,9 @@ impl BodyMemory {
     }
 }
 
-impl BodyMemoryPermit<'_> {
+impl BodyMemoryPermit {
     /// Counts `bytes` more bytes for this request. Fails if the bytes of all requests then exceed
-    /// the limit, or if the large bodies of the owner exceed the share of an owner.
+    /// the limit, or if the large bodies of the party exceed the share of a party.
     pub(crate) fn add(&mut self, bytes: usize) -> Result<(), GatewayError> {
         if bytes == 0 {
             return Ok(());
@@ -120,7 +122,7 @@ impl BodyMemoryPermit<'_> {
         if is_over { Err(GatewayError::BodyMemory) } else { Ok(()) }
     }
 
-    /// Changes the bytes of this request. Returns the bytes of all large bodies of the owner, or 0
+    /// Changes the bytes of this request. Returns the bytes of all large bodies of the party, or 0
     /// if this body is not large, did not change, or is the only large one.
     fn set_bytes(&mut self, bytes: usize) -> usize {
         let large = |bytes: usize| if bytes > LARGE_BODY_BYTES { bytes } else { 0 };
@@ -130,13 +132,13 @@ impl BodyMemoryPermit<'_> {
             return 0;
         }
         let mut parties = lock(&self.memory.large_bodies);
-        let party = parties.entry(self.owner).or_default();
+        let party = parties.entry(self.party).or_default();
         party.bytes = (party.bytes + after).saturating_sub(before);
         party.count =
             (party.count + usize::from(before == 0)).saturating_sub(usize::from(after == 0));
         let LargeBodies { count, bytes } = *party;
         if count == 0 {
-            parties.remove(&self.owner);
+            parties.remove(&self.party);
         }
         if after > 0 && count > 1 { bytes } else { 0 }
     }
@@ -154,7 +156,7 @@ impl BodyMemoryPermit<'_> {
     }
 }
 
-impl Drop for BodyMemoryPermit<'_> {
+impl Drop for BodyMemoryPermit {
     fn drop(&mut self) {
         if self.bytes > 0 {
             self.memory.used_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
@@ -163,47 +165,104 @@ impl Drop for BodyMemoryPermit<'_> {
     }
 }
 
+impl HeldBody {
+    /// A body with the permit that counts its memory.
+    pub(super) const fn new(bytes: Bytes, permit: BodyMemoryPermit) -> Self {
+        Self { bytes, permit }
+    }
+
+    /// The party that sent the body.
+    pub(crate) const fn party(&self) -> Party {
+        self.permit.party
+    }
+
+    /// Counts the memory of another copy of the body. Fails if a memory limit is exceeded.
+    pub(super) fn add_copy(&mut self) -> Result<(), GatewayError> {
+        self.permit.add(self.bytes.len())
+    }
+
+    /// The bytes for a connection that sends them while the caller holds this body.
+    pub(super) fn to_send(&self) -> Bytes {
+        self.bytes.clone()
+    }
+
+    /// The bytes, for a holder that counts them in another memory.
+    pub(super) fn into_uncounted(self) -> Bytes {
+        self.bytes
+    }
+}
+
+impl Deref for HeldBody {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl ReceivedBody {
+    pub(crate) const fn new(body: HeldBody) -> Self {
+        Self(Some(body))
+    }
+
+    /// Takes the body with its permit.
+    pub(super) fn take(&mut self) -> Option<HeldBody> {
+        self.0.take()
+    }
+}
+
+impl Body for ReceivedBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.take().map(|body| Ok(Frame::data(body.into_uncounted()))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.0.as_ref().map_or(0, |body| body.len() as u64))
+    }
+}
+
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
     use std::net::Ipv4Addr;
 
-    pub(in crate::proxy::request) fn owner(tenant: &str) -> BodyOwner {
-        BodyOwner::new(Some(tenant), Ipv4Addr::LOCALHOST.into())
-    }
-
-    #[test]
-    fn clients_in_the_same_ipv6_network_are_one_owner_of_request_bodies() {
-        let owner = |address: &str| BodyOwner::new(None, address.parse().unwrap());
-        assert_eq!(owner("2001:db8::1"), owner("2001:db8::2"));
-        assert_ne!(owner("2001:db8::1"), owner("2001:db8:0:1::1"));
-        assert_eq!(owner("::ffff:10.0.0.1"), owner("10.0.0.1"));
-        assert_ne!(owner("10.0.0.1"), owner("10.0.0.2"));
+    pub(in crate::proxy::request) fn party(tenant: &str) -> Party {
+        Party::new(Some(tenant), Ipv4Addr::LOCALHOST.into())
     }
 
     #[test]
     fn the_large_request_bodies_of_one_tenant_leave_a_quarter_of_the_body_memory_to_others() {
         const MIB: usize = 1 << 20;
-        let memory = BodyMemory::new(8 * MIB);
-        let mut permits: Vec<_> = (0..2).map(|_| memory.empty_permit(owner("a"))).collect();
+        let memory = Arc::new(BodyMemory::new(8 * MIB));
+        let mut permits: Vec<_> = (0..2).map(|_| memory.empty_permit(party("a"))).collect();
         assert_eq!(permits[0].add(4 * MIB), Ok(()));
         assert_eq!(permits[1].add(2 * MIB), Ok(()));
         assert_eq!(permits[1].add(1), Err(GatewayError::BodyMemory));
         permits[1].shrink_to(2 * MIB);
-        assert_eq!(memory.empty_permit(owner("a")).add(LARGE_BODY_BYTES), Ok(()), "it is small");
-        assert_eq!(memory.empty_permit(owner("b")).add(MIB), Ok(()));
+        assert_eq!(memory.empty_permit(party("a")).add(LARGE_BODY_BYTES), Ok(()), "it is small");
+        assert_eq!(memory.empty_permit(party("b")).add(MIB), Ok(()));
         permits[0].shrink_to(MIB);
-        assert_eq!(memory.empty_permit(owner("a")).add(2 * MIB), Ok(()));
+        assert_eq!(memory.empty_permit(party("a")).add(2 * MIB), Ok(()));
         drop(permits);
-        assert_eq!(memory.empty_permit(owner("a")).add(7 * MIB), Ok(()), "the only one");
+        assert_eq!(memory.empty_permit(party("a")).add(7 * MIB), Ok(()), "the only one");
         assert_eq!((memory.used_bytes(), lock(&memory.large_bodies).len()), (0, 0));
     }
 
     #[test]
     fn the_memory_of_request_bodies_is_limited_and_released() {
-        let memory = BodyMemory::new(10);
+        let memory = Arc::new(BodyMemory::new(10));
         let (mut first, mut second) =
-            (memory.empty_permit(owner("a")), memory.empty_permit(owner("b")));
+            (memory.empty_permit(party("a")), memory.empty_permit(party("b")));
         assert_eq!((first.add(6), first.grow_to(6), second.add(4)), (Ok(()), Ok(()), Ok(())));
         first.shrink_to(8);
         first.shrink_to(5);
@@ -213,7 +272,7 @@ pub(super) mod tests {
         assert_eq!(memory.used_bytes(), 4);
         assert_eq!(second.grow_to(10), Ok(()));
         memory.set_limit(10);
-        assert_eq!(memory.empty_permit(owner("c")).add(1), Err(GatewayError::BodyMemory));
+        assert_eq!(memory.empty_permit(party("c")).add(1), Err(GatewayError::BodyMemory));
         drop(second);
         assert_eq!(memory.used_bytes(), 0, "rejected bytes are released too");
     }

@@ -64,6 +64,11 @@ impl ConfiguredRoutes {
         self.0.iter().map(|route| route.path)
     }
 
+    /// The methods of a path, as the value of `Allow`. `None`: no configured route has the path.
+    pub(crate) fn methods(&self, path: &str) -> Option<&'static str> {
+        self.0.iter().find(|route| route.path == path).map(|route| route.allowed)
+    }
+
     /// The route of a request. A HEAD request has the route of a GET request.
     pub(crate) fn lookup(
         &self,
@@ -106,6 +111,7 @@ mod tests {
         assert!(routes.lookup(&Method::HEAD, "/a/b").is_ok());
         let wrong = routes.lookup(&Method::DELETE, "/a/b").unwrap_err();
         assert_eq!(wrong, RouteError::MethodNotAllowed("GET, POST"));
+        assert_eq!((routes.methods("/a/b"), routes.methods("/a")), (Some("GET, POST"), None));
         for path in ["/a", "/a/b/", "//a/b", "/A/b"] {
             assert_eq!(routes.lookup(&Method::POST, path).unwrap_err(), RouteError::NotFound);
         }

@@ -1,13 +1,12 @@
 //! Decides whether another backend can continue the stream of a request after an interruption, and limits
 //! the memory that streams keep for this.
 
-use super::body_memory::BodyOwner;
-use crate::proxy::retry::RetryController;
 use http::request;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tokenweir_protocol::headers;
+use tokenweir_protocol::limits::Party;
 use tokenweir_protocol::limits::memory_charge::{Charge, MemoryLimits};
 use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::openai::Splice;
@@ -23,20 +22,19 @@ use tokenweir_request::observe::Exchange;
 pub struct ContinuationMemory {
     limit: AtomicUsize,
     total: Arc<AtomicUsize>,
-    owners: Mutex<Owners>,
+    parties: Mutex<Parties>,
 }
 
-/// The bytes that the streams of each owner keep. An owner is a tenant, or the address of a client
-/// without a tenant.
+/// The bytes that the streams of each party keep.
 #[derive(Debug, Default)]
-struct Owners {
-    used: HashMap<BodyOwner, Arc<AtomicUsize>>,
-    /// Number of owners at which the owners without a stream are removed.
+struct Parties {
+    used: HashMap<Party, Arc<AtomicUsize>>,
+    /// Number of parties at which the parties without a stream are removed.
     prune_at: usize,
 }
 
-/// Minimum of `Owners::prune_at`.
-const MIN_PRUNED_OWNERS: usize = 256;
+/// Minimum of `Parties::prune_at`.
+const MIN_PRUNED_PARTIES: usize = 256;
 
 /// The request field of vLLM that requests the token ids of prompt and output.
 const TOKEN_IDS_FIELD: &str = "return_token_ids";
@@ -80,15 +78,11 @@ pub(crate) fn plan(
 pub(crate) fn begin(
     exchange: &mut Exchange,
     plan: Result<ContinuationPlan, ContinuationRefusal>,
-    retry: &RetryController,
-    (memory, owner): (&ContinuationMemory, BodyOwner),
+    (memory, party): (&ContinuationMemory, Party),
     bytes: usize,
 ) {
-    let (mut charge, limits) = (memory.charge(owner), memory.limits());
+    let (mut charge, limits) = (memory.charge(party), memory.limits());
     let has_memory = plan.is_err() || charge.add(bytes, &limits).is_ok();
-    if plan.is_ok() {
-        retry.deposit_stream();
-    }
     let mut splicer = StreamSplicer::new(plan, charge, limits);
     if !has_memory {
         splicer.refuse(ContinuationRefusal::Memory);
@@ -99,7 +93,7 @@ pub(crate) fn begin(
 impl ContinuationMemory {
     /// A counter with a limit, in bytes, for all streams together.
     pub fn new(limit: usize) -> Self {
-        Self { limit: AtomicUsize::new(limit), total: Arc::default(), owners: Mutex::default() }
+        Self { limit: AtomicUsize::new(limit), total: Arc::default(), parties: Mutex::default() }
     }
 
     /// Changes the limit, in bytes, for streams that begin from now on.
@@ -118,33 +112,33 @@ impl ContinuationMemory {
         MemoryLimits { one: total, party: total / 2, total }
     }
 
-    /// A counter of the bytes that one stream of `owner` keeps, which begins at 0.
-    fn charge(&self, owner: BodyOwner) -> Charge {
-        let mut owners = lock(&self.owners);
-        let Owners { used, prune_at } = &mut *owners;
+    /// A counter of the bytes that one stream of `party` keeps, which begins at 0.
+    fn charge(&self, party: Party) -> Charge {
+        let mut parties = lock(&self.parties);
+        let Parties { used, prune_at } = &mut *parties;
         if used.len() >= *prune_at {
             used.retain(|_, bytes| Arc::strong_count(bytes) > 1);
-            *prune_at = (2 * used.len()).max(MIN_PRUNED_OWNERS);
+            *prune_at = (2 * used.len()).max(MIN_PRUNED_PARTIES);
         }
-        Charge::new(used.entry(owner).or_default().clone(), self.total.clone())
+        Charge::new(used.entry(party).or_default().clone(), self.total.clone())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::body_memory::tests::owner;
+    use super::super::body_memory::tests::party;
     use super::*;
 
     #[test]
     fn the_memory_that_streams_keep_for_continuation_is_limited_per_tenant_and_in_total() {
         let memory = ContinuationMemory::new(100);
         let take = |charge: &mut Charge, bytes| charge.add(bytes, &memory.limits()).is_ok();
-        let (mut first, mut second) = (memory.charge(owner("a")), memory.charge(owner("a")));
+        let (mut first, mut second) = (memory.charge(party("a")), memory.charge(party("a")));
         assert!(take(&mut first, 30) && take(&mut second, 20));
         assert!(!take(&mut second, 1), "half of the limit");
-        let mut other = memory.charge(owner("b"));
+        let mut other = memory.charge(party("b"));
         assert!(take(&mut other, 50));
-        assert!(!take(&mut memory.charge(owner("c")), 1), "the limit");
+        assert!(!take(&mut memory.charge(party("c")), 1), "the limit");
         drop((first, other));
         assert_eq!(memory.used_bytes(), 20);
         assert!(take(&mut second, 30));
@@ -153,10 +147,10 @@ mod tests {
     #[test]
     fn a_tenant_without_streams_is_removed_from_the_counts_of_continuation_memory() {
         let memory = ContinuationMemory::new(100);
-        let _open = memory.charge(owner("open"));
-        for number in 0..3 * MIN_PRUNED_OWNERS {
-            memory.charge(owner(&number.to_string()));
+        let _open = memory.charge(party("open"));
+        for number in 0..3 * MIN_PRUNED_PARTIES {
+            memory.charge(party(&number.to_string()));
         }
-        assert!(memory.owners.lock().unwrap().used.len() <= MIN_PRUNED_OWNERS + 1);
+        assert!(memory.parties.lock().unwrap().used.len() <= MIN_PRUNED_PARTIES + 1);
     }
 }

@@ -2,6 +2,7 @@
 //! of its prompt, and its session.
 
 use super::identity;
+use crate::backend::pool::BackendPool;
 use crate::backend::routes::ModelRoute;
 use http::{HeaderMap, HeaderName};
 use std::collections::hash_map::RandomState;
@@ -9,8 +10,9 @@ use std::hash::BuildHasher;
 use std::sync::{Arc, LazyLock};
 use tokenweir_peers::ExchangeKey;
 use tokenweir_protocol::headers::RequestId;
-use tokenweir_protocol::openai::TextExcerpt;
+use tokenweir_protocol::openai::left_out::LeftOut;
 use tokenweir_protocol::openai::request_fields::RequestFields;
+use tokenweir_protocol::openai::{Api, TextExcerpt};
 use tokenweir_request::record::{CapturedPrompt, PayloadConsumers, RequestRecord};
 use tokenweir_routing::{PromptFingerprint, mix, unit};
 
@@ -35,20 +37,49 @@ static PROMPT_HASH_KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new)
 /// The fingerprint of the prompt: its length and the hashes of its blocks. Prompts for different
 /// models or with different `cache_salt`s share no cached prefix, so their hashes differ. `salt` is
 /// the `cache_salt` that the gateway sets. `None`: the `cache_salt` of the client is used. `key`:
-/// the key that gateways share so that they compute equal hashes. `media`: number of bytes of media
-/// in the body.
+/// the key that gateways share so that they compute equal hashes.
 pub(crate) fn hash_prompt(
     fields: &RequestFields,
     route: &ModelRoute,
     salt: Option<&str>,
-    (body, media): (&[u8], u64),
+    body: &PromptBody<'_>,
     key: Option<&ExchangeKey>,
 ) -> Arc<PromptFingerprint> {
     let model = route.served_as.as_deref().or(fields.model.as_deref());
     let salt = salt.or(fields.prompt.salt.as_deref());
     let own_seed = || PROMPT_HASH_KEYS.hash_one((model, salt));
     let seed = key.map_or_else(own_seed, |key| key.prompt_seed(model, salt));
-    Arc::new(PromptFingerprint::new(seed, fields.prompt.parts(body)).with_media(media))
+    let pieces = fields.prompt.pieces(body.bytes, &body.left_out);
+    Arc::new(PromptFingerprint::new(seed, pieces).with_media(body.media))
+}
+
+/// A request body, as far as the fingerprint of its prompt depends on it.
+#[derive(Default)]
+pub(crate) struct PromptBody<'a> {
+    pub(crate) bytes: &'a [u8],
+    /// Number of bytes of media in the body.
+    pub(crate) media: u64,
+    /// The bytes in the prompt fields that the engine does not put into the prompt.
+    pub(crate) left_out: LeftOut,
+}
+
+impl<'a> PromptBody<'a> {
+    /// The body of a request of this API to a model.
+    pub(crate) fn new(
+        bytes: &'a [u8],
+        record: &RequestRecord,
+        fields: &RequestFields,
+        pool: &BackendPool,
+        route: &ModelRoute,
+    ) -> Self {
+        let left_out = match record.api {
+            Some(Api::Messages) => {
+                LeftOut::of_messages(&fields.prompt, bytes, || pool.drops_attribution(route))
+            }
+            _ => LeftOut::default(),
+        };
+        Self { bytes, media: record.options.prompt_bytes.media, left_out }
+    }
 }
 
 /// Converts a number of a request to the 32 bits with which routing calculates. A number that does not

@@ -1,9 +1,10 @@
 //! The body of a request that the gateway forwards while it arrives. It counts its bytes. If it fails, its
 //! error contains a [`GatewayError`].
 
-use super::body::{IncomingBody, body_error, max_upload_time};
+use super::body::{body_error, max_upload_time};
 use bytes::Bytes;
 use http_body::{Body, Frame};
+use std::error::Error as StdError;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -58,7 +59,7 @@ impl<B> ForwardedBody<B> {
     }
 }
 
-impl<B: IncomingBody> Body for ForwardedBody<B> {
+impl<B: Body<Data = Bytes, Error: StdError + 'static> + Unpin> Body for ForwardedBody<B> {
     type Data = Bytes;
     type Error = io::Error;
 

@@ -1,6 +1,7 @@
 //! The request body for a backend: the bytes of the client, with edits. The edits rename the model,
 //! remove or set engine-control fields, and request usage.
 
+use super::body_memory::HeldBody;
 use crate::backend::Backend;
 use crate::backend::routes::ModelRoute;
 use bytes::Bytes;
@@ -19,7 +20,7 @@ use tokenweir_routing::{mix, unit};
 /// The request body that the client sent, and the edits for the backends.
 pub(crate) struct UpstreamBody {
     /// The body as the client sent it.
-    original: Bytes,
+    original: HeldBody,
     /// The edit that renames the model. `None`: the backends use the model name of the client.
     model_edit: Option<Splice>,
     /// The edits that remove or set engine-control fields.
@@ -58,9 +59,10 @@ impl UpstreamBody {
     /// completions.
     ///
     /// A body whose digest is in a request header is never edited. Fails if the model of such a
-    /// body must be renamed or an engine-control field must be edited.
+    /// body must be renamed or an engine-control field must be edited, or if there is no memory for the
+    /// edited copy.
     pub(crate) fn new(
-        original: Bytes,
+        original: HeldBody,
         record: &RequestRecord,
         head: &request::Parts,
         fields: &RequestFields,
@@ -94,7 +96,7 @@ impl UpstreamBody {
         } else {
             usage_sampling_value(record.request_id.as_str())
         };
-        Ok(Self {
+        let mut body = Self {
             original,
             model_edit: renaming.map(|(served_as, span)| span.renamed(served_as)),
             control_edits,
@@ -104,7 +106,12 @@ impl UpstreamBody {
             usage_sampling_value,
             max_continuous_usage: route.policy.continuous_usage.unwrap_or(1.0),
             edited_copy: Mutex::default(),
-        })
+        };
+        if body.is_edited() {
+            // The few bytes that the edits add do not count.
+            body.original.add_copy()?;
+        }
+        Ok(body)
     }
 
     /// Whether the client requests the usage event and not continuous usage.
@@ -112,25 +119,24 @@ impl UpstreamBody {
         self.continuous_usage_edit.is_some()
     }
 
-    /// Approximate size of the edited copy in bytes: the length of the original body. The few bytes
-    /// that the edits add do not count. 0: the body has no edit, so no copy is made.
-    pub(crate) fn edited_copy_bytes(&self) -> usize {
-        let is_edited = self.model_edit.is_some()
+    /// Whether backends may get an edited copy of the body.
+    fn is_edited(&self) -> bool {
+        self.model_edit.is_some()
             || self.usage_edit.is_some()
             || self.continuous_usage_edit.is_some()
-            || !self.control_edits.is_empty();
-        if is_edited { self.original.len() } else { 0 }
+            || !self.control_edits.is_empty()
     }
 
     /// The body as the client sent it.
-    pub(crate) fn original(&self) -> &Bytes {
+    pub(crate) fn original(&self) -> &HeldBody {
         &self.original
     }
 
-    /// The bytes that the last backend got: the edited copy, or the original.
+    /// The bytes that the last backend got, the edited copy or the original, for the continuation of the
+    /// stream, whose memory counts them.
     pub(crate) fn into_sent(self) -> Bytes {
         let copy = self.edited_copy.into_inner().unwrap_or_else(PoisonError::into_inner);
-        copy.map_or(self.original, |(_, bytes)| bytes)
+        copy.map_or_else(|| self.original.into_uncounted(), |(_, bytes)| bytes)
     }
 
     /// The bytes for a backend, and the usage that the gateway requests in them.
@@ -141,8 +147,8 @@ impl UpstreamBody {
 
     /// The body that requests the usage of `injection`.
     fn bytes_with(&self, injection: UsageInjection) -> Bytes {
-        if self.edited_copy_bytes() == 0 {
-            return self.original.clone();
+        if !self.is_edited() {
+            return self.original.to_send();
         }
         let mut copy = lock(&self.edited_copy);
         let reusable = copy.take().filter(|(copied_for, _)| *copied_for == injection);
@@ -150,7 +156,7 @@ impl UpstreamBody {
             && self.model_edit.is_none()
             && self.control_edits.is_empty()
         {
-            return self.original.clone();
+            return self.original.to_send();
         }
         let current = reusable.unwrap_or_else(|| (injection, self.apply_edits(injection)));
         copy.insert(current).1.clone()
@@ -194,7 +200,10 @@ fn usage_sampling_value(request_id: &str) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::body_memory::BodyMemory;
+    use super::super::body_memory::tests::party;
     use super::*;
+    use std::sync::Arc;
 
     #[test]
     fn the_continuous_usage_sample_has_the_same_request_ids_in_every_process() {
@@ -205,10 +214,11 @@ mod tests {
 
     #[test]
     fn the_sent_request_body_is_the_one_that_the_last_backend_got() {
-        let original = Bytes::from_static(br#"{"model":"m"}"#);
+        let bytes = Bytes::from_static(br#"{"model":"m"}"#);
+        let permit = Arc::new(BodyMemory::default()).empty_permit(party("a"));
         let body = UpstreamBody {
-            usage_edit: Splice::insert(&original, r#""stream_options":{"include_usage":true}"#),
-            original: original.clone(),
+            usage_edit: Splice::insert(&bytes, r#""stream_options":{"include_usage":true}"#),
+            original: HeldBody::new(bytes.clone(), permit),
             model_edit: None,
             control_edits: Vec::new(),
             api: Some(Api::Chat),
@@ -218,8 +228,8 @@ mod tests {
             edited_copy: Mutex::default(),
         };
         let final_event = UsageInjection { event: true, continuous: false };
-        assert_ne!(body.bytes_with(final_event), original);
-        assert_eq!(body.bytes_with(UsageInjection::default()), original);
-        assert_eq!(body.into_sent(), original);
+        assert_ne!(body.bytes_with(final_event), bytes);
+        assert_eq!(body.bytes_with(UsageInjection::default()), bytes);
+        assert_eq!(body.into_sent(), bytes);
     }
 }

@@ -20,16 +20,23 @@ pub(crate) struct RunHead {
     pub(in crate::proxy) length: Option<u64>,
 }
 
+/// A connection that reads the response of a run.
+pub(crate) struct Following {
+    pub(in crate::proxy) reader: Reader<RunHead>,
+    /// Adds event ids to the stream. `None`: the client did not ask for event ids.
+    pub(in crate::proxy) ids: Option<EventIds>,
+    /// The first bytes for the client, if they were read together with events that it has.
+    pub(in crate::proxy) first: Bytes,
+    pub(in crate::proxy) abort: ResponseAbortHandle,
+}
+
 /// The response body that one connection reads from the stored output of a run: a request to which
 /// the client can return after a lost connection.
 pub struct FollowedBody {
-    reader: Reader<RunHead>,
-    /// Adds event ids to the stream. `None`: the client did not ask for event ids.
-    ids: Option<EventIds>,
+    following: Following,
     /// The exchange of this request, if it reads the response to an earlier request with the same
     /// `Idempotency-Key`. `None`: this request began the run, and the run has the exchange.
     exchange: Option<Exchange>,
-    abort: ResponseAbortHandle,
     /// Number of bytes of the body that remain to be sent. `None`: unknown.
     remaining: Option<u64>,
     /// Whether the server had an opportunity to write buffered data before an error ends the body.
@@ -38,14 +45,12 @@ pub struct FollowedBody {
 
 impl FollowedBody {
     pub(in crate::proxy) fn new(
-        reader: Reader<RunHead>,
+        following: Following,
         length: Option<u64>,
-        ids: Option<EventIds>,
         exchange: Option<Exchange>,
-        abort: ResponseAbortHandle,
     ) -> Self {
-        let remaining = length.filter(|_| ids.is_none());
-        Self { reader, ids, exchange, abort, remaining, is_flushed: false }
+        let remaining = length.filter(|_| following.ids.is_none());
+        Self { following, exchange, remaining, is_flushed: false }
     }
 
     pub(super) fn size_hint(&self) -> SizeHint {
@@ -56,11 +61,15 @@ impl FollowedBody {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, ObservedBodyError<E>>>> {
-        self.abort.on_drained();
+        self.following.abort.on_drained();
+        if !self.following.first.is_empty() {
+            let first = std::mem::take(&mut self.following.first);
+            return Poll::Ready(Some(Ok(self.forward(first))));
+        }
         loop {
-            match ready!(self.reader.poll_chunk(cx.waker())) {
+            match ready!(self.following.reader.poll_chunk(cx.waker())) {
                 Chunk::Data(data) => {
-                    let data = match &mut self.ids {
+                    let data = match &mut self.following.ids {
                         Some(ids) => Bytes::from(ids.add(&data)),
                         None => data,
                     };
@@ -100,7 +109,7 @@ impl FollowedBody {
         if let Some(exchange) = &mut self.exchange {
             exchange.record().bytes_out += length;
         }
-        self.abort.on_write(clock::now());
+        self.following.abort.on_write(clock::now());
         Frame::data(data)
     }
 }

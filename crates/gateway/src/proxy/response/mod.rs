@@ -6,6 +6,6 @@ mod followed_body;
 mod response_body;
 
 pub use early_response::EarlyResponse;
-pub(super) use followed_body::{FollowedBody, RunHead};
+pub(super) use followed_body::{FollowedBody, Following, RunHead};
 pub(super) use response_body::Handling;
 pub use response_body::{ProxyResponseBody, Responding};

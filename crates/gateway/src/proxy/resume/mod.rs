@@ -11,26 +11,45 @@ use super::accept::RecordedRequest;
 use super::context::ProxyContext;
 use super::handle::handle_request;
 use super::request::body::{self, IncomingBody};
-use super::response::{EarlyResponse, FollowedBody, ProxyResponseBody, RunHead};
+use super::request::body_memory::{HeldBody, ReceivedBody};
+use super::response::{EarlyResponse, FollowedBody, Following, ProxyResponseBody, RunHead};
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, HeaderValue, Request, Response, request};
 use http_body_util::Full;
 use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::{Poll, Waker};
+use tokenweir_protocol::clock;
 use tokenweir_protocol::headers::{
     IDEMPOTENCY_KEY, IDEMPOTENT_REPLAYED, LAST_EVENT_ID, X_REQUEST_ID, is_event_stream,
     rewrite_response_headers,
 };
 use tokenweir_protocol::openai::engine_control::Permission;
 use tokenweir_protocol::openai::route::ApiRoute;
-use tokenweir_request::error::{ErrorEnvelope, GatewayError, IdempotencyProblem, RateLimitKind};
+use tokenweir_request::error::{ErrorEnvelope, GatewayError, IdempotencyProblem};
 use tokenweir_request::observe::{Exchange, ResponseAbortHandle};
 use tokenweir_request::record::{ResumeNote, ResumeOutcome};
-use tokenweir_request::resume::{Arrival, Digest, Entry, EventIds, Reader, RunKey};
+use tokenweir_request::resume::{
+    Arrival, Chunk, Digest, Entry, EventId, EventIds, Reader, RunId, RunKey,
+};
 
 /// Maximum length of an `Idempotency-Key`, in bytes. No known service permits longer ones.
 const MAX_KEY_BYTES: usize = 255;
+
+/// The error for an event id of a response that the gateway does not keep for the request.
+const UNKNOWN_EVENT: GatewayError = GatewayError::IdempotencyKey(IdempotencyProblem::UnknownEvent);
+
+/// What a client asks for with `Last-Event-ID`.
+#[derive(Debug, Clone, Copy)]
+enum LastEvent {
+    /// No event ids: the client sent no such header.
+    NotAsked,
+    /// The whole stream with event ids: the value is empty or 0.
+    Start,
+    /// The events after one that the client has.
+    After(EventId),
+}
 
 /// Identifies a request and its repetitions, by client and `Idempotency-Key`, so that the client
 /// can return to the response. `None`: the client cannot return to it. If the request has an
@@ -40,13 +59,32 @@ pub fn run_key(
     recorded: &mut RecordedRequest,
     headers: &HeaderMap,
 ) -> Option<RunKey> {
-    context.settings.resume?;
-    let key = headers.get(IDEMPOTENCY_KEY)?;
-    let RecordedRequest { exchange, principal, permit, route, configured, .. } = recorded;
+    let RecordedRequest { route, configured, .. } = recorded;
     let is_generating = matches!(route, Some(ApiRoute::Forward(api)) if api.generates());
     if !is_generating || configured.is_some() {
         return None;
     }
+    let key = usable_key(context, recorded, headers);
+    let names_event = |value: &HeaderValue| EventId::parse(value.as_bytes()).is_some();
+    if key.is_none()
+        && recorded.permit.is_ok()
+        && headers.get_all(LAST_EVENT_ID).iter().any(names_event)
+    {
+        // Without this error the client would join its events with those of another response.
+        recorded.permit = Err(UNKNOWN_EVENT);
+    }
+    key
+}
+
+/// The key of a request to a path that generates output.
+fn usable_key(
+    context: &Arc<ProxyContext>,
+    recorded: &mut RecordedRequest,
+    headers: &HeaderMap,
+) -> Option<RunKey> {
+    context.settings.resume?;
+    let key = headers.get(IDEMPOTENCY_KEY)?;
+    let RecordedRequest { exchange, principal, .. } = recorded;
     let mut refuse = |outcome| {
         exchange.record().resume = Some(Arc::new(ResumeNote::new(outcome)));
         None
@@ -62,15 +100,24 @@ pub fn run_key(
         return refuse(ResumeOutcome::NoIdentity);
     };
     let run_key = RunKey::new(client, key.as_bytes());
-    let may_follow = match permit {
-        Ok(_) => true,
-        // The run to which the client returns may hold the last permit of its tenant.
-        Err(GatewayError::RateLimited { limited: RateLimitKind::Concurrency, .. }) => {
-            context.state.resumption.registry.is_known(&run_key)
-        }
-        Err(_) => false,
-    };
-    may_follow.then_some(run_key)
+    may_follow(context, recorded, &run_key).then_some(run_key)
+}
+
+/// Whether a request with this key may begin a run or follow one. A repetition at a limit that the run
+/// itself may have reached may only follow.
+fn may_follow(context: &ProxyContext, recorded: &mut RecordedRequest, key: &RunKey) -> bool {
+    let Err(error) = &recorded.permit else { return true };
+    if !recorded.may_follow || !context.state.resumption.registry.is_known(key) {
+        return false;
+    }
+    // At the concurrency limit, authentication counted the request towards no limit.
+    if matches!(error, GatewayError::RateLimited { .. })
+        && let Err(error) = recorded.principal.count_repetition(clock::now())
+    {
+        recorded.permit = Err(error);
+        return false;
+    }
+    true
 }
 
 /// Responds to a request that has a [`run_key`]. The first request with a key starts the task that
@@ -80,57 +127,70 @@ pub async fn follow<B: IncomingBody + Send + 'static>(
     mut recorded: RecordedRequest,
     (key, abort): (RunKey, ResponseAbortHandle),
     early: &EarlyResponse,
-    request: Request<B>,
+    incoming: Request<B>,
 ) -> Response<ProxyResponseBody> {
-    let (head, body) = request.into_parts();
-    let ids = match last_event_id(&head.headers) {
-        Ok(ids) => ids,
-        Err(error) => return refuse(&context, recorded, abort, head, error).await,
+    let (mut head, body) = incoming.into_parts();
+    let Some(last) = LastEvent::from_headers(&head.headers) else {
+        return refuse(&context, recorded, abort, head, UNKNOWN_EVENT).await;
     };
-    let RecordedRequest { exchange, principal, .. } = &mut recorded;
-    let (settings, memory) = (&context.settings, &context.state.body_memory);
-    let received = body::receive_body(settings, memory, principal, exchange, &head, body).await;
-    let body = match received.map(|(body, _)| body) {
+    let body = match receive(&context, &mut recorded, &mut head, body).await {
         Ok(body) => body,
         Err(error) => return refuse(&context, recorded, abort, head, error).await,
     };
-    let arrival =
-        Arrival { key, request: request_digest(&head, &body), may_begin: recorded.permit.is_ok() };
+    let arrival = Arrival {
+        key,
+        request: request_digest(&head, &body),
+        party: body.party(),
+        client: recorded.exchange.record().client,
+        new_id: RunId::new(fastrand::u64(..)),
+        had_events_of: last.run(),
+        may_begin: recorded.permit.is_ok(),
+        places: context.state.overload_guard.places(),
+    };
     let Some(settings) = &context.settings.resume else {
-        return handle(&context, recorded, abort, early, head, body).await;
+        return handle_request(&context, recorded, abort, early, request(head, body)).await;
     };
     let problem = match context.state.resumption.registry.enter(&arrival, settings) {
         Entry::Begun(producer, reader) => {
             let path = head.uri.path().to_owned();
             recorded.exchange.record().resume = Some(producer.note().clone());
-            let request = Request::from_parts(head, Full::new(body));
-            let run = run::complete(context.clone(), recorded, request, producer);
+            let run = run::complete(context.clone(), recorded, request(head, body), producer);
             context.state.resumption.spawn(run);
-            return begin(reader, ids, abort, &path).await;
+            return begin(Following::new(reader, last, abort), &path).await;
         }
         Entry::Attached(reader) => {
-            return attached(&context, recorded, (reader, ids, abort), head, &body).await;
+            let following = Following::new(reader, last, abort);
+            return attached(&context, recorded, following, head, body).await;
         }
         Entry::OverLimit(limit) => {
             recorded.exchange.record().resume = Some(Arc::new(ResumeNote::new(limit)));
-            return handle(&context, recorded, abort, early, head, body).await;
+            return handle_request(&context, recorded, abort, early, request(head, body)).await;
         }
-        Entry::Unknown => return handle(&context, recorded, abort, early, head, body).await,
+        Entry::Unknown => {
+            return handle_request(&context, recorded, abort, early, request(head, body)).await;
+        }
+        Entry::UnknownEvent => IdempotencyProblem::UnknownEvent,
         Entry::OtherRequest => IdempotencyProblem::OtherRequest,
         Entry::TooManyReaders => IdempotencyProblem::TooManyReaders,
     };
     refuse(&context, recorded, abort, head, GatewayError::IdempotencyKey(problem)).await
 }
 
+async fn receive<B: IncomingBody>(
+    context: &ProxyContext,
+    recorded: &mut RecordedRequest,
+    head: &mut request::Parts,
+    body: B,
+) -> Result<HeldBody, GatewayError> {
+    let RecordedRequest { exchange, principal, .. } = recorded;
+    let memory = &context.state.body_memory;
+    body::receive_body(&context.settings, memory, principal, exchange, head, body).await
+}
+
 /// Returns the response to the first request with its key, when its run has the response head.
-async fn begin(
-    mut reader: Reader<RunHead>,
-    ids: Option<EventIds>,
-    abort: ResponseAbortHandle,
-    path: &str,
-) -> Response<ProxyResponseBody> {
-    match poll_fn(|cx| reader.poll_head(cx.waker())).await {
-        Some(head) => respond(head.headers.clone(), &head, (reader, ids, abort), None),
+async fn begin(mut following: Following, path: &str) -> Response<ProxyResponseBody> {
+    match poll_fn(|cx| following.reader.poll_head(cx.waker())).await {
+        Some(head) => following.respond(head.headers.clone(), &head, None),
         // The run has panicked.
         None => GatewayError::Internal
             .to_response_in(ErrorEnvelope::for_path(path), None)
@@ -143,24 +203,29 @@ async fn begin(
 async fn attached(
     context: &Arc<ProxyContext>,
     mut recorded: RecordedRequest,
-    (mut reader, ids, abort): (Reader<RunHead>, Option<EventIds>, ResponseAbortHandle),
+    mut following: Following,
     head: request::Parts,
-    body: &[u8],
+    body: HeldBody,
 ) -> Response<ProxyResponseBody> {
     let record = recorded.exchange.record();
     record.resume = Some(Arc::new(ResumeNote::new(ResumeOutcome::Attached)));
-    let checked = body::peek_request(&head, body, record.api).and_then(|fields| {
+    let checked = body::peek_request(&head, &body, record.api).and_then(|fields| {
         record.options = context.settings.options(&head.headers, &fields);
         recorded.principal.model_route(&context.state.pool, record, &fields)
     });
+    // The run has its own body, so nothing needs that of the repetition while it waits.
+    drop(body);
     if let Err(error) = checked {
-        return refuse(context, recorded, abort, head, error).await;
+        return refuse(context, recorded, following.abort, head, error).await;
     }
     // The run has its own concurrency permit, so this request needs none.
     recorded.permit = Ok(None);
-    let Some(run_head) = poll_fn(|cx| reader.poll_head(cx.waker())).await else {
-        return refuse(context, recorded, abort, head, GatewayError::Internal).await;
+    let Some(run_head) = poll_fn(|cx| following.reader.poll_head(cx.waker())).await else {
+        return refuse(context, recorded, following.abort, head, GatewayError::Internal).await;
     };
+    if !following.skip_events(&run_head) {
+        return refuse(context, recorded, following.abort, head, UNKNOWN_EVENT).await;
+    }
     let RecordedRequest { mut exchange, principal, origin, .. } = recorded;
     let mut headers = run_head.headers.clone();
     headers.remove(X_REQUEST_ID);
@@ -169,34 +234,12 @@ async fn attached(
     context.state.access.cors.apply(origin.as_ref(), &mut headers);
     headers.insert(IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
     exchange.record().status = Some(run_head.status.as_u16());
-    respond(headers, &run_head, (reader, ids, abort), Some(exchange))
+    following.respond(headers, &run_head, Some(exchange))
 }
 
-fn respond(
-    headers: HeaderMap,
-    head: &RunHead,
-    (reader, ids, abort): (Reader<RunHead>, Option<EventIds>, ResponseAbortHandle),
-    exchange: Option<Exchange>,
-) -> Response<ProxyResponseBody> {
-    let ids = ids.filter(|_| is_event_stream(&headers));
-    let body = FollowedBody::new(reader, head.length, ids, exchange, abort);
-    let mut response = Response::new(ProxyResponseBody::Followed(Box::new(body)));
-    *response.status_mut() = head.status;
-    *response.headers_mut() = headers;
-    response
-}
-
-/// Handles a request without a run, so that its client cannot return to the response.
-async fn handle(
-    context: &Arc<ProxyContext>,
-    recorded: RecordedRequest,
-    abort: ResponseAbortHandle,
-    early: &EarlyResponse,
-    head: request::Parts,
-    body: Bytes,
-) -> Response<ProxyResponseBody> {
-    let request = Request::from_parts(head, Full::new(body));
-    handle_request(context, recorded, abort, early, request).await
+/// The request of a body that was received before.
+fn request(head: request::Parts, body: HeldBody) -> Request<ReceivedBody> {
+    Request::from_parts(head, ReceivedBody::new(body))
 }
 
 /// Answers a request with an error.
@@ -208,23 +251,91 @@ async fn refuse(
     error: GatewayError,
 ) -> Response<ProxyResponseBody> {
     recorded.permit = Err(error);
-    handle(context, recorded, abort, &EarlyResponse::default(), head, Bytes::new()).await
+    let request = Request::from_parts(head, Full::default());
+    handle_request(context, recorded, abort, &EarlyResponse::default(), request).await
 }
 
 /// The digest of path, query, content type and body. A repeated request gets the response to an
-/// earlier request with the same key only if their digests are equal.
+/// earlier request with the same key only if their digests are equal. The body is compared byte for byte:
+/// the gateway does not know which differences change the answer of an engine.
 fn request_digest(head: &request::Parts, body: &[u8]) -> Digest {
     let content_type = head.headers.get(CONTENT_TYPE).map_or(&b""[..], HeaderValue::as_bytes);
     let target = head.uri.path_and_query().map_or("", |target| target.as_str());
     Digest::of(&[target.as_bytes(), content_type, body])
 }
 
-/// The event ids that a client asks for with `Last-Event-ID`. The header has the id of the last event
-/// that the client received, or 0. `None`: the client asks for no event ids. Fails if the value is no
-/// number.
-fn last_event_id(headers: &HeaderMap) -> Result<Option<EventIds>, GatewayError> {
-    let Some(value) = headers.get(LAST_EVENT_ID) else { return Ok(None) };
-    let number = value.to_str().ok().and_then(|text| text.parse().ok());
-    let error = GatewayError::IdempotencyKey(IdempotencyProblem::LastEventId);
-    number.map(EventIds::after).map(Some).ok_or(error)
+// === impl LastEvent ===
+
+impl LastEvent {
+    /// `None`: the client has an event that this gateway did not send, or names several.
+    fn from_headers(headers: &HeaderMap) -> Option<Self> {
+        let mut values = headers.get_all(LAST_EVENT_ID).iter();
+        let Some(value) = values.next() else { return Some(Self::NotAsked) };
+        if values.next().is_some() {
+            return None;
+        }
+        match value.as_bytes() {
+            b"" | b"0" => Some(Self::Start),
+            id => EventId::parse(id).map(Self::After),
+        }
+    }
+
+    /// The run of which the client has events. `None`: it has none.
+    fn run(self) -> Option<RunId> {
+        match self {
+            Self::NotAsked | Self::Start => None,
+            Self::After(event) => Some(event.run),
+        }
+    }
+
+    /// The ids for the events of a run. `None`: the client asks for none.
+    fn ids(self, run: RunId) -> Option<EventIds> {
+        match self {
+            Self::NotAsked => None,
+            Self::Start => Some(EventIds::after(EventId { run, event: 0 })),
+            Self::After(event) => Some(EventIds::after(event)),
+        }
+    }
+}
+
+// === impl Following ===
+
+impl Following {
+    fn new(reader: Reader<RunHead>, last: LastEvent, abort: ResponseAbortHandle) -> Self {
+        let ids = last.ids(reader.run_id());
+        Self { reader, ids, first: Bytes::new(), abort }
+    }
+
+    /// Reads the events that the client has. `false`: the response does not have all of them, so they are
+    /// of another one. The client has got the events from this gateway, so the run has them now.
+    fn skip_events(&mut self, head: &RunHead) -> bool {
+        let Self { reader, ids: Some(ids), first, .. } = self else { return true };
+        if !ids.has_skipped() && !is_event_stream(&head.headers) {
+            return false;
+        }
+        while !ids.has_skipped() {
+            let Poll::Ready(Chunk::Data(data)) = reader.poll_chunk(Waker::noop()) else {
+                return false;
+            };
+            *first = ids.add(&data).into();
+        }
+        true
+    }
+
+    /// The response with these headers. `exchange`: of a request that did not begin the run.
+    fn respond(
+        mut self,
+        headers: HeaderMap,
+        head: &RunHead,
+        exchange: Option<Exchange>,
+    ) -> Response<ProxyResponseBody> {
+        if !is_event_stream(&headers) {
+            self.ids = None;
+        }
+        let body = FollowedBody::new(self, head.length, exchange);
+        let mut response = Response::new(ProxyResponseBody::Followed(Box::new(body)));
+        *response.status_mut() = head.status;
+        *response.headers_mut() = headers;
+        response
+    }
 }

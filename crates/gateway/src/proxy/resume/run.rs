@@ -4,11 +4,10 @@
 use super::super::accept::RecordedRequest;
 use super::super::context::ProxyContext;
 use super::super::handle::handle_request;
+use super::super::request::body_memory::ReceivedBody;
 use super::super::response::{EarlyResponse, Handling, ProxyResponseBody, Responding, RunHead};
-use bytes::Bytes;
 use http::Request;
 use http_body::Body;
-use http_body_util::Full;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -22,7 +21,7 @@ use tokenweir_request::resume::{End, Producer};
 pub(super) async fn complete(
     context: Arc<ProxyContext>,
     recorded: RecordedRequest,
-    request: Request<Full<Bytes>>,
+    request: Request<ReceivedBody>,
     producer: Producer<RunHead>,
 ) {
     let early = Arc::<EarlyResponse>::default();

@@ -1,5 +1,5 @@
-//! Decides whether a failed request is retried on another backend: attempt limit, retry budget,
-//! side effects and poison requests.
+//! Decides whether a failed request is sent to another backend, before and after its first output: attempt
+//! limit, retry budget, side effects and poison requests.
 
 pub(super) mod peer_answers;
 
@@ -9,11 +9,12 @@ use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::limits::client_network;
 use tokenweir_request::continuation::ContinuationRefusal;
-use tokenweir_request::record::{FailoverDenialReason, RequestRecord};
-use tokenweir_routing::resilience::{FailoverPolicy, FailureKind, PoisonRequestDetector};
+use tokenweir_request::record::{Attempt, FailoverDenialReason, RequestRecord};
+use tokenweir_routing::resilience::{FailoverPolicy, FailureKind};
 use tower::retry::budget::{Budget, TpsBudget};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -34,8 +35,7 @@ pub struct RetrySettings {
     pub first_output_buffer_timeout: Duration,
 }
 
-/// Decides whether failed requests are retried on another backend. Holds the retry budget and the
-/// requests that were present at backend crashes.
+/// Decides whether failed requests are retried on another backend. Holds the retry budget.
 #[derive(Debug)]
 pub struct RetryController {
     pub(super) settings: RetrySettings,
@@ -44,9 +44,6 @@ pub struct RetryController {
     /// The retry budgets of groups of tenants, indexed by [`RetryBudgetShare`]. They prevent that a
     /// tenant whose requests fail on every backend uses up the budget of the other tenants.
     budget_shares: Arc<[TpsBudget]>,
-    poison_detector: Arc<PoisonRequestDetector>,
-    /// The budget of continuations of streams.
-    continuations: Arc<TpsBudget>,
     /// What peers (other backends of the same model) answered to requests that one backend refused.
     pub(super) peer_answers: Arc<PeerAnswers>,
 }
@@ -58,7 +55,7 @@ pub(super) struct RetryBudgetShare(pub(super) usize);
 
 /// A request whose last attempt failed.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct FailedRequest<'a> {
+pub(super) struct FailedRequest {
     /// The failure of the last attempt.
     pub(super) kind: FailureKind,
     /// Number of failed attempts of the request. An attempt that could not reach its backend does
@@ -68,19 +65,15 @@ pub(super) struct FailedRequest<'a> {
     pub(super) tried_backends: usize,
     /// Whether the request may have side effects besides its response.
     pub(super) has_side_effects: bool,
-    /// The request body. Its hash identifies a poison request, which is a request that crashes
-    /// backends.
-    pub(super) body: &'a [u8],
 }
 
 /// The time window of the retry budget.
 const BUDGET_WINDOW: Duration = Duration::from_secs(10);
-/// The time window of the budget of continuations: each stream that begins in the window allows one
-/// continuation.
-const CONTINUATION_WINDOW: Duration = Duration::from_mins(1);
-/// Continuations per second that are allowed in any case. When a backend fails, all its streams
-/// break at once, and long streams began before the window, so they add nothing to the budget.
-const MIN_CONTINUATIONS_PER_SECOND: u32 = 10;
+/// Number of backends that died while they had a request, at which the request is suspected to be the
+/// cause.
+const POISON_CRASHES: usize = 2;
+/// Time after which the death of a backend no longer counts: a long stream can outlive several backends.
+const CRASH_TIME: Duration = Duration::from_mins(10);
 /// Number of budget shares. A hash of the tenant or client address selects the share. Tenants with
 /// the same hash value use the same share.
 const BUDGET_SHARE_COUNT: usize = 64;
@@ -111,28 +104,17 @@ impl RetryController {
             settings,
             budget: Arc::new(TpsBudget::new(BUDGET_WINDOW, min_retries_per_second, budget_ratio)),
             budget_shares: (0..BUDGET_SHARE_COUNT).map(new_share).collect(),
-            poison_detector: Arc::default(),
-            continuations: Arc::new(TpsBudget::new(
-                CONTINUATION_WINDOW,
-                MIN_CONTINUATIONS_PER_SECOND,
-                1.0,
-            )),
             peer_answers: Arc::new(PeerAnswers::new(clock::now())),
         }
     }
 
     /// A controller with the new settings and the state of this controller. The state consists of
-    /// the requests that were present at backend crashes, the answers of peers, and the remaining
-    /// budget. The budget starts anew if `budget_ratio` or `min_retries_per_second` changes.
+    /// the answers of peers and the remaining budget. The budget starts anew if `budget_ratio` or
+    /// `min_retries_per_second` changes.
     pub fn with_settings(&self, settings: RetrySettings) -> Self {
         let has_same_budget = self.settings.budget_ratio.total_cmp(&settings.budget_ratio).is_eq()
             && self.settings.min_retries_per_second == settings.min_retries_per_second;
-        let mut next = Self {
-            poison_detector: self.poison_detector.clone(),
-            continuations: self.continuations.clone(),
-            peer_answers: self.peer_answers.clone(),
-            ..Self::new(settings)
-        };
+        let mut next = Self { peer_answers: self.peer_answers.clone(), ..Self::new(settings) };
         if has_same_budget {
             (next.budget, next.budget_shares) = (self.budget.clone(), self.budget_shares.clone());
         }
@@ -145,42 +127,30 @@ impl RetryController {
         self.budget_shares[share.0].deposit();
     }
 
-    /// Counts a new stream that can be continued, which raises the number of allowed continuations.
-    pub(super) fn deposit_stream(&self) {
-        self.continuations.deposit();
-    }
-
-    /// Decides whether a stream may be continued after its `failures`th failure, and withdraws the
-    /// continuation from the budget. `crashed`: the hash of the request body, if the backend crashed.
-    pub(super) fn allow_continuation(
+    /// Decides whether a stream may be continued after its `failures`th failure. The number of
+    /// continuations per second has no limit here: they wait for the capacity of the other backends.
+    pub(super) const fn allow_continuation(
         &self,
-        crashed: Option<u64>,
+        is_poison: bool,
         failures: u32,
-        now: Instant,
     ) -> Result<(), ContinuationRefusal> {
-        if crashed.is_some_and(|hash| self.poison_detector.on_death(hash, now)) {
+        if is_poison {
             Err(ContinuationRefusal::PoisonRequest)
         } else if failures > self.settings.attempts {
             Err(ContinuationRefusal::MaxAttempts)
-        } else if self.continuations.withdraw() {
-            Ok(())
         } else {
-            Err(ContinuationRefusal::Budget)
+            Ok(())
         }
     }
 
     /// Decides whether a failed request may be retried on another backend, and withdraws the retry
-    /// from the budget. The error is the reason why the request may not be retried. A crash of the
-    /// backend is recorded in either case.
+    /// from the budget. The error is the reason why the request may not be retried.
     pub(super) fn allow(
         &self,
         share: RetryBudgetShare,
-        failed: FailedRequest<'_>,
-        now: Instant,
+        failed: FailedRequest,
     ) -> Result<(), FailoverDenialReason> {
-        let FailedRequest { kind, failed_attempts, tried_backends, has_side_effects, body } =
-            failed;
-        let is_poison = kind.is_crash() && self.poison_detector.on_death(xxh3_64(body), now);
+        let FailedRequest { kind, failed_attempts, tried_backends, has_side_effects } = failed;
         match kind.elsewhere() {
             FailoverPolicy::Always
                 if kind == FailureKind::NotStored && tried_backends >= MAX_LOOKUP_BACKENDS =>
@@ -192,7 +162,6 @@ impl RetryController {
             FailoverPolicy::Conditional if has_side_effects => {
                 Err(FailoverDenialReason::SideEffects)
             }
-            FailoverPolicy::Conditional if is_poison => Err(FailoverDenialReason::PoisonRequest),
             FailoverPolicy::Conditional if failed_attempts > self.settings.attempts => {
                 Err(FailoverDenialReason::MaxAttempts)
             }
@@ -205,6 +174,30 @@ impl RetryController {
             FailoverPolicy::Conditional => Err(FailoverDenialReason::RetryBudget),
         }
     }
+}
+
+/// Whether a request may be the cause of crashes: `kind` is the crash of `backend` in its present attempt,
+/// and another backend died a short time ago while it had the request. The request itself counts, not its
+/// content: equal requests of several clients break off together when one backend dies.
+pub(super) fn is_poison(
+    record: &RequestRecord,
+    backend: &BackendId,
+    kind: FailureKind,
+    now: Instant,
+) -> bool {
+    if !kind.is_crash() {
+        return false;
+    }
+    let is_recent = |at: Instant| now.saturating_duration_since(at) < CRASH_TIME;
+    let is_crash = |attempt: &&Attempt| {
+        attempt.ended.is_some_and(is_recent)
+            && attempt.failure_kind().is_some_and(FailureKind::is_crash)
+    };
+    let crashed = record.attempts.iter().filter(is_crash).map(|attempt| &attempt.backend);
+    let mut backends: Vec<&BackendId> = crashed.chain([backend]).collect();
+    backends.sort_unstable();
+    backends.dedup();
+    backends.len() >= POISON_CRASHES
 }
 
 // === impl RetryBudgetShare ===
@@ -227,13 +220,12 @@ mod tests {
 
     const SHARE: RetryBudgetShare = RetryBudgetShare(0);
 
-    fn failed_request(kind: FailureKind, failed_attempts: u32) -> FailedRequest<'static> {
+    fn failed_request(kind: FailureKind, failed_attempts: u32) -> FailedRequest {
         FailedRequest {
             kind,
             failed_attempts,
             tried_backends: failed_attempts as usize,
             has_side_effects: false,
-            body: b"{}",
         }
     }
 
@@ -265,14 +257,12 @@ mod tests {
             (no_budget, unreachable(99), Ok(())),
         ] {
             let retry = RetryController::new(settings);
-            assert_eq!(retry.allow(SHARE, failed, clock::now()), expected, "{failed:?}");
+            assert_eq!(retry.allow(SHARE, failed), expected, "{failed:?}");
         }
     }
 
     fn count_allowed(retry: &RetryController, share: RetryBudgetShare) -> usize {
-        let is_allowed = |_: &i32| {
-            retry.allow(share, failed_request(FailureKind::Busy, 1), clock::now()).is_ok()
-        };
+        let is_allowed = |_: &i32| retry.allow(share, failed_request(FailureKind::Busy, 1)).is_ok();
         (0..1_000).filter(is_allowed).count()
     }
 
@@ -314,18 +304,16 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn new_retry_settings_keep_the_recorded_backend_crashes_and_an_unchanged_retry_budget() {
+    async fn new_retry_settings_keep_an_unchanged_retry_budget() {
         let settings = RetrySettings {
             budget_ratio: 0.0,
             min_retries_per_second: 1,
             ..RetrySettings::default()
         };
         let retry = RetryController::new(settings);
-        let retry_busy_request = |retry: &RetryController| {
-            retry.allow(SHARE, failed_request(FailureKind::Busy, 1), clock::now())
-        };
-        assert_eq!(retry.allow(SHARE, failed_request(FailureKind::Died, 1), clock::now()), Ok(()));
-        (0..9).for_each(|_| assert_eq!(retry_busy_request(&retry), Ok(())));
+        let retry_busy_request =
+            |retry: &RetryController| retry.allow(SHARE, failed_request(FailureKind::Busy, 1));
+        (0..10).for_each(|_| assert_eq!(retry_busy_request(&retry), Ok(())));
         assert_eq!(retry_busy_request(&retry), Err(FailoverDenialReason::RetryBudget));
         let retry = retry.with_settings(RetrySettings { attempts: 5, ..settings });
         assert_eq!(retry.settings.attempts, 5);
@@ -336,11 +324,35 @@ mod tests {
         );
         let retry = retry.with_settings(RetrySettings { min_retries_per_second: 2, ..settings });
         assert_eq!(retry_busy_request(&retry), Ok(()), "a changed budget starts anew");
-        let second = retry.allow(SHARE, failed_request(FailureKind::EngineDead, 2), clock::now());
-        assert_eq!(
-            second,
-            Err(FailoverDenialReason::PoisonRequest),
-            "the first crash was before two changes"
-        );
+    }
+
+    #[test]
+    fn a_second_backend_death_within_ten_minutes_makes_a_request_suspect() {
+        let mut record = tokenweir_request::record::fixtures::streamed();
+        let now = record.timings.accepted + 2 * CRASH_TIME;
+        let record_start = record.timings.accepted;
+        let attempt = |backend: &str, failure: FailureKind, age: Duration| Attempt {
+            backend: BackendId::new(backend),
+            address: ("h".into(), 1),
+            provider: "vllm",
+            span_id: 1,
+            started: record_start,
+            ended: now.checked_sub(age),
+            status: None,
+            failure: Some(failure.as_str()),
+        };
+        let second = Duration::from_secs(1);
+        for (earlier, kind, expected) in [
+            (attempt("a", FailureKind::Died, second), FailureKind::Died, true),
+            (attempt("a", FailureKind::EngineDead, second), FailureKind::Died, true),
+            (attempt("b", FailureKind::Died, second), FailureKind::Died, false),
+            (attempt("a", FailureKind::Died, CRASH_TIME), FailureKind::Died, false),
+            (attempt("a", FailureKind::ServerError, second), FailureKind::Died, false),
+            (attempt("a", FailureKind::Died, second), FailureKind::Down, false),
+        ] {
+            record.attempts = vec![earlier];
+            let is_suspected = is_poison(&record, &BackendId::new("b"), kind, now);
+            assert_eq!(is_suspected, expected, "{kind:?} after {:?}", record.attempts);
+        }
     }
 }

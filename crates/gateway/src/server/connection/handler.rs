@@ -4,12 +4,12 @@
 use super::http1_connection::SharedHttp1Connection;
 use super::limiter::ConnectionPermit;
 use super::request::ConnectionContext;
-use super::shutdown::ShutdownSignal;
+use super::shutdown::{CloseReason, ShutdownSignal};
 use super::state::ServerState;
 use super::{http1, http2};
 use crate::server::client_stream::ClientStream;
 use http::Version;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};
 use std::sync::Arc;
@@ -77,7 +77,7 @@ impl ConnectionHandler {
         permit: ConnectionPermit,
         mut shutdown: ShutdownSignal,
     ) {
-        let Some(stream) = self.tls_handshake(stream, peer).await else { return };
+        let Some(stream) = self.tls_handshake(stream, peer, &mut shutdown).await else { return };
         let (abort_handle, limits) = (ResponseAbortHandle::default(), **self.state.limits.load());
         let stream = ClientStream::new(stream, limits.write_timeout, abort_handle.clone());
         let (state, ip) = (self.state.clone(), peer.ip());
@@ -100,11 +100,25 @@ impl ConnectionHandler {
         }
     }
 
-    async fn tls_handshake(&self, stream: TcpStream, peer: SocketAddr) -> Option<MaybeTlsStream> {
+    /// Performs the TLS handshake. `None`: it failed, or a new connection replaces this one.
+    async fn tls_handshake(
+        &self,
+        stream: TcpStream,
+        peer: SocketAddr,
+        shutdown: &mut ShutdownSignal,
+    ) -> Option<MaybeTlsStream> {
         let Some(acceptor) = &self.acceptor else { return Some(MaybeTlsStream::Plain(stream)) };
         // Boxed: otherwise the memory of the handshake would be reserved until the connection ends.
         let timeout = self.state.limits.load().head_timeout;
-        match Box::pin(acceptor.accept(stream, timeout)).await {
+        let mut accepting = Box::pin(acceptor.accept(stream, timeout));
+        let accepted = poll_fn(|cx| match accepting.as_mut().poll(cx) {
+            Poll::Ready(accepted) => Poll::Ready(Some(accepted)),
+            Poll::Pending if shutdown.poll(cx) == Poll::Ready(CloseReason::Replaced) => {
+                Poll::Ready(None)
+            }
+            Poll::Pending => Poll::Pending,
+        });
+        match accepted.await? {
             Ok(stream) => Some(stream),
             Err(error) => {
                 self.state.connection_limiter.record_handshake_failure();
@@ -116,7 +130,7 @@ impl ConnectionHandler {
 }
 
 /// Detects the HTTP version of a new connection. Fails after `timeout`. `None`: the client closed the
-/// connection, or sent nothing before the gateway shut down.
+/// connection, or sent nothing before the gateway shut down, or a new connection replaces this one.
 async fn detect_protocol(
     shared: &SharedHttp1Connection,
     shutdown: &mut ShutdownSignal,
@@ -124,9 +138,13 @@ async fn detect_protocol(
 ) -> io::Result<Option<Version>> {
     let reading = poll_fn(|cx| {
         let stream = &mut shared.lock().stream;
-        match stream.poll_version(cx) {
-            Poll::Pending if stream.read_ahead.is_empty() => shutdown.poll(cx).map(|()| Ok(None)),
-            version => version,
+        if let Poll::Ready(version) = stream.poll_version(cx) {
+            return Poll::Ready(version);
+        }
+        match shutdown.poll(cx) {
+            Poll::Ready(CloseReason::Shutdown) if !stream.read_ahead.is_empty() => Poll::Pending,
+            Poll::Ready(_) => Poll::Ready(Ok(None)),
+            Poll::Pending => Poll::Pending,
         }
     });
     let version = tokio::time::timeout(timeout, reading).await;

@@ -8,7 +8,7 @@
 use super::http1_connection::{HeadOutcome, Http1Connection, SharedHttp1Connection};
 use super::limiter::RequestPermit;
 use super::request::{ConnectionContext, RequestBody};
-use super::shutdown::ShutdownSignal;
+use super::shutdown::{CloseReason, ShutdownSignal};
 use crate::proxy::{ProxyResponseBody, Responding};
 use crate::server::client_stream::KeyedTimer;
 use crate::server::limits::ServerLimits;
@@ -61,11 +61,12 @@ pub(super) async fn serve(
                 malformed_head_error(error).response().map(ProxyResponseBody::Complete),
             ),
             HeadOutcome::Closed => break,
+            HeadOutcome::Replaced => return Ok(()),
         };
         let mut writer = ResponseWriter::start(context, &shared, summary, response);
         poll_fn(|cx| writer.poll(cx, &shared)).await?;
         drop(permit);
-        if !writer.is_keep_alive {
+        if !writer.is_keep_alive || shared.lock().has_discarded_input() {
             break;
         }
     }
@@ -158,7 +159,8 @@ impl HeadReader {
     /// Waits for the next request head. `head_timeout` applies to the first head, and to a later
     /// head from its first byte to its end. `keep_alive_timeout` applies to an idle connection
     /// between two requests. When that timeout expires or the gateway shuts down, an idle
-    /// connection is closed without an error.
+    /// connection is closed without an error. A new connection can replace this one until the head is
+    /// complete.
     fn poll(
         &mut self,
         cx: &mut Context<'_>,
@@ -177,8 +179,12 @@ impl HeadReader {
         let key = (self.heads_received, has_partial_head);
         let timeout = if is_idle { limits.keep_alive_timeout } else { limits.head_timeout };
         let has_timed_out = self.timer.has_elapsed(key, timeout, cx);
-        if is_idle && (has_timed_out || self.shutdown.poll(cx).is_ready()) {
+        let close_reason = self.shutdown.poll(cx);
+        if is_idle && (has_timed_out || close_reason.is_ready()) {
             return Poll::Ready(Ok(HeadOutcome::Closed));
+        }
+        if close_reason == Poll::Ready(CloseReason::Replaced) {
+            return Poll::Ready(Ok(HeadOutcome::Replaced));
         }
         if has_timed_out { Poll::Ready(Err(ErrorKind::TimedOut.into())) } else { Poll::Pending }
     }
@@ -216,6 +222,7 @@ impl ResponseWriter {
         // the body, must not be called.
         let is_last = context.state.proxy.draining.get()
             || shared.is_body_in_use()
+            || connection.has_discarded_input()
             || !connection.has_complete_request()
             || !framing.is_self_delimiting();
         let request =

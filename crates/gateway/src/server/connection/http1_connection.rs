@@ -29,6 +29,8 @@ pub(super) struct Http1Connection {
     /// Whether the gateway still has to send `100 Continue` for the current request. True if the
     /// request has `Expect: 100-continue`, until `100 Continue` is put into `write_buffer`.
     is_continue_expected: bool,
+    /// Number of bytes of later requests that were read and discarded, because the read-ahead buffer was full.
+    discarded_bytes: usize,
     pub(super) write_buffer: WriteBuffer,
 }
 
@@ -45,15 +47,21 @@ pub(super) enum HeadOutcome {
     Head(RequestHead),
     /// The client sent a malformed head, or a head that exceeds the limits.
     Malformed(Http1ParseError),
-    /// The client closed the connection.
+    /// The client closed the connection, or the connection was idle and is to close.
     Closed,
+    /// A new connection replaces this one, whose client has sent no complete head.
+    Replaced,
 }
 
 /// Maximum number of bytes that one read of a long body returns.
 const LARGE_READ_BUFFER_BYTES: usize = 64 << 10;
-/// Maximum size of the buffered bytes of later requests. The gateway reads these bytes while it
-/// handles a request, because it finds a disconnect of the client only at the end of the input.
-const MAX_READ_AHEAD_BYTES: usize = 16 << 10;
+/// Maximum size of the buffered bytes of later requests: as long as a request head may be by default. The
+/// gateway reads these bytes while it handles a request, because it finds a disconnect of the client only
+/// at the end of the input. Clients that send several requests at once send fewer bytes.
+const MAX_READ_AHEAD_BYTES: usize = 64 << 10;
+/// Maximum number of bytes that are discarded behind a request. A client that sends more counts as
+/// disconnected.
+const MAX_DISCARDED_BYTES: usize = 1 << 20;
 
 // === impl Http1Connection ===
 
@@ -152,20 +160,34 @@ impl Http1Connection {
     }
 
     /// Reads ahead while a request is handled, to detect a disconnect. Ready when the client has
-    /// disconnected. Does not read, and is pending, while the request body is incomplete or the
-    /// read-ahead buffer is full.
+    /// disconnected. Does not read, and is pending, while the request body is incomplete.
+    ///
+    /// The kernel reports the end of the input only after all bytes before it. So bytes that the read-ahead
+    /// buffer cannot hold are discarded, and the connection closes after the current response.
     pub(super) fn poll_client_disconnect(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         if !self.body_decoder.is_complete() {
             // The body is read when the request handler polls it.
             return Poll::Pending;
         }
-        while self.stream.read_ahead.len() < MAX_READ_AHEAD_BYTES {
-            match ready!(self.stream.poll_read_ahead(cx)) {
+        while self.discarded_bytes <= MAX_DISCARDED_BYTES {
+            let is_full = self.stream.read_ahead.len() >= MAX_READ_AHEAD_BYTES;
+            let read = if is_full {
+                ready!(self.stream.poll_discard(cx))
+            } else {
+                ready!(self.stream.poll_read_ahead(cx))
+            };
+            match read {
                 Ok(0) | Err(_) => return Poll::Ready(()),
+                Ok(count) if is_full => self.discarded_bytes += count,
                 Ok(_) => {}
             }
         }
-        Poll::Pending
+        Poll::Ready(())
+    }
+
+    /// Whether bytes of a later request were discarded, so that the connection cannot serve it.
+    pub(super) fn has_discarded_input(&self) -> bool {
+        self.discarded_bytes > 0
     }
 
     /// Writes all bytes of the write buffer, and flushes the stream.
@@ -186,13 +208,9 @@ impl Http1Connection {
     /// Reads and discards input until the client closes its side of the connection. If input stayed
     /// unread, the kernel would reset the connection and drop output that the client has not read.
     pub(super) fn poll_discard_input(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        loop {
-            self.stream.read_ahead = Bytes::new();
-            match ready!(self.stream.poll_read_ahead(cx)) {
-                Ok(0) | Err(_) => return Poll::Ready(()),
-                Ok(_) => {}
-            }
-        }
+        self.stream.read_ahead = Bytes::new();
+        while let Ok(1..) = ready!(self.stream.poll_discard(cx)) {}
+        Poll::Ready(())
     }
 }
 
@@ -205,6 +223,7 @@ impl SharedHttp1Connection {
             head_scan: HeadScanner::default(),
             body_decoder: BodyDecoder::empty(),
             is_continue_expected: false,
+            discarded_bytes: 0,
             write_buffer: WriteBuffer::default(),
         };
         Self(Arc::new(Mutex::new(connection)))

@@ -2,7 +2,7 @@
 //! idle for too long.
 
 use super::request::{ConnectionContext, RequestBody};
-use super::shutdown::ShutdownSignal;
+use super::shutdown::{CloseReason, ShutdownSignal};
 use super::stream_executor::StreamExecutor;
 use crate::server::client_stream::ClientStream;
 use crate::server::guarded_body::guarded;
@@ -13,6 +13,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 use tokenweir_net::tls::MaybeTlsStream;
 use tokenweir_request::error::GatewayError;
@@ -65,7 +66,11 @@ pub(super) async fn serve(
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
     let mut is_shutting_down = false;
     poll_fn(|cx| {
-        if !is_shutting_down && shutdown.poll(cx).is_ready() {
+        if !is_shutting_down && let Poll::Ready(reason) = shutdown.poll(cx) {
+            // A client that has sent no request need not confirm the close.
+            if reason == CloseReason::Replaced && !context.permit.activity.has_had_request() {
+                return Poll::Ready(Ok(()));
+            }
             is_shutting_down = true;
             connection.as_mut().graceful_shutdown();
         }

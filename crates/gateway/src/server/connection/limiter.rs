@@ -99,31 +99,14 @@ impl ConnectionLimiter {
     }
 
     /// Counts one more connection of a client address and returns its permit. Fails if a limit is
-    /// reached. At the total limit, the connection that has been idle longest is told to close, and the
-    /// new connection is accepted. Without an idle connection this fails. `free_descriptor` is called while
+    /// reached. At the total limit, a connection without an open request is told to close, and the new
+    /// connection is accepted. Without such a connection this fails. `free_descriptor` is called while
     /// no file descriptor is free: it frees one, or returns `false`.
     pub(super) fn try_acquire(
         self: &Arc<Self>,
         ip: IpAddr,
         free_descriptor: impl Fn() -> bool,
     ) -> Result<ConnectionPermit, GatewayError> {
-        let refuse_overloaded = || {
-            lock(&self.counts).full += 1;
-            GatewayError::Overloaded
-        };
-        let open_connections = &self.overload_guard.client_connections;
-        let counted =
-            open_connections.load(Ordering::Relaxed).saturating_sub(self.activities.closing());
-        if counted >= self.max_connections && !self.activities.close_longest_idle() {
-            return Err(refuse_overloaded());
-        }
-        let descriptor = loop {
-            match self.overload_guard.descriptors.try_acquire() {
-                Some(descriptor) => break descriptor,
-                None if free_descriptor() => {}
-                None => return Err(refuse_overloaded()),
-            }
-        };
         let client = self.client(client_network(ip));
         let limit = self.max_connections_per_client.unwrap_or(u32::MAX);
         let one_more = |open| (open < limit).then(|| open + 1);
@@ -132,9 +115,37 @@ impl ConnectionLimiter {
             lock(&self.counts).client_full += 1;
             return Err(GatewayError::ClientBusy);
         }
-        open_connections.fetch_add(1, Ordering::Relaxed);
+        let Some(descriptor) = self.take_descriptor(free_descriptor) else {
+            client.connections.fetch_sub(1, Ordering::Relaxed);
+            lock(&self.counts).full += 1;
+            return Err(GatewayError::Overloaded);
+        };
+        self.overload_guard.client_connections.fetch_add(1, Ordering::Relaxed);
         let activity = self.activities.add();
         Ok(ConnectionPermit { limiter: self.clone(), client, activity, _descriptor: descriptor })
+    }
+
+    /// The file descriptor of a new connection. `None`: the total limit is reached and no connection can be
+    /// closed, or no descriptor can be freed at once. Then a connection is told to close, so that a later
+    /// connection gets its descriptor.
+    fn take_descriptor(&self, free_descriptor: impl Fn() -> bool) -> Option<FileDescriptorPermit> {
+        let open = self.overload_guard.client_connections.load(Ordering::Relaxed);
+        let counted = open.saturating_sub(self.activities.closing());
+        let is_full = counted >= self.max_connections;
+        if is_full && !self.activities.close_one() {
+            return None;
+        }
+        loop {
+            match self.overload_guard.descriptors.try_acquire() {
+                Some(descriptor) => return Some(descriptor),
+                None if free_descriptor() => {}
+                None if is_full => return None,
+                None => {
+                    self.activities.close_one();
+                    return None;
+                }
+            }
+        }
     }
 
     /// The counts of open connections and requests of a client. Adds counts of 0 if the client has
@@ -230,6 +241,8 @@ impl Drop for RequestPermit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proxy::OverloadLimits;
+    use crate::server::activity::MIN_HEAD_TIME;
     use futures_util::FutureExt;
 
     fn new_limiter(limits: ServerLimits) -> Arc<ConnectionLimiter> {
@@ -256,16 +269,20 @@ mod tests {
         assert_eq!((snapshot.open, snapshot.limit, snapshot.full), (1, Some(2), 1));
     }
 
-    #[test]
-    fn at_the_connection_limit_the_connection_that_has_been_idle_longest_is_closed_for_a_new_one() {
+    fn is_told_to_close(connection: &ConnectionPermit) -> bool {
+        connection.activity.closed().now_or_never().is_some()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn at_the_connection_limit_the_connection_idle_longest_is_closed() {
         let limiter = new_limiter(ServerLimits { max_connections: 3, ..ServerLimits::default() });
         let ip = IpAddr::from([10, 0, 0, 1]);
         let connections: Vec<_> = (0..3).map(|_| acquire(&limiter, ip).unwrap()).collect();
         assert!(acquire(&limiter, ip).is_err(), "none has served a request");
-        let is_told_to_close =
-            |connection: &ConnectionPermit| connection.activity.closed().now_or_never().is_some();
-        drop(connections[1].acquire_request());
-        drop(connections[0].acquire_request());
+        for index in [1, 0] {
+            drop(connections[index].acquire_request());
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
         let _open = connections[2].acquire_request();
         let new = acquire(&limiter, ip).unwrap();
         assert_eq!(
@@ -278,6 +295,46 @@ mod tests {
         assert_eq!(limiter.snapshot().full, 2);
         drop((connections, new, newer));
         assert_eq!(limiter.activities.closing(), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_without_a_request_head_is_closed_before_idle_ones() {
+        let limits = ServerLimits {
+            max_connections: 4,
+            max_connections_per_client: Some(3),
+            ..ServerLimits::default()
+        };
+        let limiter = new_limiter(limits);
+        let [ip, other] = [1, 2].map(|last_byte| IpAddr::from([10, 0, 0, last_byte]));
+        let idle = acquire(&limiter, ip).unwrap();
+        drop(idle.acquire_request());
+        let oldest = acquire(&limiter, ip).unwrap();
+        tokio::time::advance(MIN_HEAD_TIME).await;
+        let older = acquire(&limiter, ip).unwrap();
+        let busy = acquire(&limiter, other).unwrap();
+        let _request = busy.acquire_request();
+        assert_eq!(acquire(&limiter, ip).unwrap_err(), GatewayError::ClientBusy);
+        assert!(!is_told_to_close(&oldest), "the new connection was refused");
+        let _new = acquire(&limiter, other).unwrap();
+        assert!(is_told_to_close(&oldest));
+        let _newer = acquire(&limiter, other).unwrap();
+        assert!(is_told_to_close(&idle) && !is_told_to_close(&older), "it is too young");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn without_a_free_descriptor_a_connection_without_a_head_is_closed() {
+        let limits = OverloadLimits { max_descriptors: Some(2), ..OverloadLimits::default() };
+        let guard = Arc::new(OverloadGuard::new(limits));
+        let limiter = ConnectionLimiter::new(&ServerLimits::default(), guard);
+        let ip = IpAddr::from([10, 0, 0, 1]);
+        let oldest = acquire(&limiter, ip).unwrap();
+        tokio::time::advance(MIN_HEAD_TIME).await;
+        let _newest = acquire(&limiter, ip).unwrap();
+        tokio::time::advance(MIN_HEAD_TIME).await;
+        assert!(acquire(&limiter, ip).is_err());
+        assert!(is_told_to_close(&oldest));
+        drop(oldest);
+        assert!(acquire(&limiter, ip).is_ok());
     }
 
     #[test]

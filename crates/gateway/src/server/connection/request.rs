@@ -4,8 +4,8 @@ use super::http1_connection::SharedHttp1Connection;
 use super::limiter::{ConnectionPermit, RequestPermit};
 use super::state::ServerState;
 use crate::proxy::{
-    AcceptedRequest, ClientInfo, EarlyResponse, ProxyContext, ProxyResponseBody, Responding,
-    accept_request, handle_request, resume,
+    AcceptedRequest, ClientInfo, EarlyResponse, IncomingBody, ProxyContext, ProxyResponseBody,
+    Responding, accept_request, handle_request, resume,
 };
 use bytes::Bytes;
 use http::{Request, Response};
@@ -127,6 +127,8 @@ fn pin_in_place<F: Future>(make: impl FnOnce() -> F) -> Pin<Box<F>> {
 }
 
 // === impl RequestBody ===
+
+impl IncomingBody for RequestBody {}
 
 impl Body for RequestBody {
     type Data = Bytes;

@@ -1,35 +1,53 @@
 //! The signal that tells a client connection to close, because the gateway shuts down or because a new
-//! connection replaces this idle connection.
+//! connection replaces this connection.
 
 use crate::server::activity::ConnectionActivity;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use tokio::sync::watch;
 
 /// The signal of one client connection, which becomes ready when the gateway shuts down or tells
-/// this connection to close. The connection polls the signal while it is idle, and closes when the
-/// signal is ready.
-pub(crate) struct ShutdownSignal(Pin<Box<dyn Future<Output = ()> + Send>>);
+/// this connection to close. The connection polls the signal while it has no open request.
+pub(crate) struct ShutdownSignal {
+    waiting: Pin<Box<dyn Future<Output = CloseReason> + Send>>,
+    /// The result of `waiting`. `None`: the signal is not ready.
+    reason: Option<CloseReason>,
+}
+
+/// Why a connection is to close.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum CloseReason {
+    /// The gateway shuts down. A request whose head has begun is served.
+    Shutdown,
+    /// A new connection replaces this one, which has no complete request head.
+    Replaced,
+}
 
 impl ShutdownSignal {
     pub(crate) fn new(
         mut shutdown: watch::Receiver<bool>,
         activity: Arc<ConnectionActivity>,
     ) -> Self {
-        Self(Box::pin(async move {
+        let waiting = Box::pin(async move {
             tokio::select! {
                 biased;
                 // A dropped sender also means shutdown.
-                _ = shutdown.wait_for(|is_closing| *is_closing) => {}
-                () = activity.closed() => {}
+                _ = shutdown.wait_for(|is_closing| *is_closing) => CloseReason::Shutdown,
+                () = activity.closed() => CloseReason::Replaced,
             }
-        }))
+        });
+        Self { waiting, reason: None }
     }
 
-    /// Ready when the connection is to close. Must not be called again after it was ready.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.0.as_mut().poll(cx)
+    /// Ready when the connection is to close.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<CloseReason> {
+        let reason = match self.reason {
+            Some(reason) => reason,
+            None => ready!(self.waiting.as_mut().poll(cx)),
+        };
+        self.reason = Some(reason);
+        Poll::Ready(reason)
     }
 }

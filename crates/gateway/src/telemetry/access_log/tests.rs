@@ -2,9 +2,10 @@
 
 use super::*;
 use std::sync::{Arc, Mutex};
+use tokenweir_request::continuation::InterruptionCause;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::fixtures::{at, streamed};
-use tokenweir_request::record::{ClientIdentity, Stall, Termination};
+use tokenweir_request::record::{ClientIdentity, Continuation, Stall, Termination};
 
 /// Creates an access log, and the list to which the log writes its lines.
 fn create_log(
@@ -75,6 +76,27 @@ fn access_log_lines_at_the_start_of_requests_have_the_known_fields_and_their_own
 }
 
 #[test]
+fn an_access_log_line_states_how_often_the_stream_was_continued() {
+    for is_json in [true, false] {
+        let (log, lines) = create_log(is_json, None, false);
+        let mut record = streamed();
+        log.finished(&[&record]);
+        record.continuations.begun.push(Continuation {
+            span_id: 1,
+            cause: InterruptionCause::ALL[0],
+            tokens: 3,
+            interrupted: record.timings.accepted,
+            resumed: None,
+        });
+        log.finished(&[&record]);
+        let lines = lines.lock().unwrap();
+        assert!(!lines[0].contains("continuations"), "{}", lines[0]);
+        let expected = if is_json { r#""continuations":1,"# } else { " continuations=1 " };
+        assert!(lines[1].contains(expected), "{}", lines[1]);
+    }
+}
+
+#[test]
 fn access_log_lines_of_failed_slow_stalled_and_retried_requests_are_always_written() {
     let changes: [fn(&mut RequestRecord); 5] = [
         |record| record.outcome = Outcome::Cancelled,
@@ -131,4 +153,14 @@ fn an_access_log_without_a_rate_limit_has_a_line_for_every_request() {
     let (log, lines) = create_log(false, None, false);
     (0..5_000).for_each(|_| log.finished(&[&streamed()]));
     assert_eq!(lines.lock().unwrap().len(), 5_000);
+}
+
+#[test]
+fn the_access_log_has_stream_as_in_the_request_also_if_the_response_is_no_stream() {
+    let mut record = streamed();
+    record.options.stream = true;
+    record.observed.is_stream = false;
+    let (log, lines) = create_log(true, None, false);
+    log.finished(&[&record]);
+    assert!(lines.lock().unwrap()[0].contains("\"stream\":true"));
 }

@@ -14,10 +14,10 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         "Requests that were retried on another backend, by result.",
         &[MetricLabel::fixed("result", || vec!["succeeded", "failed"])],
         MetricSource::RecordEvent(|record| {
-            let is_success = !matches!(
-                record.outcome,
-                Outcome::UpstreamError | Outcome::Rejected | Outcome::Timeout
-            );
+            let is_success = match record.outcome {
+                Outcome::UpstreamError | Outcome::Rejected | Outcome::Timeout => false,
+                outcome => record.timings.first_output.is_some() || !outcome.is_backend_failure(),
+            };
             has_failed_over(record).then_some(if is_success { "succeeded" } else { "failed" })
         }),
     ),

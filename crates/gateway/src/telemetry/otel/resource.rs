@@ -2,11 +2,14 @@
 
 use opentelemetry::KeyValue;
 use opentelemetry_sdk::Resource;
-use opentelemetry_sdk::resource::{EnvResourceDetector, TelemetryResourceDetector};
+use opentelemetry_sdk::resource::TelemetryResourceDetector;
+use percent_encoding::percent_decode_str;
 use std::fs;
 
 /// The name of the program in spans, and the default of the resource attribute `service.name`.
 pub(super) const PROGRAM_NAME: &str = "tokenweir";
+/// The variable with further attributes of the resource.
+pub(super) const RESOURCE_ATTRIBUTES_VARIABLE: &str = "OTEL_RESOURCE_ATTRIBUTES";
 
 /// Returns the resource: the service name, the version, the instance, and the attributes in
 /// `OTEL_RESOURCE_ATTRIBUTES`, which take precedence.
@@ -15,12 +18,22 @@ pub(in crate::telemetry) fn resource(service_name: &str) -> Resource {
         KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
         KeyValue::new("service.instance.id", instance_id()),
     ];
+    let variable = std::env::var(RESOURCE_ATTRIBUTES_VARIABLE).unwrap_or_default();
+    let configured = parse_attributes(&variable).map(|(key, value)| KeyValue::new(key, value));
     Resource::builder_empty()
         .with_attributes(attributes)
         .with_detector(Box::new(TelemetryResourceDetector))
-        .with_detector(Box::new(EnvResourceDetector::new()))
+        .with_attributes(configured)
         .with_service_name(service_name.to_owned())
         .build()
+}
+
+/// Returns the keys and values of `OTEL_RESOURCE_ATTRIBUTES`: pairs with commas between them, in which commas
+/// and equals signs are percent-encoded. The detector of the SDK does not decode them.
+pub(super) fn parse_attributes(variable: &str) -> impl Iterator<Item = (String, String)> {
+    let decode = |text: &str| percent_decode_str(text.trim()).decode_utf8_lossy().into_owned();
+    let pairs = variable.split(',').filter_map(|pair| pair.split_once('='));
+    pairs.map(move |(key, value)| (decode(key), decode(value)))
 }
 
 /// Returns the resource attribute that identifies this gateway process: host name and process id.
@@ -41,6 +54,14 @@ pub fn host_name() -> String {
 mod tests {
     use super::*;
     use opentelemetry::Key;
+
+    #[test]
+    fn otel_resource_attributes_are_percent_decoded() {
+        let parsed = parse_attributes("team=a%2Cb, deployment.environment = prod%20eu,x=1%3D2=3,y");
+        let expected = [("team", "a,b"), ("deployment.environment", "prod eu"), ("x", "1=2=3")];
+        let expected = expected.map(|(key, value)| (key.to_owned(), value.to_owned()));
+        assert_eq!(parsed.collect::<Vec<_>>(), expected);
+    }
 
     #[test]
     fn the_opentelemetry_resource_of_spans_names_program_version_and_instance() {

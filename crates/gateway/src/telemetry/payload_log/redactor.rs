@@ -51,7 +51,7 @@ impl PayloadJob {
             ts: humantime::format_rfc3339_millis(record.started).to_string(),
             request_id: record.request_id.as_str().to_owned(),
             trace_id: record.trace.as_ref().map(TraceContext::id_text),
-            model: record.model.name().to_owned(),
+            model: record.model.known_name().to_owned(),
         };
         let answer = record.observed.text_excerpt.clone().unwrap_or_default();
         Self { header, prompt, answer }

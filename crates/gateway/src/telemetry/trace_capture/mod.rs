@@ -99,7 +99,7 @@ impl TraceCapture {
             member!(json, "input_source", input_source);
             member!(json, "output_source", observed.usage_source.as_str());
             member!(json, "cached_tokens", observed.usage.cached);
-            member!(json, "model", record.model.name());
+            member!(json, "model", record.model.known_name());
             known!(json, "tier", tier);
             member!(json, "api", record.api.map_or("none", Api::as_str));
             member!(json, "backend", record.backend().map(BackendId::as_str));

@@ -3,6 +3,8 @@
 mod generation_parameters;
 mod identity_fields;
 pub mod prompt;
+
+pub mod left_out;
 mod request_body_error;
 mod splice;
 

@@ -43,8 +43,17 @@ impl PromptSpans {
 
     /// The bytes of the prompt parts in the body, in prompt order.
     pub fn parts<'a>(&self, body: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
-        let spans = self.spans.clone().into_iter();
-        spans.filter_map(|span| body.get(span)).filter(|part| !part.is_empty())
+        self.spans().filter_map(|span| body.get(span)).filter(|part| !part.is_empty())
+    }
+
+    /// The byte range of each part, in prompt order.
+    pub(super) fn spans(&self) -> impl Iterator<Item = Range<usize>> + use<> {
+        self.spans.clone().into_iter()
+    }
+
+    /// The byte range of a part. Empty: the body does not have the part.
+    pub(super) fn span(&self, part: PromptPart) -> Range<usize> {
+        self.spans[part as usize].clone()
     }
 }
 

@@ -1,9 +1,10 @@
 //! Builds the [`Delta`] of one event from the fields that the JSON scanner reports.
 
+use super::choice_delta::ChoiceDelta;
 use super::response_summary::ResponseSummary;
 use crate::json::JsonValue;
-use crate::json::members::{number, visit_members};
-use crate::openai::shapes::{EventOutput, ResponseField};
+use crate::json::members::{self, visit_members};
+use crate::openai::shapes::{ERROR_EVENT_TYPE, EventOutput, ResponseField};
 use crate::openai::{Delta, FinishReason, OutputKind, OutputKinds, Usage};
 
 /// The state of the event that is being parsed.
@@ -32,20 +33,12 @@ pub(super) struct DeltaBuilder {
     has_first_role: bool,
     /// Whether an earlier event of the response had output.
     pub(super) has_earlier_output: bool,
-}
-
-/// The content of one choice in an event.
-#[derive(Debug, Default)]
-struct ChoiceDelta {
-    index: usize,
-    output: OutputKinds,
-    has_empty_text: bool,
-    has_role: bool,
-    /// Whether the event has this choice. `false`: the fields read so far belong to no choice.
-    is_present: bool,
-    finish_reason: Option<FinishReason>,
-    /// Length of the array of token ids or logprobs.
-    tokens: Option<u32>,
+    /// Whether a field shows that a complete response has an answer, although the answer may be empty.
+    pub(super) has_document_answer: bool,
+    /// Whether the object is an error itself.
+    is_error_object: bool,
+    /// The code of an error whose object has no `error` field around it.
+    flat_error_code: Option<Box<str>>,
 }
 
 /// The `status` of a Responses response. The reason of an incomplete response can come before or
@@ -84,18 +77,7 @@ impl DeltaBuilder {
                 self.has_choices |= value == JsonValue::Array;
                 self.has_unknown_output |= value.is_scalar_with_content();
             }
-            ResponseField::Choice => match value {
-                JsonValue::Object => {
-                    self.current_choice = ChoiceDelta { is_present: true, ..ChoiceDelta::default() }
-                }
-                JsonValue::End { .. } => self.finish_choice(summary),
-                // The element is no object. It counts as a choice, so the array of choices is not
-                // taken for empty.
-                _ => {
-                    self.choice_count += 1;
-                    self.has_unknown_output |= value != JsonValue::Null;
-                }
-            },
+            ResponseField::Choice => self.read_choice(value, summary),
             ResponseField::Index => {
                 self.current_choice.index = value.as_count().unwrap_or(0) as usize;
             }
@@ -104,6 +86,11 @@ impl DeltaBuilder {
                 self.record_answer(kind, value, summary);
             }
             ResponseField::Output(kind) => self.current_choice.record_output(kind, value),
+            ResponseField::Transcript => {
+                self.has_document_answer |= matches!(value, JsonValue::Text(_));
+                self.record_answer(OutputKind::Text, value, summary);
+            }
+            ResponseField::Answer => self.has_document_answer |= value.is_answer(),
             ResponseField::Refusal => {
                 self.is_refusal |= matches!(value, JsonValue::Text(text) if !text.is_empty());
                 self.record_answer(OutputKind::Text, value, summary);
@@ -140,21 +127,17 @@ impl DeltaBuilder {
             ResponseField::Tokens | ResponseField::Token => {}
             ResponseField::FinishReason => {
                 self.current_choice.is_present = true;
-                self.current_choice.finish_reason =
-                    value.as_text().map(|raw| FinishReason::parse(&raw));
+                self.current_choice.finish_reason = FinishReason::of_value(value);
             }
-            ResponseField::Status => self.status = self.status.updated_with(value),
+            ResponseField::Status => {
+                self.status = self.status.updated_with(value);
+                let is_failed = matches!(value.as_text().as_deref(), Some("failed" | "error"));
+                self.has_document_answer |= !is_failed && self.status != ResponseStatus::Unknown;
+            }
             ResponseField::IncompleteReason => {
-                self.status = ResponseStatus::Incomplete(
-                    value.as_text().map(|raw| FinishReason::parse(&raw)),
-                );
+                self.status = ResponseStatus::Incomplete(FinishReason::of_value(value));
             }
-            ResponseField::Usage => match value {
-                JsonValue::Object => drop(self.delta.usage.get_or_insert_default()),
-                JsonValue::Null => self.delta.has_null_usage = true,
-                JsonValue::End { .. } => {}
-                _ => self.delta.malformed = true,
-            },
+            ResponseField::Usage => self.read_usage(value),
             ResponseField::Input => self.record_count(value, |usage| &mut usage.input),
             ResponseField::OutputTokens => self.record_count(value, |usage| &mut usage.output),
             ResponseField::TotalTokens => self.total_tokens = token_count(value),
@@ -172,9 +155,37 @@ impl DeltaBuilder {
                     self.delta.error.get_or_insert_default();
                 }
             }
+            ResponseField::ObjectType => {
+                self.is_error_object |= value.as_text().as_deref() == Some(ERROR_EVENT_TYPE);
+            }
+            ResponseField::FlatErrorCode => self.flat_error_code = scalar_text(value),
             ResponseField::ErrorText(place) => {
                 *place(self.delta.error.get_or_insert_default()) = scalar_text(value);
             }
+        }
+    }
+
+    /// Applies an element of the choices.
+    fn read_choice(&mut self, value: JsonValue<'_>, summary: &mut ResponseSummary) {
+        match value {
+            JsonValue::Object => {
+                self.current_choice = ChoiceDelta { is_present: true, ..ChoiceDelta::default() }
+            }
+            JsonValue::End { .. } => self.finish_choice(summary),
+            // An element that is no object counts as a choice, so the array is not empty.
+            _ => {
+                self.choice_count += 1;
+                self.has_unknown_output |= value != JsonValue::Null;
+            }
+        }
+    }
+
+    fn read_usage(&mut self, value: JsonValue<'_>) {
+        match value {
+            JsonValue::Object => drop(self.delta.usage.get_or_insert_default()),
+            JsonValue::Null => self.delta.has_null_usage = true,
+            JsonValue::End { .. } => {}
+            _ => self.delta.malformed = true,
         }
     }
 
@@ -186,16 +197,22 @@ impl DeltaBuilder {
         event_output: EventOutput,
         input_leaves_out_cache: bool,
     ) -> Delta {
+        if self.is_error_object || event_output == EventOutput::Error {
+            let error = self.delta.error.get_or_insert_default();
+            error.code = error.code.take().or(self.flat_error_code.take());
+        }
         self.finish_choice(summary);
         summary.commit_choices();
         summary.is_refusal |= self.is_refusal;
         self.finish_status(summary);
         self.derive_tokens_from_usage(summary);
         self.complete_usage(input_leaves_out_cache);
-        let is_usage_event =
-            self.has_choices && self.choice_count == 0 && self.delta.usage.is_some();
-        self.add_output_of(event_output, is_usage_event);
-        self.delta.is_usage_event = is_usage_event && self.delta.error.is_none();
+        let has_usage_alone = self.choice_count == 0 && self.delta.usage.is_some();
+        self.add_output_of(event_output, has_usage_alone && self.has_choices);
+        // Without `choices`, an unknown field can be the output.
+        let has_unknown = self.has_unknown_field || self.has_unknown_output;
+        self.delta.is_usage_event =
+            has_usage_alone && (self.has_choices || !has_unknown) && self.delta.error.is_none();
         std::mem::take(&mut self.delta)
     }
 
@@ -306,35 +323,12 @@ impl DeltaBuilder {
     }
 }
 
-// === impl ChoiceDelta ===
-
-impl ChoiceDelta {
-    fn record_output(&mut self, kind: OutputKind, value: JsonValue<'_>) {
-        match value {
-            JsonValue::Text(text) if text.is_empty() => self.has_empty_text = true,
-            JsonValue::Object if kind == OutputKind::Text => self.output.add(OutputKind::Unknown),
-            JsonValue::Object => self.output.add(kind),
-            value if value.is_scalar_with_content() => self.output.add(kind),
-            _ => {}
-        }
-    }
-
-    /// Whether the choice has output without text. There are two cases: token ids or logprobs show
-    /// tokens, or the text is empty in an event that is neither the first nor the last of its choice. In
-    /// the second case, the engine holds text back.
-    fn has_unspecified_output(&self) -> bool {
-        let has_tokens = self.tokens.is_some_and(|tokens| tokens > 0);
-        let is_held_back = self.has_empty_text && !self.has_role && self.finish_reason.is_none();
-        has_tokens || is_held_back
-    }
-}
-
 // === impl ResponseStatus ===
 
 impl ResponseStatus {
     fn updated_with(self, value: JsonValue<'_>) -> Self {
         match (self, value.as_text().as_deref()) {
-            (_, None) => self,
+            (_, None | Some("")) => self,
             (_, Some("completed")) => Self::Completed,
             (Self::Incomplete(reason), Some("incomplete")) => Self::Incomplete(reason),
             (_, Some("incomplete")) => Self::Incomplete(None),
@@ -357,7 +351,7 @@ pub fn read_usage(object: &[u8]) -> Usage {
             b"reasoning_tokens" => &mut usage.reasoning,
             _ => return,
         };
-        *field = number(value).filter(|count| *count <= MAX_TOKEN_COUNT);
+        *field = members::count(value).filter(|count| *count <= MAX_TOKEN_COUNT);
     };
     let _ = visit_members(object, |member| {
         let value = &object[member.value];

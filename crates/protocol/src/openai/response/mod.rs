@@ -5,6 +5,7 @@ mod phrase_matcher;
 mod event_template;
 mod response_summary;
 
+mod choice_delta;
 mod delta_builder;
 mod error_event;
 

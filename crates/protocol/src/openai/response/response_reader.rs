@@ -7,9 +7,10 @@ use super::phrase_matcher::PhraseMatcher;
 use super::response_summary::ResponseSummary;
 use crate::json::{JsonScanner, JsonValue};
 use crate::openai::shapes::{
-    self, EventOutput, HEARTBEATS, REFUSAL_EVENT_TYPE, ResponseSchema, TEXT_EVENT_TYPES,
+    self, ERROR_EVENT_TYPE, EventOutput, HEARTBEATS, REFUSAL_EVENT_TYPE, ResponseSchema,
+    TEXT_EVENT_TYPES,
 };
-use crate::openai::{Api, Delta, OutputKind, OutputKinds, TextExcerpt, Usage};
+use crate::openai::{Api, Delta, FinishReason, OutputKind, OutputKinds, TextExcerpt, Usage};
 use std::sync::Arc;
 
 /// The parser of one response, streamed or complete.
@@ -27,6 +28,10 @@ pub struct ResponseReader {
     extracted_usage: Option<Usage>,
     /// Whether an event of the response had output.
     has_output: bool,
+    /// Whether the response has an answer so far: output, a finish reason, or an error.
+    has_answer: bool,
+    /// Whether an event had text instead of JSON.
+    has_text_event: bool,
 }
 
 /// How the data of the current event is processed.
@@ -57,6 +62,8 @@ impl ResponseReader {
             summary: ResponseSummary::default(),
             extracted_usage: None,
             has_output: false,
+            has_answer: false,
+            has_text_event: false,
         }
     }
 
@@ -188,13 +195,15 @@ impl ResponseReader {
         self.summary.commit_or_discard_text(true);
         delta.terminal = self.schema.terminal_types.contains(&event_type);
         delta.is_keep_alive = is_empty && !delta.terminal || HEARTBEATS.contains(&event_type);
-        if event_type == "error" {
+        if event_type == ERROR_EVENT_TYPE {
             delta.error.get_or_insert_default();
             if delta.output == OutputKind::Unknown.into() {
                 delta.output = OutputKinds::default();
             }
         }
         self.has_output |= !delta.output.is_empty();
+        self.has_answer |= shows_answer(&delta);
+        self.has_answer |= delta.terminal && self.delta_builder.has_document_answer;
         delta
     }
 
@@ -215,9 +224,41 @@ impl ResponseReader {
     pub fn end_whole(&mut self) -> Delta {
         let is_valid = self.scanner.is_complete();
         let is_cut = !is_valid && !self.scanner.has_failed() && self.schema.is_known;
-        let delta = self.finish_delta(is_valid, EventOutput::Fields);
+        let is_error = self.delta_builder.event_type.as_deref() == Some(ERROR_EVENT_TYPE);
+        let event_output = if is_error { EventOutput::Error } else { EventOutput::Fields };
+        let is_document_answer = self.is_document_answer();
+        let delta = self.finish_delta(is_valid, event_output);
         self.summary.commit_or_discard_text(true);
+        self.has_answer |= is_document_answer || (is_valid && shows_answer(&delta));
         Delta { terminal: !is_cut, ..delta }
+    }
+
+    /// Whether the data of a complete response is an answer, apart from output, finish reasons and errors in
+    /// it. Data in a form that the gateway does not know is an answer.
+    fn is_document_answer(&self) -> bool {
+        let is_valid = self.scanner.is_complete();
+        match self.scanner.first_byte() {
+            Some(b'{') if is_valid => self.delta_builder.has_document_answer,
+            Some(b'[') if is_valid => !self.scanner.is_empty_container(),
+            Some(b'[') => self.scanner.has_failed() && !self.schema.is_known,
+            // This is JSON with an extension such as `NaN`, or after a byte order mark.
+            Some(b'{' | 0xEF) => self.scanner.has_failed(),
+            Some(b'0'..=b'9' | b'-' | b't' | b'f') if is_valid => !self.schema.is_known,
+            Some(b'n') if is_valid => false,
+            Some(_) => self.schema.has_plain_text && (is_valid || self.scanner.has_failed()),
+            None => false,
+        }
+    }
+
+    /// Whether the response has an answer so far: output, a finish reason or an error, or a complete response
+    /// in another form that may be an answer.
+    pub fn has_answer(&self) -> bool {
+        self.has_answer
+    }
+
+    /// Whether a text without JSON can be an answer of this API, as it can be a transcription.
+    pub fn has_plain_text(&self) -> bool {
+        self.schema.has_plain_text
     }
 
     /// Whether the data of an event has arrived whole, although no blank line has ended the event.
@@ -265,14 +306,22 @@ impl ResponseReader {
     }
 
     /// Ends the event. A malformed event counts as output, because a client may understand it. Its delta
-    /// has no other content, even if some of its fields were parsed.
+    /// has no other content, even if some of its fields were parsed. Text without JSON in a known format
+    /// counts from its second event on, because one such event is probably an error.
     fn finish_delta(&mut self, is_valid: bool, event_output: EventOutput) -> Delta {
+        let is_text = match self.scanner.first_byte() {
+            Some(b'{') => false,
+            Some(b'[') => !self.scanner.is_complete(),
+            _ => true,
+        };
         self.scanner.reset();
         if !is_valid {
             self.delta_builder = DeltaBuilder::default();
             self.summary.discard_event();
+            let is_held = is_text && self.schema.is_known && !self.has_text_event;
+            self.has_text_event |= is_text;
             return Delta {
-                output: OutputKind::Unknown.into(),
+                output: if is_held { OutputKinds::default() } else { OutputKind::Unknown.into() },
                 malformed: self.schema.is_known,
                 ..Delta::default()
             };
@@ -281,4 +330,11 @@ impl ResponseReader {
         let leaves_out_cache = self.schema.input_leaves_out_cache;
         self.delta_builder.end(&mut self.summary, event_output, leaves_out_cache)
     }
+}
+
+/// Whether an event has output, a finish reason or an error. The finish reason of an engine that failed is
+/// no answer.
+fn shows_answer(delta: &Delta) -> bool {
+    let is_finished = delta.finish.is_some_and(|finish| finish != FinishReason::Error);
+    !delta.output.is_empty() || is_finished || delta.error.is_some()
 }

@@ -15,6 +15,7 @@ pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSch
         "transcript.text.done" => EventOutput::Repetition,
         _ => EventOutput::Fields,
     },
+    has_plain_text: true,
     ..common_response::chunk_schema(&[("", FIELDS)], METADATA)
 });
 
@@ -24,7 +25,8 @@ const METADATA: &[&str] = &["logprobs", "segment_id"];
 const FIELDS: &[(&str, ResponseField)] = &[
     ("choices[].delta.content", ResponseField::Output(OutputKind::Text)),
     ("delta", ResponseField::Output(OutputKind::Text)),
-    ("text", ResponseField::Output(OutputKind::Text)),
+    // Speech can be silent, so an empty text is an answer.
+    ("text", ResponseField::Transcript),
     // The names of the token counts in OpenAI's events.
     ("usage.input_tokens", ResponseField::Input),
     ("usage.output_tokens", ResponseField::OutputTokens),

@@ -1,7 +1,8 @@
 //! Response fields that several APIs share, and the schema of responses whose content is not known:
 //! embeddings, scores, reranking, pooling, and the paths that the configuration adds. The gateway reads
 //! only ids, usage, times and errors of these responses. Each event of such a stream is output, and
-//! the stream is complete when its body ends regularly.
+//! the stream is complete when its body ends regularly. In a complete response, each field that is not empty
+//! is an answer, except those that describe the request.
 
 use super::schema::{EventOutput, ObjectFields, ResponseField, ResponseSchema};
 use crate::openai::OutputKind;
@@ -10,19 +11,31 @@ use std::sync::LazyLock;
 pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSchema {
     event_output: |_| EventOutput::Kind(OutputKind::Unknown),
     is_known: false,
-    ..ResponseSchema::new(&[("", COMMON_FIELDS), ("", &[("type", ResponseField::EventType)])], &[])
+    ..ResponseSchema::new(&[("", COMMON_FIELDS), ("", UNKNOWN_FIELDS)], &[REQUEST_METADATA])
 });
+
+/// The fields of a response of unknown format that can be its answer: all that no other path names.
+const UNKNOWN_FIELDS: &[(&str, ResponseField)] = &[
+    ("type", ResponseField::EventType),
+    ("code", ResponseField::FlatErrorCode),
+    // Cohere's format: the embeddings are a list, or an object with a list for each data type.
+    ("embeddings[]", ResponseField::Answer),
+    ("embeddings.*", ResponseField::Answer),
+    ("*", ResponseField::Answer),
+];
+
+/// Fields of a response of unknown format that describe the request. They are no answer.
+const REQUEST_METADATA: &[&str] = &["created", "request_id", "meta", "texts"];
 
 /// A schema of chunks with `choices`. `fields` and `metadata` are those that only this API has.
 pub(super) fn chunk_schema(fields: &[ObjectFields], metadata: &[&'static str]) -> ResponseSchema {
     let fields = [&[("", CHUNK_FIELDS)][..], fields, &[("", COMMON_FIELDS)]].concat();
-    ResponseSchema::new(&fields, &[CHUNK_METADATA, metadata])
+    ResponseSchema::new(&fields, &[CHUNK_METADATA, ERROR_DETAILS, metadata])
 }
 
 /// Fields of the chunks of vLLM, SGLang, `OpenAI`, Azure, Groq and `OpenRouter` that describe the
 /// request, the server or the prompt. They are no output.
 const CHUNK_METADATA: &[&str] = &[
-    "object",
     "created",
     "system_fingerprint",
     "service_tier",
@@ -55,6 +68,21 @@ const CHUNK_METADATA: &[&str] = &[
     "choices[].routed_experts",
 ];
 
+/// Fields with which servers and proxies describe an error. They are no output.
+pub(super) const ERROR_DETAILS: &[&str] = &[
+    "param",
+    "detail",
+    "msg",
+    "message",
+    "status",
+    "statusCode",
+    "status_code",
+    "success",
+    "title",
+    "timestamp",
+    "path",
+];
+
 /// The fields that all chunks have. The paths with a `*` match every field that no other path names: in a
 /// chunk, in its choices and in the deltas of the choices.
 const CHUNK_FIELDS: &[(&str, ResponseField)] = &[
@@ -66,6 +94,9 @@ const CHUNK_FIELDS: &[(&str, ResponseField)] = &[
     ("choices[].finish_reason", ResponseField::FinishReason),
     ("choices[].*", ResponseField::Unknown),
     ("type", ResponseField::EventType),
+    ("code", ResponseField::FlatErrorCode),
+    // A text here describes an error.
+    ("message.*", ResponseField::Unknown),
     ("*", ResponseField::Unknown),
 ];
 
@@ -74,6 +105,7 @@ const CHUNK_FIELDS: &[(&str, ResponseField)] = &[
 const COMMON_FIELDS: &[(&str, ResponseField)] = &[
     ("id", ResponseField::Id),
     ("model", ResponseField::Model),
+    ("object", ResponseField::ObjectType),
     ("usage", ResponseField::Usage),
     ("usage.prompt_tokens", ResponseField::Input),
     ("usage.completion_tokens", ResponseField::OutputTokens),
@@ -84,8 +116,10 @@ const COMMON_FIELDS: &[(&str, ResponseField)] = &[
     ("usage.completion_tokens_details.reasoning_tokens", ResponseField::Reasoning),
     // SGLang's extension.
     ("usage.reasoning_tokens", ResponseField::Reasoning),
-    // Cohere's embeddings format.
+    // Cohere's format of embeddings and reranking.
     ("meta.billed_units.input_tokens", ResponseField::Input),
+    ("meta.tokens.input_tokens", ResponseField::Input),
+    ("meta.tokens.output_tokens", ResponseField::OutputTokens),
     // Times in the engine: `metrics` is vLLM's name, `timings` is llama.cpp's.
     ("metrics.queue_time_ms", ResponseField::EngineMillis(|times| &mut times.queue)),
     ("metrics.time_to_first_token_ms", ResponseField::EngineMillis(|times| &mut times.prefill)),

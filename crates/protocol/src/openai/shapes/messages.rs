@@ -3,6 +3,7 @@
 //! Events have types, and streams have no `[DONE]`. After a failure, the stream has an `error` event and
 //! ends regularly. The `output_tokens` of `message_start` are a placeholder, so they are not read.
 
+use super::common_response::ERROR_DETAILS;
 use super::schema::{EventOutput, ResponseField, ResponseSchema};
 use crate::openai::OutputKind;
 use std::sync::LazyLock;
@@ -13,7 +14,7 @@ pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSch
     input_leaves_out_cache: true,
     ..ResponseSchema::new(
         &[("", FIELDS), ("", MESSAGE_FIELDS), ("message", MESSAGE_FIELDS)],
-        &[METADATA],
+        &[METADATA, ERROR_DETAILS],
     )
 });
 
@@ -34,6 +35,7 @@ fn event_output(event: &str) -> EventOutput {
 const METADATA: &[&str] = &[
     "index",
     "role",
+    "created",
     "container",
     "context_management",
     "stop_sequence",
@@ -55,6 +57,8 @@ const METADATA: &[&str] = &[
 
 const FIELDS: &[(&str, ResponseField)] = &[
     ("type", ResponseField::EventType),
+    ("object", ResponseField::ObjectType),
+    ("code", ResponseField::FlatErrorCode),
     ("usage.output_tokens", ResponseField::OutputTokens),
     ("content[].*", ResponseField::UnknownOutput),
     ("content_block", ResponseField::Delta),

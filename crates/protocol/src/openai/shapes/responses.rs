@@ -4,6 +4,7 @@
 //! what `*.delta` events contained. The `status` field decides how the response ended, not the event
 //! type: vLLM 0.32 names the last event `response.completed` even if the response is incomplete.
 
+use super::common_response::ERROR_DETAILS;
 use super::schema::{EventOutput, ResponseField, ResponseSchema};
 use crate::openai::OutputKind;
 use std::sync::LazyLock;
@@ -20,7 +21,7 @@ pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSch
     ],
     ..ResponseSchema::new(
         &[("", FIELDS), ("", RESPONSE_FIELDS), ("response", RESPONSE_FIELDS)],
-        &[METADATA],
+        &[METADATA, DOCUMENT_METADATA, ERROR_DETAILS],
     )
 });
 
@@ -82,16 +83,42 @@ const METADATA: &[&str] = &[
     "part.id",
 ];
 
+/// Fields of a complete response that describe it or repeat the request. They are no output.
+const DOCUMENT_METADATA: &[&str] = &[
+    "created",
+    "created_at",
+    "completed_at",
+    "background",
+    "instructions",
+    "max_output_tokens",
+    "max_tool_calls",
+    "metadata",
+    "parallel_tool_calls",
+    "previous_response_id",
+    "prompt_cache_key",
+    "reasoning",
+    "service_tier",
+    "temperature",
+    "tool_choice",
+    "tools",
+    "top_logprobs",
+    "top_p",
+    "truncation",
+    "user",
+];
+
 const FIELDS: &[(&str, ResponseField)] = &[
     ("type", ResponseField::EventType),
+    ("object", ResponseField::ObjectType),
     // Fields of complete responses.
+    ("output", ResponseField::Answer),
     ("output[].content[]", ResponseField::ContentPart),
     ("output[].content[].type", ResponseField::ContentPartType),
     ("output[].content[].text", ResponseField::Output(OutputKind::Text)),
     ("output[].content[].refusal", ResponseField::Refusal),
     ("output[].arguments", ResponseField::Arguments),
     // A field of the `error` event.
-    ("code", ResponseField::ErrorText(|error| &mut error.code)),
+    ("code", ResponseField::FlatErrorCode),
     // Fields of events with further output.
     ("delta", ResponseField::Text),
     ("*", ResponseField::Unknown),

@@ -25,6 +25,8 @@ pub(in crate::openai) struct ResponseSchema {
     pub(in crate::openai) is_known: bool,
     /// Whether the type of an event, not the name of a field, shows which text is the answer.
     pub(in crate::openai) has_typed_text: bool,
+    /// Whether a text without JSON can be an answer, as it can be a transcription.
+    pub(in crate::openai) has_plain_text: bool,
     /// Whether the input token count that the API reports excludes cached tokens. Only Anthropic's
     /// API counts in this way.
     pub(in crate::openai) input_leaves_out_cache: bool,
@@ -44,6 +46,8 @@ pub(in crate::openai) enum EventOutput {
     Nothing,
     /// The event has output of this kind.
     Kind(OutputKind),
+    /// The event reports an error.
+    Error,
     /// The event repeats the output of earlier events. It counts as output only if no earlier event had
     /// output.
     Repetition,
@@ -85,8 +89,12 @@ pub(in crate::openai) enum ResponseField {
     Token,
     /// A finish reason with the name that the API gives it.
     FinishReason,
-    /// The `status` of a Responses response.
+    /// The `status` of a Responses response. In a complete response, any status is an answer.
     Status,
+    /// A value that shows that a complete response has an answer, although it is no output.
+    Answer,
+    /// The text of a transcription, which is an answer also if it is empty.
+    Transcript,
     IncompleteReason,
     Usage,
     Input,
@@ -98,6 +106,10 @@ pub(in crate::openai) enum ResponseField {
     /// A time in the engine in milliseconds. The function borrows its field in the result.
     EngineMillis(fn(&mut EngineTimes) -> &mut Option<Duration>),
     Error,
+    /// The type of the object, which is `error` if the object describes an error.
+    ObjectType,
+    /// The code of an error whose object has no `error` field around it.
+    FlatErrorCode,
     /// The code or the type of an error. The function borrows its field in the result.
     ErrorText(fn(&mut InBandError) -> &mut Option<Box<str>>),
 }
@@ -112,6 +124,7 @@ impl ResponseSchema {
             terminal_types: &[],
             has_typed_text: false,
             is_known: true,
+            has_plain_text: false,
             input_leaves_out_cache: false,
         }
     }
@@ -119,10 +132,16 @@ impl ResponseSchema {
     /// Returns what the type of an event says about its output. In a known format, heartbeats,
     /// which some servers send as events, have no output.
     pub(in crate::openai) fn output_of(&self, event: &str) -> EventOutput {
-        let is_heartbeat = self.is_known && HEARTBEATS.contains(&event);
-        if is_heartbeat { EventOutput::Nothing } else { (self.event_output)(event) }
+        match event {
+            ERROR_EVENT_TYPE => EventOutput::Error,
+            _ if self.is_known && HEARTBEATS.contains(&event) => EventOutput::Nothing,
+            _ => (self.event_output)(event),
+        }
     }
 }
+
+/// Type of the events that report an error, in every API.
+pub(in crate::openai) const ERROR_EVENT_TYPE: &str = "error";
 
 /// Types of events that only keep the connection open.
 pub(in crate::openai) const HEARTBEATS: [&str; 3] = ["ping", "keepalive", "heartbeat"];
@@ -130,6 +149,9 @@ pub(in crate::openai) const HEARTBEATS: [&str; 3] = ["ping", "keepalive", "heart
 impl ResponseField {
     /// Whether the value is text that a model generated.
     pub(in crate::openai) const fn is_text(self) -> bool {
-        matches!(self, Self::Output(_) | Self::Refusal | Self::Arguments | Self::Text)
+        matches!(
+            self,
+            Self::Output(_) | Self::Refusal | Self::Arguments | Self::Text | Self::Transcript
+        )
     }
 }

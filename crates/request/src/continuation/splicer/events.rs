@@ -185,8 +185,11 @@ impl StreamSplicer {
     fn edit(&mut self, event: &Event, bytes: &[u8], repeated: usize) -> Action {
         let edits = &mut self.edits;
         if !self.plan.shows_ids {
-            let ids = event.ids.iter().chain(&event.prompt_ids);
-            edits.extend(ids.map(|ids| (ids.clone(), NULL.into())));
+            edits.extend(event.ids.clone().map(|ids| (ids, NULL.into())));
+        }
+        // The prompt of a continuation is not that of the client.
+        if !self.plan.shows_ids || self.continued.is_some() {
+            edits.extend(event.prompt_ids.clone().map(|ids| (ids, NULL.into())));
         }
         if let (Some(continued), Some(head)) = (self.continued, &self.head) {
             for (name, (range, first)) in HEAD.iter().zip(event.head.iter().zip(head)) {

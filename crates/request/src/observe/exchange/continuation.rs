@@ -22,6 +22,19 @@ impl Exchange {
         self.inner.response.is_spliced
     }
 
+    /// Whether a continuation needs the body of the request. `false`: the stream is not continued, for
+    /// example because there is no memory for its body.
+    pub fn needs_body(&self) -> bool {
+        let splicer = self.inner.splicer.as_ref();
+        splicer.is_some_and(|splicer| splicer.refusal().is_none())
+    }
+
+    /// Why no backend can continue the stream now.
+    pub fn check_continuation(&self) -> Result<(), ContinuationRefusal> {
+        let splicer = self.inner.splicer.as_ref().ok_or(ContinuationRefusal::Api)?;
+        splicer.check()
+    }
+
     /// The body of the request that continues the stream. `body`: the body of the first request.
     pub fn continuation_request(&self, body: &[u8]) -> Result<Bytes, ContinuationRefusal> {
         let splicer = self.inner.splicer.as_ref().ok_or(ContinuationRefusal::Api)?;
@@ -58,6 +71,14 @@ impl Exchange {
         let tokens = splicer.tokens() as u64;
         let begun = Continuation { span_id, cause, tokens, interrupted, resumed: None };
         record.continuations.begun.push(begun);
+        record.continuations.refusal = None;
+    }
+
+    /// Tries again a moment later to move the stream to another backend.
+    pub fn move_later(&self) {
+        if let Some(entry) = &self.inner.response.entry {
+            entry.activity().move_later(clock::now());
+        }
     }
 
     /// Completes the stream if only its usage or its end is missing. Returns whether it is complete.
@@ -93,7 +114,8 @@ impl Exchange {
             EarlyEnd::Events => splicer.interruption(),
             EarlyEnd::Body(_) => splicer.interruption().or(Some(InterruptionCause::Died)),
             EarlyEnd::Stall => Some(InterruptionCause::Stalled),
-            EarlyEnd::Move => Some(InterruptionCause::Migrated),
+            EarlyEnd::Move(cause) => Some(*cause),
+            EarlyEnd::Lost => Some(InterruptionCause::BackendDown),
         }
     }
 

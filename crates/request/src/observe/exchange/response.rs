@@ -11,9 +11,10 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use std::time::Instant;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::headers::media_type;
-use tokenweir_protocol::openai::{Api, TextExcerpt};
+use tokenweir_protocol::openai::{Api, TextExcerpt, route};
 
 const OK: u16 = 200;
+const BAD_REQUEST: u16 = 400;
 /// The status of a response that begins a WebSocket.
 const SWITCHING_PROTOCOLS: u16 = 101;
 /// The header in which vLLM reports the metadata of embeddings.
@@ -46,6 +47,10 @@ impl Exchange {
         // The body of a stored response has the usage of an earlier request.
         let is_read = record.api != Some(Api::Http);
         observer.on_head(if is_read { media_type(headers) } else { "" }, is_encoded && is_read);
+        let is_known = |api: Api| api != Api::Other || record.route.is_some_and(route::is_api_path);
+        if status < BAD_REQUEST && record.api.is_some_and(|api| api != Api::Http && is_known(api)) {
+            observer.expect_answer(media_type(headers));
+        }
         // The histograms have values only for streams.
         if observer.observed().is_stream {
             observer.observed_mut().set_buckets(&in_flight.settings.scales);

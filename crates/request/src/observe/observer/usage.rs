@@ -1,7 +1,7 @@
 //! Usage that the gateway requested and the client did not: what the observer reads from it, and
 //! what the usage filter removes.
 
-use super::super::inspection::InspectionMode;
+use super::super::inspection::{EVENT_FIELDS, InspectionMode};
 use super::super::usage_filters::{EventParts, UsageFilter};
 use super::ResponseObserver;
 use crate::record::{RequestOptions, UninspectedReason, UsageEventOutcome, UsageLayout};
@@ -43,8 +43,7 @@ impl ResponseObserver {
     pub(super) fn look_for_events(&mut self, start: &[u8]) {
         let is_encoded =
             self.observed.uninspected_reason == Some(UninspectedReason::ContentEncoded);
-        let fields: [&[u8]; 5] = [b"data:", b"event:", b"id:", b"retry:", b":"];
-        if is_encoded || fields.iter().any(|field| start.starts_with(field)) {
+        if is_encoded || EVENT_FIELDS.iter().any(|field| start.starts_with(field)) {
             self.observed.usage_event = Some(UsageEventOutcome::NotRemoved);
         }
     }
@@ -104,8 +103,9 @@ impl ResponseObserver {
         if let Some(filter) = filter
             && layout == UsageLayout::EveryEvent
         {
-            // The backend sends usage with every event, also to clients that do not request it.
-            self.observed.usage_event = Some(UsageEventOutcome::AlwaysSent);
+            // The backend may send this usage with or without a request, so nothing is removed. Once the
+            // gateway no longer requests usage, clients get what the backend sends by itself.
+            self.observed.usage_event = Some(UsageEventOutcome::NotRemoved);
             filter.stop();
         }
     }

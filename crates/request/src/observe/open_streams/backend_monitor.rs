@@ -24,6 +24,10 @@ pub trait BackendMonitor: Send + Sync + 'static {
     fn usual_gap(&self) -> Option<f64> {
         None
     }
+    /// Whether the health checker has declared the backend down, so that its requests go elsewhere.
+    fn is_declared_down(&self) -> bool {
+        false
+    }
     /// Records that a stream of the backend stalled (`true`), or that a stall ended (`false`).
     fn on_stall(&self, _is_stalled: bool) {}
     /// Records the first output of a response: the prefill of its prompt is done.

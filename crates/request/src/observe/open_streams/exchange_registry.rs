@@ -145,7 +145,7 @@ impl ExchangeRegistry {
 
     /// Checks every stream once. Reports new stalls to the backends and requests keep-alive comments.
     /// Aborts a stream whose silence, wait for the first output, wait for the end or total time is too
-    /// long, or whose key was removed.
+    /// long, or whose key was removed. A silent stream of a backend that is down moves or ends.
     pub fn sweep(&self, now: Instant) {
         let limits = self.settings.load().stalls;
         for (_, activity) in self.streams.values() {
@@ -164,6 +164,8 @@ impl ExchangeRegistry {
                 }
                 continue;
             }
+            activity.check_move(now);
+            activity.check_loss(now);
             let Some(silent_for) = activity.backend_silence(now) else { continue };
             if silent_for >= limits.threshold(&*activity.backend) {
                 activity.stall(now);

@@ -15,5 +15,6 @@ pub use abort_registry::{AbortRegistry, RegisteredAbortHandle, ResponseAbortHand
 pub use backend_monitor::BackendMonitor;
 pub use exchange_registry::{ExchangeRegistry, ObservationSettings, StallLimits};
 pub(super) use exchange_registry::{InFlightGuard, StreamEntry};
+pub(super) use stream_activity::Loss;
 pub use stream_policy::{OnTruncation, StreamPolicy, StreamRules};
 pub use stream_snapshot::{OpenStream, OpenStreamsSnapshot, StreamInfo, StreamPhase};

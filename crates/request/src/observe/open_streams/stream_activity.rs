@@ -27,7 +27,9 @@ pub struct StreamActivity {
     /// The next deadline: that of the first output, or, after the last event, that of the end of the
     /// body. None: there is no deadline.
     deadline: AtomicInstant,
-    /// The time of the last byte. Maintained only if keep-alive comments are on.
+    /// The time of the last byte of the backend.
+    heard_at: AtomicInstant,
+    /// The time of the last byte for the client. Maintained only if keep-alive comments are on.
     last_byte_at: AtomicInstant,
     needs_keep_alive: AtomicBool,
     /// The time at which the client's key was removed. None while the key is valid.
@@ -41,6 +43,12 @@ pub struct StreamActivity {
     is_continuable: AtomicBool,
     /// Whether the stream is to go on at another backend.
     is_moved: AtomicBool,
+    /// When the stream is to try again to go on at another backend. None: it is not.
+    move_at: AtomicInstant,
+    /// Whether a sweep found that the backend is down and sends nothing.
+    is_lost: AtomicBool,
+    /// The value of `heard_at` at which the stream last tried to leave a backend that is down.
+    left_after: AtomicInstant,
     waker: AtomicWaker,
     /// The bytes that the client has sent. `None`: the stream is no WebSocket.
     tunnel: Option<TunnelBytes>,
@@ -53,6 +61,27 @@ struct TunnelBytes {
     /// The value of `count` at the last sweep.
     swept_count: AtomicU64,
 }
+
+/// Why a stream leaves its backend, or that it does not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Loss {
+    /// The backend sends again, or is up again.
+    Over,
+    /// The stream goes on at another backend if one can continue it.
+    Moves,
+    /// The stream ends if no other backend continues it.
+    Ends,
+}
+
+/// Time between two tries to move a stream to another backend.
+const MOVE_PAUSE: Duration = Duration::from_secs(1);
+
+/// Silence of a stream whose backend is down, after which another backend continues the stream. It costs
+/// no output if the backend would have gone on.
+const MOVE_SILENCE: Duration = Duration::from_secs(5);
+
+/// Silence of a stream whose backend is down, after which the stream ends.
+const LOST_SILENCE: Duration = Duration::from_secs(15);
 
 /// Silence of a stream whose client does not read, after which the phase of the stream is
 /// [`StreamPhase::WriteStalled`].
@@ -81,6 +110,7 @@ impl StreamActivity {
             is_reasoning: AtomicBool::new(false),
             last_output_at: AtomicInstant::default(),
             deadline: AtomicInstant::default(),
+            heard_at: AtomicInstant::default(),
             last_byte_at: AtomicInstant::default(),
             needs_keep_alive: AtomicBool::new(false),
             revoked_at: AtomicInstant::default(),
@@ -91,11 +121,15 @@ impl StreamActivity {
             is_aborted: AtomicBool::new(false),
             is_continuable: AtomicBool::new(false),
             is_moved: AtomicBool::new(false),
+            move_at: AtomicInstant::default(),
+            is_lost: AtomicBool::new(false),
+            left_after: AtomicInstant::default(),
             waker: AtomicWaker::new(),
             tunnel,
         };
         activity.last_output_at.set(activity.tunnel.as_ref().map(|_| now));
         activity.deadline.set(activity.terms.first_output_by);
+        activity.heard_at.set(Some(now));
         activity.last_byte_at.set(Some(now));
         activity
     }
@@ -185,6 +219,7 @@ impl StreamActivity {
     /// Records bytes from the backend.
     pub fn on_bytes(&self, now: Instant) {
         self.set_waits_for_backend(false);
+        self.heard_at.set(Some(now));
         if self.terms.rules.keep_alive.is_some() {
             self.last_byte_at.set(Some(now));
             self.needs_keep_alive.store(false, Ordering::Relaxed);
@@ -256,6 +291,19 @@ impl StreamActivity {
         is_continuable
     }
 
+    /// Requests that the stream goes on at another backend after a pause, because none has capacity now.
+    pub(in crate::observe) fn move_later(&self, now: Instant) {
+        self.move_at.set(Some(now + MOVE_PAUSE));
+    }
+
+    /// Requests the move of [`Self::move_later`] when it is due.
+    pub(super) fn check_move(&self, now: Instant) {
+        if self.move_at.get().is_some_and(|at| now >= at) {
+            self.move_at.set(None);
+            self.request_move();
+        }
+    }
+
     /// Whether [`Self::request_move`] requested that the stream goes on at another backend. Each
     /// request is returned once.
     pub fn take_move(&self) -> bool {
@@ -266,6 +314,47 @@ impl StreamActivity {
             self.is_aborted.store(false, Ordering::Relaxed);
         }
         is_moved
+    }
+
+    /// Cuts the stream if its backend is down and sends nothing: early if another backend can continue the
+    /// stream, once in each silence.
+    pub(super) fn check_loss(&self, now: Instant) {
+        let Some(silence) = self.silence_of_lost_backend(now) else { return };
+        let may_move = self.is_continuable.load(Ordering::Relaxed)
+            && self.left_after.get() != self.heard_at.get();
+        if silence >= LOST_SILENCE || (silence >= MOVE_SILENCE && may_move) {
+            self.is_lost.store(true, Ordering::Relaxed);
+            self.cut();
+        }
+    }
+
+    /// What follows from the last finding of a sweep that the backend is down and sends nothing. Each
+    /// finding is returned once. `None`: there was none.
+    pub fn take_loss(&self, now: Instant) -> Option<Loss> {
+        if !self.is_lost.swap(false, Ordering::Relaxed) {
+            return None;
+        }
+        // As in `take_move`.
+        self.is_aborted.store(false, Ordering::Relaxed);
+        // A byte may have come after the sweep.
+        Some(match self.silence_of_lost_backend(now) {
+            Some(silence) if silence >= LOST_SILENCE => Loss::Ends,
+            Some(silence) if silence >= MOVE_SILENCE => {
+                self.left_after.set(self.heard_at.get());
+                Loss::Moves
+            }
+            _ => Loss::Over,
+        })
+    }
+
+    /// Time since the last byte of a backend that is down. `None`: the backend is up, or the stream waits
+    /// for its client.
+    fn silence_of_lost_backend(&self, now: Instant) -> Option<Duration> {
+        let is_waiting = self.waits_for_backend.load(Ordering::Relaxed);
+        if !is_waiting || !self.backend.is_declared_down() {
+            return None;
+        }
+        Some(now.saturating_duration_since(self.heard_at.get()?))
     }
 
     /// Sets whether the stream waits for its backend (`true`) or for its client to read (`false`).

@@ -3,7 +3,7 @@
 use super::*;
 use crate::record::{BackendCondition, ModelLabel};
 use http::HeaderMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
@@ -19,6 +19,7 @@ const OUTPUT_GAP: Duration = Duration::from_millis(590);
 #[derive(Default)]
 struct RecordingBackend {
     usual_gap: Option<f64>,
+    is_down: AtomicBool,
     gaps: Mutex<Vec<Duration>>,
     /// Number of streams that are stalled, and of stalls so far.
     counts: Mutex<[usize; 2]>,
@@ -35,6 +36,10 @@ impl BackendMonitor for RecordingBackend {
 
     fn usual_gap(&self) -> Option<f64> {
         self.usual_gap
+    }
+
+    fn is_declared_down(&self) -> bool {
+        self.is_down.load(Ordering::Relaxed)
     }
 
     fn on_stall(&self, is_stalled: bool) {
@@ -219,6 +224,49 @@ fn a_stream_is_aborted_if_it_has_no_output_at_the_deadline_of_its_first_output()
     assert!(!is_cut(&overdue));
     fixture.sweep(501);
     assert!(is_cut(&overdue) && !is_cut(&on_time));
+}
+
+/// The loss of a stream that a sweep at this time finds.
+fn loss_at(fixture: &StreamFixture, entry: &StreamEntry, millis: u64) -> Option<Loss> {
+    fixture.sweep(millis);
+    entry.activity().take_loss(fixture.at(millis))
+}
+
+#[test]
+fn a_silent_stream_of_a_lost_backend_moves_then_ends() {
+    let fixture = fixture(None, None);
+    let (fixed, movable) = (fixture.stream(), fixture.stream());
+    movable.activity().set_continuable();
+    assert_eq!(loss_at(&fixture, &movable, 60_000), None, "the backend is up");
+    for entry in [&fixed, &movable] {
+        entry.activity().on_bytes(fixture.at(60_000));
+        entry.activity().set_waits_for_backend(true);
+    }
+    fixture.backend.is_down.store(true, Ordering::Relaxed);
+    assert_eq!(loss_at(&fixture, &movable, 64_999), None);
+    assert_eq!(loss_at(&fixture, &movable, 65_000), Some(Loss::Moves));
+    assert_eq!(loss_at(&fixture, &movable, 74_999), None, "no other backend continued it");
+    assert_eq!(loss_at(&fixture, &fixed, 74_999), None);
+    assert_eq!(loss_at(&fixture, &movable, 75_000), Some(Loss::Ends));
+    assert_eq!(loss_at(&fixture, &fixed, 75_000), Some(Loss::Ends));
+}
+
+#[test]
+fn a_stream_with_bytes_or_a_slow_client_is_not_lost() {
+    let fixture = fixture(None, None);
+    let entry = fixture.stream();
+    fixture.backend.is_down.store(true, Ordering::Relaxed);
+    entry.activity().on_bytes(fixture.at(10_000));
+    assert_eq!(loss_at(&fixture, &entry, 60_000), None, "its client does not read");
+    entry.activity().set_waits_for_backend(true);
+    fixture.sweep(60_000);
+    entry.activity().on_bytes(fixture.at(60_001));
+    entry.activity().set_waits_for_backend(true);
+    let loss = entry.activity().take_loss(fixture.at(60_002));
+    assert_eq!(loss, Some(Loss::Over), "a byte came after the sweep");
+    assert!(!is_cut(&entry));
+    fixture.backend.is_down.store(false, Ordering::Relaxed);
+    assert_eq!(loss_at(&fixture, &entry, 90_000), None, "the backend is up again");
 }
 
 #[test]

@@ -52,7 +52,6 @@ fn the_usage_member_is_removed_at_any_position_in_its_event() {
             format!("{{{choices},\"us\\u0061ge\":{{\"completion_tokens\":1}}}}"),
             format!("{{{choices}}}"),
         ),
-        (format!("{{{usage}}}"), "{}".into()),
     ];
     for (sent, expected) in cases {
         let body =
@@ -63,6 +62,50 @@ fn the_usage_member_is_removed_at_any_position_in_its_event() {
             assert_eq!(filtered, format!("{event}data: {expected}\n\n{event}"));
             assert_eq!(observed.usage_event, Some(UsageEventOutcome::Missing), "{sent}");
         }
+    }
+}
+
+#[test]
+fn a_usage_event_without_choices_and_a_second_usage_event_are_removed() {
+    let content = r#"{"choices":[{"index":0,"delta":{"content":"a"}}]}"#;
+    let usage = r#""usage":{"prompt_tokens":9,"completion_tokens":3}"#;
+    for event in [
+        format!(r#"{{"id":"a","choices":[],{usage}}}"#),
+        format!(r#"{{"id":"a","choices":null,{usage}}}"#),
+        format!(r#"{{"id":"a","object":"chat.completion.chunk","model":"m",{usage}}}"#),
+        format!("{{{usage}}}"),
+    ] {
+        for repeats in [1, 2] {
+            let body = format!("data: {content}\n\n");
+            let sent =
+                format!("{body}{}data: [DONE]\n\n", format!("data: {event}\n\n").repeat(repeats));
+            for size in [1, 7, sent.len()] {
+                let pieces = sent.as_bytes().chunks(size);
+                let (filtered, observed) = filter_with(&options(true, false), None, pieces);
+                assert_eq!(filtered, format!("{body}data: [DONE]\n\n"), "{event}");
+                assert_eq!(observed.usage_event, Some(UsageEventOutcome::Stripped));
+                assert_eq!(observed.usage.output, Some(3));
+            }
+        }
+    }
+}
+
+/// Each case: an event that the client may get with or without a request for usage.
+#[test]
+fn usage_in_an_event_with_a_choice_or_unknown_output_passes_and_is_reported() {
+    let usage = r#""usage":{"completion_tokens":3}"#;
+    for event in [
+        format!(r#"{{"choices":[{{"index":0,"delta":{{}}}}],{usage}}}"#),
+        format!(r#"{{"choices":[{{"index":0,"delta":{{}},"finish_reason":"stop"}}],{usage}}}"#),
+        format!(r#"{{"choices":[{{"index":0,"delta":{{"content":"a"}}}}],{usage}}}"#),
+        format!(r#"{{"message":{{"content":"a"}},{usage}}}"#),
+    ] {
+        let sent = format!(
+            "data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"b\"}}}}]}}\n\ndata: {event}\n\n"
+        );
+        let (filtered, observed) = filter_with(&options(true, false), None, [sent.as_bytes()]);
+        assert_eq!(filtered, sent);
+        assert_eq!(observed.usage_event, Some(UsageEventOutcome::NotRemoved), "{event}");
     }
 }
 

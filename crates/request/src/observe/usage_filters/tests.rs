@@ -247,7 +247,7 @@ fn the_usage_filter_forwards_complete_events_at_once_and_holds_back_incomplete_e
     let pieces: [&[u8]; 5] =
         [b"data: 1\n\ndata: 2", b"\n", b"\ndata: 3\n\n", usage_event.as_bytes(), b"data: [DO"];
     let expected: [&[u8]; 6] =
-        [b"data: 1\n\n", b"", b"data: 2\n\ndata: 3\n\n", b"", b"data: [DO", b""];
+        [b"data: 1\n\n", b"", b"data: 2\n\ndata: 3\n\n", b"", b"", b"data: [DO"];
     assert_eq!(filter_frames(&at_end, None, pieces).0, expected);
     let long = vec![b'x'; MAX_HELD_BYTES];
     let pieces: [&[u8]; 4] = [b"data: ", &long, b"y", b"y\n\ndata: 2"];

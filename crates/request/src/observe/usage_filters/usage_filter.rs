@@ -46,8 +46,8 @@ pub(in crate::observe) struct UsageFilter {
     /// Whether the current block is longer than [`MAX_HELD_BYTES`]. Its bytes are forwarded as they
     /// arrive.
     is_long: bool,
-    /// Whether the usage event has passed or was removed, or the client receives usage anyway. All
-    /// bytes are forwarded.
+    /// Whether the usage event that the client requested has passed, or the client receives usage
+    /// anyway. All bytes are forwarded.
     is_done: bool,
     /// Whether the usage event was removed.
     is_removed: bool,
@@ -84,7 +84,7 @@ enum EventEdit {
 pub(in crate::observe) struct EventParts {
     /// Whether the block is an event.
     pub(in crate::observe) is_event: bool,
-    /// Whether the event is the usage event, which has `usage` and no choices.
+    /// Whether the event is the usage event, which has `usage` and no choice.
     pub(in crate::observe) is_usage_event: bool,
     /// Whether the event has usage that the client did not request.
     pub(in crate::observe) has_usage: bool,
@@ -116,7 +116,8 @@ impl UsageFilter {
             return false;
         }
         let EventParts { is_event, is_usage_event, has_usage, usage_at, has_finish } = event;
-        self.is_done = is_usage_event;
+        // Some servers send the usage event twice.
+        self.is_done = is_usage_event && !self.removes_event;
         let needs_fingerprint = has_finish && self.removes_event && !is_long;
         let was_after_finish = self.is_after_finish;
         if is_event {

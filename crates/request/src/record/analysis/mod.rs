@@ -9,7 +9,9 @@ mod slowness;
 
 mod failures;
 mod labels;
+mod response_end;
 mod waste;
 
 pub use phases::{PhaseDuration, RequestPhase, RequestPhases};
+pub use response_end::ResponseEnd;
 pub use waste::WastedTokens;

@@ -19,6 +19,9 @@ named_enum! {
         Attached = "attached",
         /// The client disconnected and did not return in time, so the request was aborted.
         Abandoned = "abandoned",
+        /// The client disconnected while too many requests ran on without their clients, so the request
+        /// was aborted.
+        AbsentLimit = "absent_limit",
         /// The client lacks the permission `resume`.
         NotAllowed = "not_allowed",
         /// The client has no identity: no API key and no `Authorization`.
@@ -27,7 +30,7 @@ named_enum! {
         InvalidKey = "invalid_key",
         /// The response exceeds the memory that one response may take.
         RunMemory = "response_memory",
-        /// The responses of the client take all memory that one client may take.
+        /// The responses of the tenant, or of the address, take all memory that one may take.
         TenantMemory = "tenant_memory",
         /// The responses of all clients take all memory of `streams.resume.memory`.
         TotalMemory = "total_memory",

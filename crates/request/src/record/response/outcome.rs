@@ -18,11 +18,10 @@ named_enum! {
         Rejected = "rejected",
         /// The backend answered with a 5xx status or could not be reached.
         UpstreamError = "upstream_error",
-        /// The backend reported an error inside a stream that began with a status below 400. An
-        /// error in the body of a response that is not a stream does not lead to this outcome.
+        /// The backend reported an error inside a response that began with a status below 400.
         StreamError = "stream_error",
         /// The response ended early: the connection broke, or the body ended regularly although a
-        /// choice had no finish reason and the terminal event was missing.
+        /// choice had no finish reason and the terminal event was missing, or without an answer.
         Truncated = "truncated",
         /// The engine aborted the request although the client was connected.
         Aborted = "aborted",
@@ -138,9 +137,7 @@ named_enum! {
         Stripped = "stripped",
         /// The backend sent no usage event.
         Missing = "missing",
-        /// The backend sends usage with every event regardless, so nothing was removed.
-        AlwaysSent = "always_sent",
-        /// The usage of an event could not be removed, because the event is too long or has an
+        /// Usage was not removed, because an event with it also has choices, is too long or has an
         /// unknown layout: the client received it.
         NotRemoved = "not_removed",
     }

@@ -84,9 +84,8 @@ mod tests {
         assert!(cache.publish(stored));
         assert!(!cache.publish(Vec::new()));
         assert!(cache.publish(vec![CacheChange::Removed(hashes[1])]));
-        let cached = |cache: &PublishedCache| {
-            cache.resident(&request, 16, f64::INFINITY).tokens as u32
-        };
+        let cached =
+            |cache: &PublishedCache| cache.resident(&request, 16, f64::INFINITY).tokens as u32;
         let first = |cache: &PublishedCache| cache.resident(&request, 16, 31.0);
         assert_eq!(cached(&cache), 0);
         assert_eq!(first(&cache), ResidentTokens { tokens: 0.0, is_all: false });

@@ -6,7 +6,7 @@ use super::gateway::QueuedArrival;
 use super::{InFlightRequest, Simulation};
 use std::time::Duration;
 use tokenweir_routing::admission::{
-    AdmissionQueue, EnqueueOutcome, ExhaustedModels, QueuedRequest,
+    AdmissionQueue, CapacityGroup, EnqueueOutcome, ExhaustedGroups, QueuedRequest,
 };
 
 /// Number of times that a client repeats a refused request: the default of `OpenAI`'s SDKs.
@@ -43,9 +43,10 @@ impl Simulation<'_> {
         let request = QueuedRequest {
             class: 0,
             tenant: if admission.has_tenants { job.tenant } else { 0 },
-            model: None,
+            group: CapacityGroup::default(),
             tokens: tokens as u64,
             work: work.fold(f64::INFINITY, f64::min) as u64,
+            is_begun: false,
             deadline: self.setup.epoch + deadline,
             payload: arrival,
         };
@@ -86,7 +87,7 @@ impl Simulation<'_> {
             let offer = |request: &QueuedRequest<QueuedArrival>| {
                 self.offer(gateway, request.payload.number)
             };
-            let mut exhausted = ExhaustedModels::default();
+            let mut exhausted = ExhaustedGroups::default();
             let Some((id, offer)) =
                 queue.select(now, &mut exhausted, offer, |offer| offer.lost_tokens)
             else {

@@ -76,8 +76,9 @@ impl TailSampler {
         }
         let (first_token, duration) = (record.ttft(), record.duration());
         let mut latencies_by_model = lock(&self.latencies_by_model);
-        let has_own_entry = latencies_by_model.len() < MAX_TRACKED_MODELS - 1
-            || latencies_by_model.contains_key(&record.model);
+        let has_own_entry = record.model.is_known()
+            && (latencies_by_model.len() < MAX_TRACKED_MODELS - 1
+                || latencies_by_model.contains_key(&record.model));
         let model = if has_own_entry { record.model.clone() } else { ModelLabel::Unknown };
         let latencies = latencies_by_model.entry(model).or_default();
         let is_late =

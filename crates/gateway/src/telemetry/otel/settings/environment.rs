@@ -2,7 +2,9 @@
 //! name. A variable for traces, such as `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`, overrides the variable for all
 //! signals, such as `OTEL_EXPORTER_OTLP_ENDPOINT`.
 
-use crate::telemetry::otel::resource::PROGRAM_NAME;
+use crate::telemetry::otel::resource::{
+    PROGRAM_NAME, RESOURCE_ATTRIBUTES_VARIABLE, parse_attributes,
+};
 use http::Uri;
 use schemars::JsonSchema;
 use serde::de::IntoDeserializer;
@@ -58,7 +60,6 @@ const TLS_FILE_VARIABLES: [[&str; 2]; 3] = [
 /// The path that is appended to the base URL of a collector for OTLP over HTTP.
 const TRACES_PATH: &str = "/v1/traces";
 pub(super) const SERVICE_NAME_VARIABLE: &str = "OTEL_SERVICE_NAME";
-pub(super) const RESOURCE_ATTRIBUTES_VARIABLE: &str = "OTEL_RESOURCE_ATTRIBUTES";
 /// Default of the resource attribute `service.name`.
 pub(super) const DEFAULT_SERVICE_NAME: &str = PROGRAM_NAME;
 
@@ -145,9 +146,8 @@ impl OtelEnvironment<'_> {
     /// `OTEL_RESOURCE_ATTRIBUTES` or the default.
     pub(super) fn service_name(&self) -> String {
         let attributes = self.get(RESOURCE_ATTRIBUTES_VARIABLE).unwrap_or_default();
-        let mut pairs = attributes.split(',').filter_map(|pair| pair.split_once('='));
-        let from_attributes = pairs.rfind(|(key, _)| key.trim() == "service.name");
-        let from_attributes = from_attributes.map(|(_, value)| value.trim().to_owned());
+        let named = parse_attributes(&attributes).filter(|(key, _)| key == "service.name");
+        let from_attributes = named.last().map(|(_, value)| value);
         let name = self.get(SERVICE_NAME_VARIABLE).or(from_attributes);
         name.unwrap_or_else(|| DEFAULT_SERVICE_NAME.to_owned())
     }

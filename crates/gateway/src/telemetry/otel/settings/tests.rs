@@ -1,10 +1,11 @@
 //! Tests of the settings that result from environment variables.
 
 use super::environment::{
-    ENDPOINT_VARIABLE, PROTOCOL_VARIABLES, RESOURCE_ATTRIBUTES_VARIABLE, SDK_DISABLED_VARIABLE,
-    SERVICE_NAME_VARIABLE, TRACES_ENDPOINT_VARIABLE,
+    ENDPOINT_VARIABLE, PROTOCOL_VARIABLES, SDK_DISABLED_VARIABLE, SERVICE_NAME_VARIABLE,
+    TRACES_ENDPOINT_VARIABLE,
 };
 use super::*;
+use crate::telemetry::otel::resource::RESOURCE_ATTRIBUTES_VARIABLE;
 use tokenweir_protocol::trace_context::Propagation;
 
 fn read(variables: &[(&str, &str)]) -> Result<TracingSettings, OtelSettingsError> {

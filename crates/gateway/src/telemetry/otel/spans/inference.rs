@@ -37,7 +37,8 @@ pub(super) fn has_inference(record: &RequestRecord) -> bool {
 
 /// Returns the name of the inference span of a request.
 pub(super) fn span_name(record: &RequestRecord) -> String {
-    format!("{} {}", operation_name(record), record.model.name())
+    // The names of spans are a closed set. Clients choose the names of unknown models.
+    format!("{} {}", operation_name(record), record.model.known_name())
 }
 
 /// Returns the attributes of the inference span of a request.

@@ -1,8 +1,11 @@
 //! Serves the admin listener over HTTP/1.1 and HTTP/2, with or without TLS.
 //!
-//! The number of admin connections is limited to a small number, and every connection has timeouts.
-//! So the admin listener does not use the file descriptors that clients need, and stays reachable
-//! for probes.
+//! The number of admin connections is limited to a small number, so that the admin listener does not use
+//! the file descriptors that clients need. It stays reachable for probes: every read of a request has a
+//! timeout, and at the limit a new connection replaces another one.
+
+mod connections;
+mod timed_body;
 
 use super::client_stream::ClientStream;
 use super::connection::limiter::ConnectionLimiter;
@@ -12,6 +15,7 @@ use super::listener::accept;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
+use connections::{AdminConnections, ConnectionRequests};
 use http::Version;
 use hyper::Request;
 use hyper::body::Incoming;
@@ -22,10 +26,10 @@ use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use timed_body::TimedBody;
 use tokenweir_net::tls::{Acceptor, MaybeTlsStream};
 use tokenweir_request::observe::ResponseAbortHandle;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::{AbortHandle, JoinSet};
 use tower::ServiceExt;
 
 /// Timeout of the TLS handshake.
@@ -34,26 +38,13 @@ const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// previous response. The timeout is longer than the usual time between two scrapes of Prometheus
 /// and between two updates of the live page, so their connections stay open.
 const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(30);
+/// Timeout for a complete request body, from the end of the request head. The requests of operators have
+/// no body, those of KEDA a small one.
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of open requests of an HTTP/2 connection.
 const MAX_STREAMS: u32 = 32;
 /// Time between two PING frames, which find out that the client of an HTTP/2 connection is gone.
 const PING_INTERVAL: Duration = Duration::from_secs(20);
-
-/// The open connections of the admin listener.
-#[derive(Default)]
-struct AdminConnections {
-    /// One task for each open connection.
-    tasks: JoinSet<()>,
-    /// The open connections, from the oldest to the newest.
-    connections: Vec<AdminConnection>,
-}
-
-struct AdminConnection {
-    task: AbortHandle,
-    /// Counts the open requests by its references: this field and the connection have one each, and
-    /// each open request has one until its response is sent or dropped.
-    requests: Arc<()>,
-}
 
 /// Accepts and serves admin connections in an endless loop. All connections end when the returned
 /// future is dropped.
@@ -67,8 +58,8 @@ pub(super) async fn serve(
     let mut connections = AdminConnections::default();
     loop {
         let (stream, peer) = accept(&listener, &limiter).await;
-        connections.wait_for_capacity(limits.max_admin_connections.max(1)).await;
-        let requests = Arc::new(());
+        connections.make_room(limits.max_admin_connections.max(1)).await;
+        let requests = Arc::<ConnectionRequests>::default();
         let connection = serve_connection(
             stream,
             peer,
@@ -77,8 +68,7 @@ pub(super) async fn serve(
             limits,
             requests.clone(),
         );
-        let task = connections.tasks.spawn(connection);
-        connections.connections.push(AdminConnection { task, requests });
+        connections.spawn(peer.ip(), requests, connection);
     }
 }
 
@@ -88,7 +78,7 @@ async fn serve_connection(
     acceptor: Option<Acceptor>,
     router: Router,
     limits: ServerLimits,
-    requests: Arc<()>,
+    requests: Arc<ConnectionRequests>,
 ) {
     let stream = match acceptor {
         None => MaybeTlsStream::Plain(stream),
@@ -103,9 +93,15 @@ async fn serve_connection(
     let service = service_fn(move |mut request: Request<Incoming>| {
         // The log line about a drain names the address of the client that requested it.
         request.extensions_mut().insert(ConnectInfo(peer));
-        let guard = requests.clone();
-        let response = router.clone().oneshot(request.map(Body::new));
-        async { response.await.map(|response| response.map(|body| guarded(body, guard))) }
+        let mut guard = requests.begin();
+        let request = request.map(|body| Body::new(TimedBody::new(body, BODY_TIMEOUT)));
+        let response = router.clone().oneshot(request);
+        async {
+            response.await.map(|response| {
+                guard.on_response(response.headers());
+                response.map(|body| guarded(body, guard))
+            })
+        }
     });
     let mut stream =
         ClientStream::new(stream, limits.write_timeout, ResponseAbortHandle::default());
@@ -128,32 +124,10 @@ async fn serve_connection(
     }
 }
 
-// === impl AdminConnections ===
-
-impl AdminConnections {
-    /// Waits until the number of connections is below `limit`. At the limit, closes the oldest
-    /// connection without an open request. If every connection has an open request, waits until one
-    /// of them ends. So idle connections cannot keep probes out.
-    async fn wait_for_capacity(&mut self, limit: usize) {
-        loop {
-            while self.tasks.try_join_next().is_some() {}
-            self.connections.retain(|connection| !connection.task.is_finished());
-            if self.connections.len() < limit {
-                return;
-            }
-            let is_idle =
-                |connection: &&AdminConnection| Arc::strong_count(&connection.requests) <= 2;
-            if let Some(oldest) = self.connections.iter().find(is_idle) {
-                oldest.task.abort();
-            }
-            self.tasks.join_next().await;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bytes::Bytes;
     use tokenweir_protocol::clock;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -178,6 +152,26 @@ mod tests {
                 "{sent_bytes:?}"
             );
             assert!(clock::now() - start >= HEADER_READ_TIMEOUT, "{sent_bytes:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_body_of_an_operator_must_arrive_in_time() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let limits = ServerLimits::default();
+        let limiter = ConnectionLimiter::new(&limits, Arc::default());
+        let router = Router::new().fallback(|body: Bytes| async move { body });
+        tokio::spawn(serve(listener, None, router, limits, limiter));
+        for (length, is_whole) in [(3, true), (4, false)] {
+            let mut stream = TcpStream::connect(addr).await.unwrap();
+            let start = clock::now();
+            let head = format!("POST / HTTP/1.1\r\nhost: a\r\ncontent-length: {length}\r\n\r\n");
+            stream.write_all(format!("{head}abc").as_bytes()).await.unwrap();
+            let mut response = Vec::new();
+            stream.read_to_end(&mut response).await.unwrap();
+            assert_eq!(response.starts_with(b"HTTP/1.1 200"), is_whole);
+            assert!(is_whole || clock::now() - start >= BODY_TIMEOUT);
         }
     }
 }

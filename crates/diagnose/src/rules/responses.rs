@@ -1,0 +1,247 @@
+//! The rule about responses that engines end without an error, and that are no use to clients: they are
+//! empty, or they end at the limit of their tokens. The responses are compared with those of the same
+//! backend before, or else with those of its peers.
+
+use super::rule::DiagnosisRule;
+use crate::evaluation::{Evaluation, RuleMatch, windows};
+use crate::harm::is_share_above;
+use crate::history::{FAST, LONG_WINDOW, StepSignal, StepWindow, WindowMeasure};
+use crate::verdict::{Evidence, VerdictSeverity};
+use std::time::Duration;
+
+/// Minimum number of responses in a window for a comparison.
+const MIN_RESPONSES: f64 = 20.0;
+/// Minimum number of unusual responses.
+const MIN_UNUSUAL: f64 = 5.0;
+/// A share is unusual if it is significantly more than this many times the usual share, plus a margin.
+const FACTOR: f64 = 2.0;
+
+pub(super) const UNUSUAL_RESPONSES: DiagnosisRule = DiagnosisRule {
+    name: "unusual_responses",
+    severity: VerdictSeverity::Warning,
+    meaning: "Many responses of the backend are empty or end at the limit of their tokens, which is unusual.",
+    evidence: "Of the responses of the last minute (of five minutes, if fewer than 20 ended in it), \
+               five or more, and significantly more than twice the usual share plus 5 points, have no \
+               answer or end with their first token. Or the same with 20 points for the finish \
+               reason length. Before the first minute without a verdict, the share of empty responses \
+               of the peers counts as usual. A restart does not change what is usual.",
+    excluded: "",
+    remedy: "Send a request directly to the backend. Compare its model files, chat template, --dtype, \
+             --quantization and versions with those of its peers, and set its weight to 0 until it \
+             answers. If all backends changed at once, look for a change of max_tokens, stop or \
+             prompts at the clients.",
+    disproof: "The access log shows that the responses with this finish reason are of a new client that \
+               wants them so, for example with max_tokens 1.",
+    pages: true,
+    explained_by: &[],
+    needs: &[StepSignal::Responses],
+    judge: |evaluation| Ok(judge_unusual_responses(evaluation)),
+};
+
+/// A kind of responses that are no use to clients.
+struct ResponseFault {
+    part: StepSignal,
+    measure: WindowMeasure,
+    /// The share of the peers, in evidence.
+    of_others: &'static str,
+    /// The share that is added to the usual share.
+    margin: f64,
+    /// Whether the share of the peers counts as usual while that of the backend is not known. Not for
+    /// responses that end at a limit: clients choose it, and routing can send a client to one backend.
+    has_peers: bool,
+    /// The cause if the share of the peers is as high, if it is not, and if there are no peers.
+    causes: [&'static str; 3],
+}
+
+const FAULTS: [ResponseFault; 2] = [
+    ResponseFault {
+        part: StepSignal::EmptyResponses,
+        measure: WindowMeasure::EmptyShare,
+        of_others: "empty_responses_of_others",
+        margin: 0.05,
+        has_peers: true,
+        causes: [
+            "responses without an answer, at its peers too: the requests, the model or its chat template \
+             have changed",
+            "responses without an answer at this backend only: its engine or its model files",
+            "responses without an answer",
+        ],
+    },
+    ResponseFault {
+        part: StepSignal::CutResponses,
+        measure: WindowMeasure::CutShare,
+        of_others: "cut_responses_of_others",
+        margin: 0.2,
+        has_peers: false,
+        causes: [
+            "responses end at the limit of their tokens (finish reason length), at its peers too: clients \
+             have lowered max_tokens, or the model does not stop",
+            "responses end at the limit of their tokens (finish reason length) at this backend only: its \
+             engine does not stop",
+            "responses end at the limit of their tokens (finish reason length)",
+        ],
+    },
+];
+
+fn judge_unusual_responses(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
+    FAULTS.iter().find_map(|fault| fault.judge(evaluation))
+}
+
+impl ResponseFault {
+    fn judge(&self, evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
+        let responses = |window: &StepWindow<'_>| window.sum(StepSignal::Responses).unwrap_or(0.0);
+        let is_short = responses(&evaluation.short_window()) >= MIN_RESPONSES;
+        let span = if is_short { FAST } else { LONG_WINDOW };
+        let window = evaluation.history.window(span);
+        let part = window.sum(self.part)?;
+        let of_peers = self.share_of_peers(evaluation, span);
+        let of_past = evaluation.history.usual(self.measure);
+        let usual = of_past.or(of_peers.filter(|_| self.has_peers))?;
+        let limit = FACTOR * usual + self.margin;
+        let total = responses(&window);
+        let is_unusual = part >= MIN_UNUSUAL && is_share_above(part as u64, total as u64, limit);
+        // A recent window with few responses does not show that the condition has ended.
+        let recent = evaluation.recent_window().ratio(self.part, StepSignal::Responses, 3.0);
+        if !is_unusual || recent.is_some_and(|share| share <= limit) {
+            return None;
+        }
+        let share = part / total;
+        let cause = match of_peers {
+            Some(peers) if peers >= share / 2.0 => self.causes[0],
+            Some(_) => self.causes[1],
+            None => self.causes[2],
+        };
+        let (measure, seconds) = (self.measure.as_str(), window.seconds());
+        let own = Evidence::new(measure, share, "ratio", seconds);
+        let mut evidence = vec![Evidence { usual: of_past, ..own }];
+        evidence.extend(of_peers.map(|it| Evidence::new(self.of_others, it, "ratio", seconds)));
+        let signals = usize::from(of_past.is_some()) + usize::from(of_peers.is_some());
+        Some(RuleMatch::new(signals, evidence).because(cause))
+    }
+
+    /// The share of such responses at all peers together. `None`: there are too few responses.
+    fn share_of_peers(&self, evaluation: &Evaluation<'_>, span: Duration) -> Option<f64> {
+        let peers = windows(evaluation.peers(), span);
+        let sum = |signal| peers.iter().filter_map(|window| window.sum(signal)).sum::<f64>();
+        let total = sum(StepSignal::Responses);
+        (total >= MIN_RESPONSES).then(|| sum(self.part) / total)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::UNUSUAL_RESPONSES;
+    use crate::{
+        BackendRequestCounts, Diagnoser, DiagnosisSample, EVERY, GatewayObservations, Verdict,
+        VerdictSeverity,
+    };
+    use std::time::Instant;
+    use tokenweir_engine::address::BackendId;
+    use tokenweir_engine::dialect::EngineLoad;
+    use tokenweir_protocol::clock;
+
+    /// Number of steps of a minute.
+    const MINUTE: u32 = 12;
+
+    /// A fleet whose backends answer ten requests in each step.
+    struct Fleet {
+        diagnoser: Diagnoser,
+        now: Instant,
+        /// When the process of the first backend started, in seconds.
+        started: f64,
+    }
+
+    impl Fleet {
+        fn new() -> Self {
+            Self { diagnoser: Diagnoser::default(), now: clock::epoch(), started: 1.0 }
+        }
+
+        /// Plays steps in which each backend has these numbers of empty and of cut responses. Returns the verdicts of the last step.
+        fn play(&mut self, steps: u32, empty: &[u64], cut: &[u64]) -> Vec<Verdict> {
+            let mut verdicts = Vec::new();
+            for _ in 0..steps {
+                self.now += EVERY;
+                let mut samples = Vec::new();
+                for (index, (empty, cut)) in empty.iter().zip(cut).enumerate() {
+                    let started = if index == 0 { self.started } else { 1.0 };
+                    let page = EngineLoad {
+                        started: Some(started),
+                        running: Some(1.0),
+                        waiting: Some(0.0),
+                        ..EngineLoad::default()
+                    };
+                    let counts = BackendRequestCounts {
+                        finished: 10,
+                        responses: 10,
+                        empty_responses: *empty,
+                        cut_responses: *cut,
+                        ..BackendRequestCounts::default()
+                    };
+                    let gateway = GatewayObservations { weight: 1, counts, ..Default::default() };
+                    samples.push((
+                        BackendId::new(&format!("gpu-{index}")),
+                        DiagnosisSample {
+                            at: self.now,
+                            is_up: true,
+                            page: Some(page),
+                            gateway: Some(gateway),
+                            gpus: None,
+                        },
+                    ));
+                }
+                verdicts = self.diagnoser.diagnose(samples, self.now).verdicts;
+                verdicts.retain(|verdict| verdict.verdict == UNUSUAL_RESPONSES.name);
+            }
+            verdicts
+        }
+    }
+
+    fn cause(verdicts: &[Verdict]) -> &str {
+        verdicts.first().and_then(|verdict| verdict.cause.as_deref()).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_restarted_backend_with_empty_responses_is_named_after_20_seconds() {
+        let mut fleet = Fleet::new();
+        assert_eq!(fleet.play(2 * MINUTE, &[0, 0, 0], &[1, 1, 1]), []);
+        fleet.started = 2.0;
+        let verdicts = fleet.play(4, &[8, 0, 0], &[1, 1, 1]);
+        assert_eq!((verdicts.len(), &*verdicts[0].backend), (1, "gpu-0"));
+        assert_eq!(verdicts[0].severity, VerdictSeverity::Critical);
+        assert!(cause(&verdicts).contains("this backend only"), "{verdicts:#?}");
+        assert_eq!(fleet.play(10 * MINUTE, &[8, 0, 0], &[1, 1, 1]).len(), 1, "it lasts");
+        assert_eq!(fleet.play(MINUTE, &[0, 0, 0], &[1, 1, 1]), []);
+    }
+
+    #[test]
+    fn a_backend_with_empty_responses_from_the_start_is_compared_with_its_peers() {
+        let mut fleet = Fleet::new();
+        assert_eq!(fleet.play(2 * MINUTE, &[0, 4], &[0, 0]).len(), 1);
+        assert_eq!(Fleet::new().play(2 * MINUTE, &[4, 4], &[0, 0]), [], "all alike is usual");
+        assert_eq!(Fleet::new().play(2 * MINUTE, &[4], &[0]), []);
+    }
+
+    #[test]
+    fn a_lone_backend_is_compared_with_its_own_past() {
+        let mut fleet = Fleet::new();
+        assert_eq!(fleet.play(2 * MINUTE, &[1], &[1]), []);
+        assert!(cause(&fleet.play(MINUTE, &[7], &[1])).starts_with("responses without an answer"));
+    }
+
+    #[test]
+    fn a_change_at_all_backends_is_named_at_each_and_becomes_usual() {
+        let mut fleet = Fleet::new();
+        assert_eq!(fleet.play(2 * MINUTE, &[0, 0], &[2, 2]), []);
+        let verdicts = fleet.play(MINUTE, &[0, 0], &[10, 10]);
+        assert_eq!(verdicts.len(), 2);
+        assert!(cause(&verdicts).contains("at its peers too: clients"), "{verdicts:#?}");
+        assert_eq!(verdicts[0].severity, VerdictSeverity::Warning);
+        assert_eq!(fleet.play(30 * MINUTE, &[0, 0], &[10, 10]), []);
+    }
+
+    #[test]
+    fn a_client_with_short_limits_that_routing_sends_to_one_backend_is_no_fault() {
+        let mut fleet = Fleet::new();
+        assert_eq!(fleet.play(20 * MINUTE, &[0, 0], &[10, 1]), []);
+    }
+}

@@ -1,0 +1,130 @@
+//! Admission of streams that have begun: another backend shall continue them after theirs failed.
+//!
+//! All streams of a failed backend need another one at the same moment. They wait in the admission queue
+//! until the other backends have capacity, so that none of these gets more than it can serve. A stream that
+//! has begun is queued even if the queue is full: the number of open streams bounds their number.
+
+use super::controller::{AdmissionController, QueueGuard};
+use super::settings::{AdmissionSettings, WaitLimit};
+use super::waiter::{LeasedBackend, enqueue, queue_entry};
+use crate::backend::Backend;
+use crate::backend::pool::BackendRequirements;
+use http::HeaderMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokenweir_protocol::clock;
+use tokenweir_request::error::GatewayError;
+use tokenweir_request::record::RequestRecord;
+use tokenweir_routing::PromptFingerprint;
+
+/// What a stream requires of the backend that continues it.
+#[derive(Debug, Clone)]
+pub(in crate::proxy) struct BegunStream {
+    pub(in crate::proxy) model: Option<String>,
+    pub(in crate::proxy) prompt: Arc<PromptFingerprint>,
+    pub(in crate::proxy) path: Option<&'static str>,
+    pub(in crate::proxy) max_tokens: Option<u32>,
+    pub(in crate::proxy) session: Option<u64>,
+}
+
+/// A wait for a backend that continues a stream.
+pub(in crate::proxy) struct BegunWait {
+    pub(in crate::proxy) stream: Arc<BegunStream>,
+    /// The backends that failed the stream.
+    pub(in crate::proxy) excluded: Vec<Arc<Backend>>,
+    /// Time before the first try, for which a busy backend is left alone.
+    pub(in crate::proxy) pause: Duration,
+    /// The end of the wait. `None`: the stream does not wait, because its backend still works.
+    pub(in crate::proxy) ends_at: Option<Instant>,
+}
+
+impl AdmissionController {
+    /// The time at which a stream that is interrupted at `now` stops to wait for another backend.
+    pub(in crate::proxy) fn continuation_deadline(&self, now: Instant) -> Instant {
+        let settings = self.settings.load();
+        let max_wait = settings.as_ref().map(|settings| settings.max_wait);
+        now + max_wait.unwrap_or(AdmissionSettings::DEFAULT_MAX_WAIT)
+    }
+
+    /// Leases a backend that continues the stream of a request, at once or when one has capacity. Dropping
+    /// the future gives up the place in the queue. Fails if no other backend is up, or at the end of the
+    /// wait.
+    pub(in crate::proxy) fn lease_begun(
+        self: &Arc<Self>,
+        record: &RequestRecord,
+        headers: &HeaderMap,
+        wait: BegunWait,
+    ) -> impl Future<Output = Result<LeasedBackend, GatewayError>> + Send + use<> {
+        let controller = self.clone();
+        let settings = self.settings.load_full();
+        let settings = settings.map(|settings| {
+            let flow = self.flow(&settings, headers, record);
+            (settings, flow)
+        });
+        async move {
+            if !wait.pause.is_zero() {
+                tokio::time::sleep(wait.pause).await;
+            }
+            let requirements = wait.stream.requirements(&wait.excluded);
+            let now = clock::now();
+            let Some((settings, flow)) = settings else {
+                return controller.pool.lease(requirements, &[], now);
+            };
+            let is_first = controller.pool.capacity_notifier.waiting_requests() == 0;
+            let offer = match controller.pool.offer(Some(&settings.thresholds), requirements, now) {
+                // Another backend of the model may come back, as for a request that has not begun.
+                Err(_) if controller.pool.has_other(requirements) => {
+                    let backend_wait = now + settings.max_backend_wait;
+                    let ends_at = wait.ends_at.map(|ends_at| ends_at.min(backend_wait));
+                    let ends_at = ends_at.filter(|ends_at| *ends_at > now);
+                    let ends_at = ends_at.ok_or(GatewayError::NoBackend)?;
+                    return controller.wait_begun(&settings, requirements, flow, ends_at).await;
+                }
+                offer => offer?,
+            };
+            match (offer, wait.ends_at) {
+                (Some(offer), ends_at) if is_first || ends_at.is_none() => {
+                    Ok(offer.accept(requirements, now))
+                }
+                (_, Some(ends_at)) => {
+                    controller.wait_begun(&settings, requirements, flow, ends_at).await
+                }
+                (_, None) => Err(GatewayError::Saturated { retry_after: 1 }),
+            }
+        }
+    }
+
+    /// Waits in the queue. `flow`: the priority class and the tenant.
+    async fn wait_begun(
+        &self,
+        settings: &AdmissionSettings,
+        requirements: BackendRequirements<'_>,
+        flow: (usize, u64),
+        ends_at: Instant,
+    ) -> Result<LeasedBackend, GatewayError> {
+        let now = clock::now();
+        let group = self.pool.capacity_group(&requirements, now);
+        let (mut request, result_receiver) = queue_entry(requirements, group, flow, None, ends_at);
+        request.is_begun = true;
+        let key = self.with_queue(|queue| enqueue(queue, request, now))?;
+        let mut guard = QueueGuard { controller: self, key, result_receiver };
+        // As for a new request, capacity may have become free before this request was queued.
+        self.with_queue(|queue| self.dispatch_queued(queue, Some(settings), now));
+        let limit = WaitLimit { ends_at, objective: None };
+        guard.wait_for_lease(settings, requirements, limit).await.0
+    }
+}
+
+impl BegunStream {
+    fn requirements<'a>(&'a self, excluded: &'a [Arc<Backend>]) -> BackendRequirements<'a> {
+        BackendRequirements {
+            model: self.model.as_deref(),
+            is_stream: true,
+            path: self.path,
+            max_tokens: self.max_tokens,
+            session: self.session,
+            excluded,
+            ..BackendRequirements::none(&self.prompt, fastrand::u64(..))
+        }
+    }
+}

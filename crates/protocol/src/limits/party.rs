@@ -1,0 +1,50 @@
+//! The party to which a shared resource is charged.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::{IpAddr, Ipv6Addr};
+
+/// A tenant, or the network of a client without a tenant. One party may use only a part of a resource that
+/// all clients share: memory, the queue, requests without a client.
+///
+/// A header that nobody has checked is no part of it: a client could choose another one for each request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Party(u64);
+
+/// The address by which limits count a client without a key: an IPv4 address unchanged, or the /64
+/// network of an IPv6 address. One client usually has all addresses of a /64 network.
+pub fn client_network(ip: IpAddr) -> IpAddr {
+    match ip.to_canonical() {
+        IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from(u128::from(ip) & !u128::from(u64::MAX))),
+        ip @ IpAddr::V4(_) => ip,
+    }
+}
+
+impl Party {
+    /// The party of a request. `tenant`: the tenant of the API key. `None`: the request has none.
+    pub fn new(tenant: Option<&str>, client: IpAddr) -> Self {
+        let mut hasher = DefaultHasher::new();
+        match (tenant, client_network(client)) {
+            (Some(tenant), _) => tenant.hash(&mut hasher),
+            (None, IpAddr::V4(address)) => return Self(address.to_bits().into()),
+            (None, IpAddr::V6(network)) => network.hash(&mut hasher),
+        }
+        Self(hasher.finish())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_in_the_same_ipv6_network_are_one_party_unless_they_have_tenants() {
+        let party = |address: &str| Party::new(None, address.parse().unwrap());
+        assert_eq!(party("2001:db8::1"), party("2001:db8::2"));
+        assert_ne!(party("2001:db8::1"), party("2001:db8:0:1::1"));
+        assert_eq!(party("::ffff:10.0.0.1"), party("10.0.0.1"));
+        assert_ne!(party("10.0.0.1"), party("10.0.0.2"));
+        let tenant = |name, address: &str| Party::new(Some(name), address.parse().unwrap());
+        assert_eq!(tenant("a", "10.0.0.1"), tenant("a", "10.0.0.2"));
+        assert_ne!(tenant("a", "10.0.0.1"), tenant("b", "10.0.0.1"));
+    }
+}

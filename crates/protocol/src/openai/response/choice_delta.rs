@@ -1,0 +1,39 @@
+//! One choice in an event of a response.
+
+use crate::json::JsonValue;
+use crate::openai::{FinishReason, OutputKind, OutputKinds};
+
+/// The content of one choice in an event.
+#[derive(Debug, Default)]
+pub(super) struct ChoiceDelta {
+    pub(super) index: usize,
+    pub(super) output: OutputKinds,
+    pub(super) has_empty_text: bool,
+    pub(super) has_role: bool,
+    /// Whether the event has this choice. `false`: the fields read so far belong to no choice.
+    pub(super) is_present: bool,
+    pub(super) finish_reason: Option<FinishReason>,
+    /// Length of the array of token ids or logprobs.
+    pub(super) tokens: Option<u32>,
+}
+
+impl ChoiceDelta {
+    pub(super) fn record_output(&mut self, kind: OutputKind, value: JsonValue<'_>) {
+        match value {
+            JsonValue::Text(text) if text.is_empty() => self.has_empty_text = true,
+            JsonValue::Object if kind == OutputKind::Text => self.output.add(OutputKind::Unknown),
+            JsonValue::Object => self.output.add(kind),
+            value if value.is_scalar_with_content() => self.output.add(kind),
+            _ => {}
+        }
+    }
+
+    /// Whether the choice has output without text. There are two cases: token ids or logprobs show
+    /// tokens, or the text is empty in an event that is neither the first nor the last of its choice. In
+    /// the second case, the engine holds text back.
+    pub(super) fn has_unspecified_output(&self) -> bool {
+        let has_tokens = self.tokens.is_some_and(|tokens| tokens > 0);
+        let is_held_back = self.has_empty_text && !self.has_role && self.finish_reason.is_none();
+        has_tokens || is_held_back
+    }
+}

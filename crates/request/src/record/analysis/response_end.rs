@@ -1,0 +1,74 @@
+//! How an engine ended a response: whether it has an answer, and whether it was cut.
+
+use super::super::{Outcome, RequestRecord};
+use tokenweir_protocol::openai::{Api, FinishReason};
+
+/// How an engine ended a response without an error.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResponseEnd {
+    /// The response has an answer, and the model ended it.
+    Whole,
+    /// The model ended the response without an answer, or with its first token.
+    Empty,
+    /// The response ended at the limit of its tokens.
+    Cut,
+}
+
+impl RequestRecord {
+    /// Whether the engine ended the response without an error and without output other than
+    /// reasoning.
+    pub fn is_empty_response(&self) -> bool {
+        self.has_ended_response() && !self.observed.has_answer
+    }
+
+    /// How the engine ended the response. `None`: it did not end it, or the gateway did not read it.
+    pub fn response_end(&self) -> Option<ResponseEnd> {
+        if !self.has_ended_response() {
+            return None;
+        }
+        let is_cut = self.observed.finish_reasons.contains(&Some(FinishReason::Length));
+        let is_empty = !self.observed.has_answer || self.output_tokens().is_some_and(|it| it <= 1);
+        Some(match (is_cut, is_empty) {
+            (true, _) => ResponseEnd::Cut,
+            (false, true) => ResponseEnd::Empty,
+            (false, false) => ResponseEnd::Whole,
+        })
+    }
+
+    /// Whether the gateway has read a generated response that the engine ended without an error.
+    fn has_ended_response(&self) -> bool {
+        let observed = &*self.observed;
+        let generates = self.api.is_some_and(Api::generates);
+        let is_inspected =
+            observed.uninspected_reason.is_none() && !observed.finish_reasons.is_empty();
+        self.outcome == Outcome::Ok && generates && is_inspected
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::UsageSource;
+    use crate::record::fixtures::streamed;
+
+    #[test]
+    fn a_response_is_empty_without_an_answer_or_after_one_token_unless_a_limit_cut_it() {
+        let end = |finish, has_answer, tokens| {
+            let mut record = streamed();
+            let observed = &mut record.observed;
+            observed.finish_reasons = vec![finish];
+            observed.has_answer = has_answer;
+            observed.usage_source = UsageSource::Exact;
+            observed.usage.output = tokens;
+            record.response_end()
+        };
+        let stop = Some(FinishReason::Stop);
+        assert_eq!(end(stop, true, Some(2)), Some(ResponseEnd::Whole));
+        assert_eq!(end(stop, false, Some(9)), Some(ResponseEnd::Empty), "reasoning alone");
+        assert_eq!(end(stop, true, Some(1)), Some(ResponseEnd::Empty));
+        assert_eq!(end(stop, true, None), Some(ResponseEnd::Whole));
+        assert_eq!(end(Some(FinishReason::Length), false, Some(1)), Some(ResponseEnd::Cut));
+        let failed = RequestRecord { outcome: Outcome::Truncated, ..streamed() };
+        assert_eq!(failed.response_end(), None);
+    }
+}

@@ -1,0 +1,52 @@
+//! Counts the runs that go on without a client. They take places that connected clients could use, so only
+//! some may be without one.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use tokenweir_protocol::limits::memory_charge::{Charge, ExceededLimit, MemoryLimits};
+
+/// The place of a run among those without a client. Dropping it frees the place.
+#[derive(Debug)]
+pub(super) struct Absence {
+    limits: MemoryLimits,
+    /// Counts the run among those of its party, and among all.
+    of_party: Charge,
+    /// Counts the run among those of its client's network.
+    of_network: Charge,
+    is_taken: bool,
+}
+
+/// The runs without a client of one party may take the places of the gateway divided by this number, but at
+/// least one place.
+const PARTY_DIVISOR: usize = 4;
+/// All runs without a client together may take the places of the gateway divided by this number.
+const TOTAL_DIVISOR: usize = 2;
+
+impl Absence {
+    /// A place that is not taken. `places`: number of requests that the gateway can have open.
+    pub(super) fn new(places: usize, of_party: Charge, of_network: Arc<AtomicUsize>) -> Self {
+        let total = places / TOTAL_DIVISOR;
+        let party = (places / PARTY_DIVISOR).max(1).min(total);
+        let limits = MemoryLimits { one: 1, party, total };
+        let of_network = Charge::new(of_network, Arc::default());
+        Self { limits, of_party, of_network, is_taken: false }
+    }
+
+    /// Takes the place, if the limits allow one more run without a client.
+    pub(super) fn take(&mut self) -> Result<(), ExceededLimit> {
+        if !self.is_taken {
+            self.of_party.add(1, &self.limits)?;
+            self.of_network.add_passing(1);
+            self.is_taken = true;
+        }
+        Ok(())
+    }
+
+    /// Frees the place.
+    pub(super) fn free(&mut self) {
+        if std::mem::take(&mut self.is_taken) {
+            self.of_party.release(1);
+            self.of_network.release(1);
+        }
+    }
+}
