@@ -1,9 +1,9 @@
 //! The open `StreamIsActive` streams of the scaler, and the choice of the stream that a new one replaces.
 
-use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use tokenweir_protocol::limits;
 use tokenweir_protocol::mutex::lock;
 
 /// Maximum number of open `StreamIsActive` streams. It is below the number of connections of the admin
@@ -46,12 +46,8 @@ impl ScalerStreams {
 
 /// The position of the oldest stream of the client that has the most streams.
 fn oldest_of_busiest(streams: &[ScalerStream]) -> Option<usize> {
-    let mut counts: HashMap<Option<IpAddr>, usize> = HashMap::new();
-    for stream in streams {
-        *counts.entry(stream.client).or_default() += 1;
-    }
-    let most = counts.values().max()?;
-    streams.iter().position(|stream| counts.get(&stream.client) == Some(most))
+    let busiest = limits::busiest(streams.iter().map(|stream| stream.client));
+    streams.iter().position(|stream| busiest.contains(&stream.client))
 }
 
 impl ScalerPermit {

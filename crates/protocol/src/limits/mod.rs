@@ -4,7 +4,7 @@ pub mod memory_charge;
 mod party;
 pub mod rate_limiter;
 
-pub use party::{Party, client_network};
+pub use party::{Party, busiest, client_network};
 
 use std::collections::VecDeque;
 

@@ -1,5 +1,6 @@
 //! The party to which a shared resource is charged.
 
+use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -17,6 +18,18 @@ pub fn client_network(ip: IpAddr) -> IpAddr {
         IpAddr::V6(ip) => IpAddr::V6(Ipv6Addr::from(u128::from(ip) & !u128::from(u64::MAX))),
         ip @ IpAddr::V4(_) => ip,
     }
+}
+
+/// The clients that occur most often in a list, such as the owners of open connections: one of theirs gives
+/// way at a limit, so that no client can take the places of another.
+pub fn busiest<C: Copy + Eq + Hash>(clients: impl Iterator<Item = C>) -> HashSet<C> {
+    let mut counts: HashMap<C, usize> = HashMap::new();
+    for client in clients {
+        *counts.entry(client).or_default() += 1;
+    }
+    let most = counts.values().max().copied();
+    counts.retain(|_, count| Some(*count) == most);
+    counts.into_keys().collect()
 }
 
 impl Party {

@@ -100,6 +100,12 @@ const TIME_PER_TOKEN: Duration = Duration::from_millis(2);
 /// Time before its arrival that counts as the arrival of a request that has begun.
 const BEGUN_PRECEDENCE: Duration = Duration::from_mins(10);
 
+/// Whole seconds, from 1 to 60, after which the client of a request should retry that would wait for this
+/// time too long.
+pub fn retry_seconds(excess: Duration) -> u32 {
+    excess.as_secs().saturating_add(1).min(60) as u32
+}
+
 impl<T> QueuedRequest<T> {
     /// Time after the arrival of this request in which later requests with less work can go before it. It
     /// is at most half of the time that this request may wait.

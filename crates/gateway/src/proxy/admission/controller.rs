@@ -18,7 +18,7 @@ use tokenweir_request::error::GatewayError;
 use tokenweir_request::record::RequestRecord;
 use tokenweir_routing::admission::{
     AdmissionQueue, DEFAULT_CLASS, DequeuedRequest, ExhaustedGroups, QueuedRequest,
-    QueuedRequestId, RejectedRequest, WaitingModel,
+    QueuedRequestId, RejectedRequest, WaitingModel, retry_seconds,
 };
 use tokio::sync::oneshot;
 
@@ -325,11 +325,6 @@ impl AdmissionController {
         self.pool.capacity_notifier.set_waiting_requests(queue.len());
         result
     }
-}
-
-/// Whole seconds after which a client should retry, from 1 to 60.
-fn retry_seconds(wait: Duration) -> u32 {
-    wait.as_secs().saturating_add(1).min(60) as u32
 }
 
 // === impl QueueGuard ===

@@ -1,13 +1,11 @@
 //! The open connections of the admin listener, and the choice of the connection that a new one replaces.
 
 use http::HeaderMap;
-use std::collections::HashMap;
 use std::future::Future;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use tokenweir_protocol::headers;
-use tokenweir_protocol::limits::client_network;
+use tokenweir_protocol::{headers, limits};
 use tokio::task::{AbortHandle, JoinSet};
 
 /// The open connections of the admin listener.
@@ -81,19 +79,15 @@ impl AdminConnections {
         serving: impl Future<Output = ()> + Send + 'static,
     ) {
         let task = self.tasks.spawn(serving);
-        let client = client_network(client);
+        let client = limits::client_network(client);
         self.connections.push(AdminConnection { task, client, requests });
     }
 
     /// Among the connections of the client that has the most of them, the oldest connection with the
     /// lowest use.
     fn least_worth_keeping(&self) -> Option<&AdminConnection> {
-        let mut counts: HashMap<IpAddr, usize> = HashMap::new();
-        for connection in &self.connections {
-            *counts.entry(connection.client).or_default() += 1;
-        }
-        let most = counts.values().max()?;
-        let of_busiest = self.connections.iter().filter(|it| counts.get(&it.client) == Some(most));
+        let busiest = limits::busiest(self.connections.iter().map(|it| it.client));
+        let of_busiest = self.connections.iter().filter(|it| busiest.contains(&it.client));
         // The first of several minima is the oldest connection.
         of_busiest.min_by_key(|connection| connection.requests.current_use())
     }

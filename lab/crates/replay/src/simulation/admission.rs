@@ -6,7 +6,7 @@ use super::gateway::QueuedArrival;
 use super::{InFlightRequest, Simulation};
 use std::time::Duration;
 use tokenweir_routing::admission::{
-    AdmissionQueue, CapacityGroup, EnqueueOutcome, ExhaustedGroups, QueuedRequest,
+    AdmissionQueue, CapacityGroup, EnqueueOutcome, ExhaustedGroups, QueuedRequest, retry_seconds,
 };
 
 /// Number of times that a client repeats a refused request: the default of `OpenAI`'s SDKs.
@@ -56,7 +56,7 @@ impl Simulation<'_> {
             && let Some(wait) = queue.expected_wait(&request, now)
             && let Some(excess) = wait.checked_sub(left)
         {
-            return self.refuse(number, excess.as_secs().saturating_add(1).min(60));
+            return self.refuse(number, retry_seconds(excess).into());
         }
         match queue.enter(request, now) {
             EnqueueOutcome::Full(refused) => {
