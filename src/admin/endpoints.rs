@@ -152,12 +152,6 @@ pub(super) async fn post_reload(State(admin): State<Arc<Admin>>) -> Response {
     without_caching((status, format!("{result}\n")).into_response())
 }
 
-pub(super) async fn get_cache_map(State(admin): State<Arc<Admin>>) -> Response {
-    // Counts the buffered records of ended requests first.
-    admin.proxy.telemetry.settle();
-    without_caching(Json(admin.cache_map.document(clock::now())).into_response())
-}
-
 pub(super) async fn list_decisions(State(admin): State<Arc<Admin>>) -> Response {
     let newest = admin.decisions.newest(MAX_LISTED_DECISIONS);
     let decisions: Vec<Value> = newest.iter().map(|decision| decision.summary()).collect();

@@ -10,7 +10,6 @@ use std::time::{Duration, Instant};
 use tokenweir_api::{GatewayFacts, GatewayState, Harm, LateStreams, QueueSummary};
 use tokenweir_diagnose::Diagnosis;
 use tokenweir_gateway::backend::Readiness;
-use tokenweir_gateway::backend::cache_map::CacheMap;
 use tokenweir_gateway::backend::pool::BackendPool;
 use tokenweir_gateway::gpu::GpuMonitor;
 use tokenweir_gateway::proxy::ProxyState;
@@ -46,8 +45,6 @@ pub struct Admin {
     pub decisions: Arc<DecisionLog>,
     /// Statistics and lists of the requests that ended recently.
     pub recent_requests: Arc<RecentRequests>,
-    /// The groups of prompts with the same beginning that fill the prefix caches of the backends.
-    pub cache_map: Arc<CacheMap>,
     /// Functions that write the counts of sinks, listeners and certificates into the status
     /// snapshot.
     pub status_sources: Vec<StatusSource>,

@@ -96,7 +96,6 @@ impl Application {
             proxy: proxy.state.clone(),
             decisions: pipeline.decisions,
             recent_requests: pipeline.recent_requests,
-            cache_map: pipeline.cache_map,
             gpus: Arc::new(GpuMonitor::default()),
             webhooks: Arc::new(WebhookNotifier::default()),
             status_sources: [

@@ -8,7 +8,6 @@ use std::any::Any;
 use std::sync::Arc;
 use std::time::Instant;
 use tokenweir_diagnose::BackendRequestCounters;
-use tokenweir_gateway::backend::cache_map::CacheMap;
 use tokenweir_gateway::backend::pool::BackendPool;
 use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_gateway::proxy::{PayloadSampling, RecordingSettings, StoredResponses};
@@ -36,8 +35,6 @@ pub(super) struct TelemetryPipeline {
     pub(super) recent_requests: Arc<RecentRequests>,
     /// Which backend stores which response of the Responses API, and for which tenant.
     pub(super) stored_responses: Arc<StoredResponses>,
-    /// The groups of prompts with the same beginning that fill the prefix caches of the backends.
-    pub(super) cache_map: Arc<CacheMap>,
     /// Counters of first outputs and ended requests for each backend, which the diagnosis reads.
     pub(super) request_counters: Arc<BackendRequestCounters>,
     /// Functions that write the counts of the sinks into the status.
@@ -90,7 +87,6 @@ impl TelemetryPipeline {
         }
         let decisions = Arc::new(DecisionLog::new(config.routing.decision_log_size));
         let recent_requests = Arc::new(RecentRequests::new(now, config.slos.clone()));
-        let cache_map = Arc::new(CacheMap::new(pool.clone()));
         let request_counters = Arc::<BackendRequestCounters>::default();
         let mut sinks = SinkSet::default();
         let stored_responses = Arc::<StoredResponses>::default();
@@ -104,7 +100,6 @@ impl TelemetryPipeline {
         sinks.batched.push(recent_requests.clone());
         let log_ratio = sinks.add_payload_log(&config.log.payloads, max_bytes)?;
         let quality_ratio = sinks.add_quality(&config.quality, &config.log.payloads, max_bytes)?;
-        sinks.batched.push(cache_map.clone());
         sinks.batched.push(request_counters.clone());
         let is_sampled = log_ratio > 0.0 || quality_ratio > 0.0;
         let max_text_bytes = config.log.payloads.excerpt_bytes();
@@ -127,7 +122,6 @@ impl TelemetryPipeline {
             decisions,
             recent_requests,
             stored_responses,
-            cache_map,
             request_counters,
             status_sources,
             workers: TelemetryWorkers {

@@ -171,7 +171,7 @@ async fn nothing_leaks(format: &str, more: &str) -> Ended {
     let got = send_all_requests(&program).await;
     program.wait_for_requests(got.len()).await;
     let mut places = Vec::new();
-    for page in ["/metrics", "/status", "/streams", "/cache", "/decisions", "/config", "/readyz"] {
+    for page in ["/metrics", "/status", "/streams", "/decisions", "/config", "/readyz"] {
         places.push((page.to_owned(), program.process.get(page).await.into_bytes()));
     }
     let ended = program.stop().await;

@@ -226,9 +226,9 @@ mod tests {
         let mut fleet = [backend("a", 0.1), backend("b", 0.1)];
         let expected = [BackendCondition::Ok, BackendCondition::Critical];
         assert_eq!(conditions(&mut fleet, &verdicts), expected);
-        let contention = verdict("prefix_cache_contention", "a", VerdictSeverity::Warning);
+        let imbalance = verdict("imbalance", "a", VerdictSeverity::Warning);
         let expected = [BackendCondition::Warning, BackendCondition::Ok];
-        assert_eq!(conditions(&mut fleet, &[contention]), expected);
+        assert_eq!(conditions(&mut fleet, &[imbalance]), expected);
     }
 
     #[test]

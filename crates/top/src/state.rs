@@ -68,8 +68,6 @@ pub enum UserAction {
         /// True: the backend is to be drained. False: it is to be undrained.
         is_drained: bool,
     },
-    /// Show the cache map.
-    ShowCacheMap,
     /// Show the routing decision of a request.
     ShowDecision {
         /// The id of the request.
@@ -88,7 +86,7 @@ pub(super) struct PaneView {
     pub(super) is_descending: bool,
 }
 
-const KEY_HELP: [&str; 12] = [
+const KEY_HELP: [&str; 11] = [
     "Tab, 1 2 3   select another list",
     "↑ ↓ j k      select a row",
     "s            sort by the next column",
@@ -96,7 +94,6 @@ const KEY_HELP: [&str; 12] = [
     "/            filter all lists; Esc clears the filter",
     "d            drain or undrain the backend",
     "Enter        show the backend, or the routing decision of the request",
-    "c            show which groups of prompts fill the caches",
     "p            pause or resume",
     "?            show this help",
     "q            quit",
@@ -196,7 +193,6 @@ impl TopState {
                 self.pane = Pane::ALL[digit as usize - '1' as usize];
             }
             KeyCode::Char('d') => self.confirm_drain(),
-            KeyCode::Char('c') => return Some(UserAction::ShowCacheMap),
             KeyCode::Enter => return self.show_details(),
             _ => view.selected = line_after(key, view.selected, last).unwrap_or(view.selected),
         }

@@ -116,7 +116,6 @@ impl DiagnosisTask {
             limited_backends,
             awaited_models: self.awaited_models(now),
             gateway: self.observe_gateway(now),
-            evicting_pairs: self.admin.cache_map.evicting_pairs(),
             unserved_models: self.request_counters.unserved_models(is_listed),
         };
         let mut diagnosis = diagnoser.diagnose_gateway(samples, &fleet, now);

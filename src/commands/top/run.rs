@@ -15,8 +15,8 @@ use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_api::{CacheMapDocument, GatewaySnapshot};
-use tokenweir_top::{FrameOptions, TopFrame, TopState, UserAction, cache_map_lines, explanation};
+use tokenweir_api::GatewaySnapshot;
+use tokenweir_top::{FrameOptions, TopFrame, TopState, UserAction, explanation};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
@@ -177,16 +177,6 @@ async fn perform_action(action: UserAction, client: &AdminClient, state: &mut To
                 Ok(_) => format!("{backend} {effect}"),
                 Err(problem) => problem,
             });
-        }
-        UserAction::ShowCacheMap => {
-            let lines = match client.get("/cache").await {
-                Ok(body) => serde_json::from_slice::<CacheMapDocument>(&body).map_or_else(
-                    |_| vec!["the response is not a /cache document".to_owned()],
-                    |document| cache_map_lines(&document),
-                ),
-                Err(problem) => vec![problem],
-            };
-            state.on_text("Cache map", lines);
         }
         UserAction::ShowDecision { request_id } => {
             let result = client.get(&format!("/decisions/{}", percent_encode(&request_id))).await;

@@ -15,7 +15,6 @@ use tokenweir::config::{self, Config};
 use tokenweir_diagnose::Diagnosis;
 use tokenweir_engine::address::{BackendAddress, MetricsUrl};
 use tokenweir_engine::prefill_leg::Role;
-use tokenweir_gateway::backend::cache_map::CacheMap;
 use tokenweir_gateway::backend::kv_events::{CacheKnowledge, KvEventSource, KvEventsSettings};
 use tokenweir_gateway::backend::pool::BackendPool;
 use tokenweir_gateway::backend::routes::ModelConfig;
@@ -74,8 +73,6 @@ pub(crate) struct Running {
     pub admin: SocketAddr,
     /// The backends of the gateway.
     pub pool: Arc<BackendPool>,
-    /// The cache map: which groups of prompts fill the caches of the backends.
-    pub cache_map: Arc<CacheMap>,
     /// The counter of the memory of all request bodies.
     pub body_memory: Arc<BodyMemory>,
     records: Mutex<mpsc::UnboundedReceiver<RequestRecord>>,
@@ -435,8 +432,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         guards.push(Box::new(guard));
     }
     let recent = Arc::new(RecentRequests::new(std::time::Instant::now(), Vec::new()));
-    let cache_map = Arc::new(CacheMap::new(pool.clone()));
-    sinks.extend([recent.clone() as Arc<dyn Sink>, cache_map.clone()]);
+    sinks.push(recent.clone());
     sinks.push(Arc::new(RecordingSink(sender)));
     let texts = payload_log::PayloadLogSettings::default();
     if let Some((quality, guard)) = QualityMonitor::start(&setup.quality, &texts, 1 << 30).unwrap()
@@ -523,7 +519,6 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         proxy: proxy.state.clone(),
         decisions,
         recent_requests: recent,
-        cache_map: cache_map.clone(),
         status_sources,
         gpus,
         webhooks: Arc::default(),
@@ -550,7 +545,6 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         addr,
         admin,
         pool,
-        cache_map,
         body_memory,
         records: Mutex::new(records),
         stop: Some(stop),

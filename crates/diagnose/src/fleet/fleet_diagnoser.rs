@@ -1,7 +1,6 @@
 //! Turns the conditions of the fleet into verdicts, and keeps the time at which each began.
 
 use super::backend_failures::BackendFailures;
-use super::cache_contention::CacheContention;
 use super::gateway_queue::GatewayQueue;
 use super::gateway_rules::GatewayRules;
 use super::observation::FleetObservation;
@@ -21,7 +20,6 @@ pub(crate) struct FleetDiagnoser {
     begins: HashMap<(Cow<'static, str>, String), Instant>,
     gateway: GatewayRules,
     gateway_queue: GatewayQueue,
-    cache_contention: CacheContention,
     failures: BackendFailures,
     refused_by_backends: RefusedByBackends,
     restarts: Restarts,
@@ -49,7 +47,6 @@ impl FleetDiagnoser {
         verdicts.extend(self.refused_by_backends.judge(fleet, now));
         verdicts.extend(self.restarts.judge(fleet, now));
         verdicts.extend(self.unserved_models.judge(fleet, now));
-        verdicts.extend(self.cache_contention.judge(&fleet.evicting_pairs, now));
         verdicts.extend(self.gateway.judge(&fleet.gateway, now));
         let mut begins = HashMap::new();
         for verdict in &mut verdicts {

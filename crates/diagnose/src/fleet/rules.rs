@@ -1,7 +1,6 @@
 //! The rules about the fleet: the texts of each rule, and the evaluation of its condition.
 
 use super::backend_failures::BACKEND_FAILING;
-use super::cache_contention::PREFIX_CACHE_CONTENTION;
 use super::gateway_queue::GATEWAY_QUEUE;
 use super::gateway_rules::{
     CERTIFICATE_EXPIRES, CONNECTIONS_REFUSED, LOG_LINES_LOST, RELOAD_FAILED, SLOW_CLIENTS,
@@ -117,7 +116,7 @@ static BACKEND_DRAINED: VerdictDescription = VerdictDescription {
 };
 
 /// All rules about the fleet and the gateway, the most urgent first.
-pub static FLEET_RULES: [&VerdictDescription; 18] = [
+pub static FLEET_RULES: [&VerdictDescription; 17] = [
     &NO_CAPACITY,
     &BACKEND_AWAITED,
     &SHEDDING,
@@ -129,7 +128,6 @@ pub static FLEET_RULES: [&VerdictDescription; 18] = [
     &BACKEND_RESTARTING,
     &BACKEND_EJECTED,
     &BACKEND_DRAINED,
-    &PREFIX_CACHE_CONTENTION,
     &CONNECTIONS_REFUSED,
     &CERTIFICATE_EXPIRES,
     &RELOAD_FAILED,

@@ -3,7 +3,6 @@
 
 #[expect(clippy::module_inception, reason = "the file has the type that the folder is about")]
 mod backend;
-pub mod cache_map;
 pub mod capacity_notifier;
 mod drain;
 mod health;

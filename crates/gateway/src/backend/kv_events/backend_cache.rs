@@ -7,7 +7,6 @@ use super::rank_cache::RankCache;
 use arc_swap::ArcSwap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tokenweir_kv_events::groups::PrefixGroups;
 use tokenweir_kv_events::residency::{StoredChain, StreamState};
 use tokenweir_protocol::atomic::AtomicFlag;
 
@@ -126,12 +125,6 @@ impl BackendCache {
             self.space.store(other);
             self.has_joined.set(true);
         }
-    }
-
-    /// Passes the groups of prompts of each rank to `visit`. Only background tasks call this,
-    /// because it waits for the lock of the contents.
-    pub(in crate::backend) fn visit_groups(&self, mut visit: impl FnMut(&PrefixGroups)) {
-        self.ranks.load().iter().for_each(|rank| visit(rank.contents.read().groups()));
     }
 
     /// Number of tokens in a block. 0: the size is not known, or a writer has locked the contents.

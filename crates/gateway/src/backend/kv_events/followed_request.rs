@@ -56,7 +56,6 @@ impl Drop for FollowedRequest {
         let usage = *lock(&self.usage);
         self.cache.knowledge.queue_ended(EndedRequest {
             key: RequestKey { backend: self.cache.number, session: self.session },
-            ranks: self.cache.ranks.load_full(),
             space: self.cache.space.load_full(),
             block_size: self.cache.block_size(),
             prompt: self.prompt.clone(),

@@ -2,7 +2,6 @@
 //! requests.
 
 use super::key_space::{KeySpace, KeySpaces};
-use super::rank_cache::RankCache;
 use super::settings::KvEventsSettings;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -37,8 +36,6 @@ pub struct CacheKnowledge {
 #[derive(Debug)]
 pub(super) struct EndedRequest {
     pub(super) key: RequestKey,
-    /// The caches of the ranks of the backend, in one of which the engine stored the blocks.
-    pub(super) ranks: Arc<Vec<Arc<RankCache>>>,
     /// The key space to which the hashes of the request's blocks belong.
     pub(super) space: Arc<KeySpace>,
     /// Tokens in an engine block.

@@ -49,14 +49,6 @@ async fn run(knowledge: Arc<CacheKnowledge>) {
 /// of the request could be assigned to its text.
 fn learn(knowledge: &CacheKnowledge, ended: &EndedRequest) -> bool {
     let Some(chain) = knowledge.chains().end(ended.key) else { return false };
-    if let Some(text) = ended.prompt.blocks.first() {
-        // The engine does not report which rank had the request, so all ranks get the text. The
-        // call has no effect at ranks that do not have the blocks.
-        for rank in ended.ranks.iter() {
-            let mut contents = rank.contents.write();
-            contents.set_text(chain.parent, chain.first_depth, &chain.blocks, *text);
-        }
-    }
     let Some(prompt_tokens) = ended.usage.input else { return false };
     let request = AnsweredRequest {
         text_blocks: &ended.prompt.blocks,

@@ -19,13 +19,13 @@ const BLOCK_SIZE: u8 = 16;
 const BLOCKS: u64 = 24;
 
 /// A backend with one data-parallel rank, and the receiver of its KV events.
-pub(in crate::backend) struct Fixture {
+struct Fixture {
     knowledge: Arc<CacheKnowledge>,
     backend: Arc<Backend>,
     sink: RankSink,
 }
 
-pub(in crate::backend) fn knowledge() -> Arc<CacheKnowledge> {
+fn knowledge() -> Arc<CacheKnowledge> {
     CacheKnowledge::new(
         KvEventsSettings { enabled: Some(true), ..KvEventsSettings::default() },
         None,
@@ -74,12 +74,9 @@ fn stored(blocks: &[u64], session_id: &str) -> Vec<u8> {
 }
 
 impl Fixture {
-    fn new(knowledge: &Arc<CacheKnowledge>) -> Self {
-        Self::of(knowledge, Arc::new(backend("a")))
-    }
-
     /// A backend whose KV events are in the state `exact`.
-    pub(in crate::backend) fn of(knowledge: &Arc<CacheKnowledge>, backend: Arc<Backend>) -> Self {
+    fn new(knowledge: &Arc<CacheKnowledge>) -> Self {
+        let backend = Arc::new(backend("a"));
         let cache =
             backend.identity.kv_cache_or(|| Arc::new(BackendCache::new(knowledge.clone()))).clone();
         let rank = cache.set_rank_count(1)[0].clone();
@@ -88,22 +85,9 @@ impl Fixture {
         Self { knowledge: knowledge.clone(), backend, sink }
     }
 
-    /// Simulates that the engine stores the blocks of a prompt that another gateway sent.
-    pub(in crate::backend) fn store(&mut self, number: u64) {
-        self.sink.apply(&stored(&blocks_of(number), "of another gateway")).unwrap();
-    }
-
-    pub(in crate::backend) fn on_state(&mut self, state: StreamState) {
-        self.sink.on_state(state);
-    }
-
     /// Simulates a request of this gateway whose blocks the engine stores. Waits until the learner has
     /// processed it.
-    pub(in crate::backend) async fn answer(
-        &mut self,
-        number: u64,
-        prompt: &Arc<PromptFingerprint>,
-    ) {
+    async fn answer(&mut self, number: u64, prompt: &Arc<PromptFingerprint>) {
         let cache = self.backend.identity.kv_cache().unwrap();
         let followed =
             FollowedRequest::begin(cache, prompt, BLOCKS * u64::from(BLOCK_SIZE)).unwrap();
