@@ -12,16 +12,6 @@ const WINDOW: MetricLabel = MetricLabel::fixed("window", || WINDOWS.to_vec());
 
 pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::new(
-        "tokenweir_quality_output_drift_ratio",
-        "Mean output tokens of complete responses in quality.window, divided by the mean in 24 times this window.",
-        &[MetricLabel::MODEL],
-        MetricSource::Status(|status, emit| {
-            for_each_model(status, |model| {
-                emit(&[&model.model], model.output_drift.unwrap_or(f64::NAN));
-            });
-        }),
-    ),
-    MetricDescriptor::new(
         "tokenweir_quality_refusal_ratio",
         "Share of complete responses in which the model declined.",
         &[MetricLabel::MODEL, WINDOW],

@@ -1,4 +1,4 @@
-//! The trends of response length, model refusals and scores, by model.
+//! The trends of model refusals and scores, by model.
 
 use super::trend::MeanTrend;
 use serde::Serialize;
@@ -25,18 +25,14 @@ pub(super) struct QualityTrends {
 pub struct ModelQuality {
     /// The model as a label value.
     pub model: String,
-    /// Recent mean of the output tokens per response, divided by the baseline mean.
-    pub output_drift: Option<f64>,
     /// Share of responses in which the model declined: the recent mean and the baseline mean.
     pub refusals: [Option<f64>; 2],
     /// Score of the judge: the recent mean and the baseline mean.
     pub scores: [Option<f64>; 2],
 }
 
-/// The trends of response length, model refusals and scores of one model.
+/// The trends of model refusals and scores of one model.
 struct ModelTrends {
-    /// Trend of the number of output tokens per response.
-    tokens: MeanTrend,
     /// Trend of the model refusals. A response in which the model declined counts as 1, any other
     /// response as 0.
     refusals: MeanTrend,
@@ -60,13 +56,7 @@ impl QualityTrends {
     pub(super) fn record_response(&self, record: &RequestRecord) {
         let Timings { accepted, ended, .. } = record.timings;
         let now = ended.unwrap_or(accepted);
-        let [_, tokens, ..] = record.engine_token_counts();
         self.update_model(record.model.as_str(), |model| {
-            // An estimated token count is not recorded, because its error is larger than a typical
-            // change of the mean length.
-            if let Some(tokens) = tokens {
-                model.tokens.add(tokens as f64, now);
-            }
             model.refusals.add(f64::from(record.is_model_refusal()), now);
         });
     }
@@ -87,7 +77,6 @@ impl QualityTrends {
         });
         let snapshots = models.iter().map(|(name, model)| ModelQuality {
             model: name.to_string(),
-            output_drift: model.tokens.drift(now),
             refusals: model.refusals.means(now),
             scores: model.scores.means(now),
         });
@@ -106,7 +95,7 @@ impl QualityTrends {
             return change(model);
         }
         let trend = MeanTrend::new(self.window, self.baseline_window);
-        let model = ModelTrends { tokens: trend, refusals: trend, scores: trend };
+        let model = ModelTrends { refusals: trend, scores: trend };
         change(models.entry(name.into()).or_insert(model));
     }
 }

@@ -80,13 +80,6 @@ impl MeanTrend {
         [self.recent.value_at(now), self.baseline.value_at(now)]
     }
 
-    /// Returns the recent mean divided by the baseline mean; 1 means no drift. `None`: a mean is
-    /// not available, or the baseline mean is 0.
-    pub(super) fn drift(&self, now: Instant) -> Option<f64> {
-        let [recent, baseline] = self.means(now);
-        Some(recent? / baseline.filter(|baseline| *baseline > 0.0)?)
-    }
-
     /// Instant of the latest value. `None`: no value was recorded.
     pub(super) const fn last_update(&self) -> Option<Instant> {
         self.baseline.updated_at
@@ -117,44 +110,49 @@ mod tests {
         now
     }
 
+    /// The recent mean divided by the baseline mean. `None`: a mean is unknown.
+    fn ratio(trend: &MeanTrend, now: Instant) -> Option<f64> {
+        let [recent, baseline] = trend.means(now);
+        Some(recent? / baseline?)
+    }
+
     #[test]
-    fn constant_response_lengths_have_no_drift_and_doubled_lengths_a_drift_towards_two() {
+    fn the_recent_mean_follows_a_change_faster_than_the_baseline() {
         let mut trend = MeanTrend::new(HOUR, DAY);
         let steady = (0..3_000).map(|number| if number % 2 == 0 { 90.0 } else { 110.0 });
         let now = record_one_per_minute(&mut trend, clock::now(), steady);
-        let drift = trend.drift(now).unwrap();
-        assert!((drift - 1.0).abs() < 0.01, "{drift}");
+        let steady = ratio(&trend, now).unwrap();
+        assert!((steady - 1.0).abs() < 0.01, "{steady}");
         let now = record_one_per_minute(&mut trend, now, [200.0; 60]);
-        let after_an_hour = trend.drift(now).unwrap();
+        let after_an_hour = ratio(&trend, now).unwrap();
         assert!((1.5..1.65).contains(&after_an_hour), "{after_an_hour}");
         let now = record_one_per_minute(&mut trend, now, [200.0; 60]);
-        assert!(trend.drift(now).unwrap() > after_an_hour, "the drift continues");
+        assert!(ratio(&trend, now).unwrap() > after_an_hour, "the change continues");
         let now = record_one_per_minute(&mut trend, now, repeat_n(200.0, 24 * 60 * 6));
-        let drift = trend.drift(now).unwrap();
-        assert!((drift - 1.0).abs() < 0.01, "the baseline adapts: {drift}");
+        let later = ratio(&trend, now).unwrap();
+        assert!((later - 1.0).abs() < 0.01, "the baseline adapts: {later}");
     }
 
     #[test]
-    fn the_drift_of_response_lengths_is_unknown_after_too_few_or_too_old_responses() {
+    fn means_are_unknown_after_too_few_or_old_values() {
         let mut trend = MeanTrend::new(HOUR, DAY);
-        assert_eq!(trend.drift(clock::now()), None);
         assert_eq!(trend.means(clock::now()), [None, None]);
         let now = record_one_per_minute(&mut trend, clock::now(), [100.0; 19]);
-        assert_eq!(trend.drift(now), None);
+        assert_eq!(ratio(&trend, now), None);
         let now = record_one_per_minute(&mut trend, now, [100.0; 60]);
-        assert!(trend.drift(now).is_some());
-        let later = now + 3 * HOUR;
-        assert_eq!(trend.drift(later), None, "no value for three hours");
-        assert!(trend.means(later)[1].is_some(), "the baseline still has enough weight");
+        assert!(ratio(&trend, now).is_some());
+        let [recent, baseline] = trend.means(now + 3 * HOUR);
+        assert_eq!(recent, None, "no value for three hours");
+        assert!(baseline.is_some(), "the baseline still has enough weight");
     }
 
     #[test]
-    fn the_drift_of_response_lengths_is_unknown_without_tokens_and_valid_after_a_long_pause() {
+    fn means_are_valid_after_a_long_pause() {
         let mut trend = MeanTrend::new(HOUR, DAY);
         let now = record_one_per_minute(&mut trend, clock::now(), [0.0; 100]);
-        assert_eq!(trend.drift(now), None);
+        assert_eq!(trend.means(now), [Some(0.0); 2]);
         let now = record_one_per_minute(&mut trend, now + 24 * 365 * HOUR, [7.0; 100]);
-        assert!((trend.drift(now).unwrap() - 1.0).abs() < 1e-9);
+        assert!((ratio(&trend, now).unwrap() - 1.0).abs() < 1e-9);
     }
 
     proptest! {
@@ -180,7 +178,7 @@ mod tests {
         }
 
         #[test]
-        fn a_quantity_with_constant_values_has_a_drift_of_one_at_any_time(
+        fn constant_values_have_equal_means_at_any_time(
             value in 1_u32..1_000_000,
             pauses in proptest::collection::vec(0_u64..200_000_000, 20..200),
         ) {
@@ -188,8 +186,8 @@ mod tests {
             for pause in pauses {
                 now += Duration::from_millis(pause);
                 trend.add(f64::from(value), now);
-                if let Some(drift) = trend.drift(now) {
-                    prop_assert!((drift - 1.0).abs() < 1e-9, "{drift}");
+                if let Some(ratio) = ratio(&trend, now) {
+                    prop_assert!((ratio - 1.0).abs() < 1e-9, "{ratio}");
                 }
             }
         }
