@@ -176,9 +176,8 @@ fn decision(backends: usize) -> Arc<RoutingDecision> {
     let context = RoutingContext::new(Policy::default(), candidates, RoutingRequest::default());
     let choice = context.pick().unwrap();
     LazyLock::force(&NAMES);
-    let (decision, cost) = allocated(|| {
-        RoutingDecision::new(context, choice, BackendCondition::default(), &NAMES, &[])
-    });
+    let (decision, cost) =
+        allocated(|| RoutingDecision::new(context, choice, BackendCondition::default(), &NAMES));
     let cost = usize::try_from(cost).unwrap();
     // If there are many candidates, the decision stores only a few of them, in a separate table. A second
     // table ranks the candidates.

@@ -172,7 +172,7 @@ mod tests {
         let old = "backends: [{ url: a:1, name: x, api_key: { env: OLD } }, { url: b:1 }]\n";
         let new = "backends: [{ url: c:1, weight: 2 }, \
                    { url: a:1, name: x, api_key: { env: NEW } }]\n\
-                   routing: { policy: p2c, shadow: [session] }\ndrain: { timeout: 1m }\n";
+                   routing: { policy: p2c }\ndrain: { timeout: 1m }\n";
         let ReloadOutcome { changed, unapplied, loaded } = reload(old, new);
         assert_eq!(
             changed,
@@ -182,7 +182,6 @@ mod tests {
                 "backends[x].api_key.env",
                 "drain.timeout",
                 "routing.policy",
-                "routing.shadow",
             ]
         );
         assert_eq!(unapplied, [""; 0]);

@@ -165,7 +165,6 @@ const INVALID_VALUES: &[(&str, &str)] = &[
     ("admin: «127.0.0.1:8080»\n", "listen and admin cannot both be 127.0.0.1:8080"),
     ("log:\n  access: «yes»\n", "expected true or false"),
     ("routing:\n  decision_log_size: «100000»\n", "this must be at most 16384"),
-    ("routing:\n  shadow: [p2c, random, «p2c»]\n", "`p2c` is listed twice: remove one"),
     ("log: {}\n\n«log»: {}\n", "duplicate key `log`: remove one"),
     ("log: «[»level\n", "unclosed bracket '['"),
 ];

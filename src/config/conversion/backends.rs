@@ -55,7 +55,6 @@ impl Config {
         PoolSettings {
             models: self.models.clone(),
             policy: self.routing.policy(&self.slos),
-            shadow_policies: self.routing.shadow.clone(),
             panic_threshold: self.circuit_breaker.panic_threshold,
             sleep: self.sleep,
             max_model_labels: self.metrics.max_models,

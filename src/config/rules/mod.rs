@@ -129,16 +129,9 @@ fn check_intervals(config: &Config) -> Result<(), RuleViolation> {
 }
 
 fn check_decision_log(config: &Config) -> Result<(), RuleViolation> {
-    let routing = &config.routing;
-    let is_size = routing.decision_log_size <= MAX_DECISION_LOG_SIZE;
+    let is_size = config.routing.decision_log_size <= MAX_DECISION_LOG_SIZE;
     let problem = format!("this must be at most {MAX_DECISION_LOG_SIZE}");
-    require(is_size, "routing.decision_log_size", problem)?;
-    for (index, kind) in routing.shadow.iter().enumerate() {
-        let problem = format!("`{}` is listed twice: remove one", kind.as_str());
-        let is_first = !routing.shadow[..index].contains(kind);
-        require(is_first, &format!("routing.shadow.{index}"), problem)?;
-    }
-    Ok(())
+    require(is_size, "routing.decision_log_size", problem)
 }
 
 fn check_kv_aware_horizon(config: &Config) -> Result<(), RuleViolation> {

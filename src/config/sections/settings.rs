@@ -28,8 +28,6 @@ pub struct RoutingConfig {
     pub kv_aware: kv_aware::KvAwareSettings,
     /// Number of recent decisions that are kept, 0 to 16384, of up to 4.5 KiB each.
     pub decision_log_size: usize,
-    /// Shadow policies, whose picks are recorded and not used.
-    pub shadow: Vec<PolicyKind>,
     /// Whether routing picks a data-parallel rank of a vLLM server. At each start of the server,
     /// each rank gets two requests of one token.
     pub data_parallel_ranks: bool,
@@ -283,13 +281,12 @@ impl RoutingConfig {
 }
 
 impl Default for RoutingConfig {
-    /// Policy `kv_aware`, 1,024 decisions, no shadow policies, no data-parallel ranks.
+    /// Policy `kv_aware`, 1,024 decisions, no data-parallel ranks.
     fn default() -> Self {
         Self {
             policy: PolicyKind::default(),
             kv_aware: kv_aware::KvAwareSettings::default(),
             decision_log_size: 1_024,
-            shadow: Vec::new(),
             data_parallel_ranks: false,
         }
     }

@@ -10,7 +10,7 @@ const FILE_SIZE: &str = "write `max_file_bytes` of `log`, which holds for each f
 
 /// Keys of earlier versions: the removed key; a present key of the same section, which identifies the
 /// section; and the help text, which names the replacement.
-const REPLACED_KEYS: [(&str, &str, &str); 44] = [
+const REPLACED_KEYS: [(&str, &str, &str); 45] = [
     ("headers_count", "body_idle_timeout", FIXED_DEFAULT),
     ("streams_per_connection", "body_idle_timeout", FIXED_DEFAULT),
     ("header", "body_idle_timeout", FIXED_DEFAULT),
@@ -29,7 +29,16 @@ const REPLACED_KEYS: [(&str, &str, &str); 44] = [
     ("topic", "replay_endpoint", "remove it: every topic is read"),
     ("baseline_window", "judge", "remove it: the baseline is 24 times as long as `window`"),
     ("channel", "username", "remove it: the key determines the channel"),
-    ("session_headers", "shadow", "write `session_headers` of `identities` in its place"),
+    (
+        "session_headers",
+        "decision_log_size",
+        "write `session_headers` of `identities` in its place",
+    ),
+    (
+        "shadow",
+        "decision_log_size",
+        "remove it: `tokenweir-lab replay` compares policies on a file of `trace_capture`",
+    ),
     (
         "continuous_usage",
         "metrics_url",

@@ -50,7 +50,7 @@ use tokenweir_request::record::{RequestRecord, SampleReason, TierResolver};
 use tokenweir_request::resume::ResumeSettings;
 use tokenweir_request::slo::Objective;
 use tokenweir_routing::resilience;
-use tokenweir_routing::{Policy, PolicyKind};
+use tokenweir_routing::Policy;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Mutex, mpsc, oneshot};
@@ -112,8 +112,6 @@ pub(crate) struct Setup {
     pub models: Vec<ModelConfig>,
     /// Maximum number of model names from backends that become label values.
     pub max_models: usize,
-    /// Policies that are evaluated for each decision and never applied.
-    pub shadow: Vec<PolicyKind>,
     /// How the gateway propagates the trace context to backends. `None`: it does not.
     pub propagation: Option<Propagation>,
     /// Whether the gateway requests usage for streams whose clients do not request it.
@@ -225,7 +223,6 @@ impl Default for Setup {
             policy: Policy::default(),
             models: Vec::new(),
             max_models: config::MetricsConfig::default().max_models,
-            shadow: Vec::new(),
             propagation: None,
             injects_usage: false,
             continuous_usage: 0.0,
@@ -378,7 +375,6 @@ fn pool(backends: &[SocketAddr], setup: &Setup) -> Arc<BackendPool> {
     let settings = PoolSettings {
         models: setup.models.clone(),
         policy: setup.policy,
-        shadow_policies: setup.shadow.clone(),
         panic_threshold: setup.health.panic_threshold,
         sleep: setup.sleep,
         max_model_labels: setup.max_models,

@@ -16,17 +16,17 @@ use tokenweir_request::continuation::ContinuationRefusal;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{
     Attempt, ChunkTimings, Continuation, Continuations, PhaseDuration, PredictedCandidate,
-    PrefillLegs, RequestPhases, RequestRecord, RoutingDecision, ShadowDecision, SlowCause,
+    PrefillLegs, RequestPhases, RequestRecord, RoutingDecision, SlowCause,
 };
 use tokenweir_routing::PolicyKind;
 use tokenweir_routing::kv_aware;
 
 /// The sink that retains the last decisions. A decision is added when its request ends.
 ///
-/// One entry takes about 0.8 KiB of memory, plus 0.2 KiB per candidate, plus less than 0.1 KiB per
-/// shadow policy, plus 0.25 KiB for the times of the chunks of a slow or broken stream. An entry has at
-/// most [`RoutingDecision::MAX_RECORDED_CANDIDATES`] candidates. The lock is held only while pointers
-/// are moved or copied.
+/// One entry takes about 0.8 KiB of memory, plus 0.2 KiB per candidate, plus 0.25 KiB for the times of
+/// the chunks of a slow or broken stream. An entry has at most
+/// [`RoutingDecision::MAX_RECORDED_CANDIDATES`] candidates. The lock is held only while pointers are
+/// moved or copied.
 #[derive(Debug)]
 pub struct DecisionLog {
     /// Largest number of entries. 0: no decisions are retained.
@@ -203,7 +203,6 @@ impl DecisionLogEntry {
             "candidates": candidates.collect::<Vec<_>>(),
             "omitted_candidates": decision.omitted_candidates,
             "excluded": excluded.collect::<Vec<_>>(),
-            "shadow": decision.shadow_decisions.iter().map(shadow_to_json).collect::<Vec<_>>(),
             "chunk_timings": self.chunk_timings.as_deref().map(|it| chunks_to_json(it, ended_ms)),
         })
     }
@@ -279,15 +278,6 @@ fn candidate_to_json(candidate: &PredictedCandidate<'_>, is_chosen: bool, has_co
         fields.extend(estimates.into_iter().map(|(name, value)| (name, round_numbers(value))));
     }
     Value::Object(fields)
-}
-
-fn shadow_to_json(shadow: &ShadowDecision) -> Value {
-    json!({
-        "policy": shadow.policy,
-        "reason": shadow.reason,
-        "backend": shadow.backend.as_str(),
-        "regret_seconds": round_significant(shadow.regret),
-    })
 }
 
 /// Rounds a number to six significant digits.

@@ -62,7 +62,11 @@ const DEFINED_ELSEWHERE: [(&str, &str, &str); 10] = [
     ),
     ("tokenweir_diagnosis_active", "verdict", "[verdicts](../operate/diagnose.md#verdicts)"),
     ("tokenweir_backend_state", "state", "[states](../concepts/routing.md#states-of-a-backend)"),
-    ("tokenweir_shadow_decisions_total", "policy", "[policies](../concepts/routing.md#policies)"),
+    (
+        "tokenweir_prefix_cache_regret_tokens_total",
+        "policy",
+        "[policies](../concepts/routing.md#policies)",
+    ),
 ];
 
 /// Generates the page of the reference from the catalogue.

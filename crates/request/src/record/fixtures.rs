@@ -173,13 +173,8 @@ pub fn decision(
     let context =
         RoutingContext::new(Policy::default(), candidates.into(), RoutingRequest::default());
     let choice = context.pick().unwrap();
-    RoutingDecision::new(
-        context,
-        choice,
-        condition,
-        &["vllm-0", "vllm-1"].map(BackendId::new).into(),
-        &[],
-    )
+    let fleet = ["vllm-0", "vllm-1"].map(BackendId::new).into();
+    RoutingDecision::new(context, choice, condition, &fleet)
 }
 
 /// A candidate of a routing decision, with plausible values.

@@ -33,7 +33,7 @@ pub use response::{
 };
 pub use routing::{
     Attempt, BackendCondition, Continuation, Continuations, FailoverDenialReason,
-    PredictedCandidate, PrefillLegs, RoutingDecision, ShadowDecision, Stall, WaitReports,
+    PredictedCandidate, PrefillLegs, RoutingDecision, Stall, WaitReports,
 };
 pub use sample_reason::SampleReason;
 pub use slow_cause::{SlowCause, SlowLimits};

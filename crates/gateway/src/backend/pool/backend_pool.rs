@@ -24,7 +24,7 @@ use tokenweir_protocol::clock;
 use tokenweir_protocol::headers;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_routing::resilience;
-use tokenweir_routing::{CandidateSampler, Policy, PolicyKind};
+use tokenweir_routing::{CandidateSampler, Policy};
 use tokio::sync::{Notify, Semaphore};
 
 /// Maximum time for which a request waits for new model lists. It exceeds the time limit of one read.
@@ -68,8 +68,6 @@ pub struct PoolSettings {
     pub models: Vec<ModelConfig>,
     /// The active policy.
     pub policy: Policy,
-    /// The shadow policies: their picks are recorded and not followed.
-    pub shadow_policies: Vec<PolicyKind>,
     /// Panic mode ignores ejections if the share of backends that are not ejected, from 0 to 1, is
     /// below this value.
     pub panic_threshold: f64,
@@ -98,7 +96,6 @@ impl Default for PoolSettings {
         Self {
             models: Vec::new(),
             policy: Policy::default(),
-            shadow_policies: Vec::new(),
             panic_threshold: resilience::CircuitBreakerSettings::default().panic_threshold,
             sleep: SleepSettings::default(),
             max_model_labels: DEFAULT_MAX_MODEL_LABELS,
@@ -128,7 +125,6 @@ impl BackendPool {
             candidate_sampler: Arc::new(CandidateSampler::new(clock::now(), 0)),
             has_rendezvous: peers.key.is_some() && peers.exchange.is_none(),
             policy: Policy::default(),
-            shadow_policies: Arc::default(),
             panic_threshold: 0.0,
             sleep: SleepSettings::default(),
             has_prefill_backends: false,
@@ -225,7 +221,6 @@ impl BackendPool {
             backend_ids: ids,
             route_rules: rules,
             policy: settings.policy,
-            shadow_policies: shadow_policies(&settings.policy, &settings.shadow_policies),
             panic_threshold: settings.panic_threshold,
             sleep: settings.sleep,
             has_prefill_backends,
@@ -309,13 +304,6 @@ fn build_routes(
         clock::now(),
     );
     RouteTable::new(rules, &advertised, labels, previous, backends_left)
-}
-
-/// The shadow policies of these kinds, without the kind of the `active` policy. They have the
-/// settings of `active`.
-fn shadow_policies(active: &Policy, kinds: &[PolicyKind]) -> Arc<[Policy]> {
-    let other_kinds = kinds.iter().filter(|kind| **kind != active.kind);
-    other_kinds.map(|kind| Policy { kind: *kind, ..*active }).collect()
 }
 
 fn contains(backends: &[Arc<Backend>], wanted: &Arc<Backend>) -> bool {

@@ -42,8 +42,6 @@ pub(super) struct PoolSnapshot {
     /// hash prompts equally, and no data exchange reports their prompts to each other.
     pub(super) has_rendezvous: bool,
     pub(super) policy: Policy,
-    /// The shadow policies: their picks are recorded and not followed.
-    pub(super) shadow_policies: Arc<[Policy]>,
     /// Panic mode ignores ejections if the share of backends that are not ejected, from 0 to 1, is
     /// below this value.
     pub(super) panic_threshold: f64,
@@ -176,8 +174,7 @@ impl PoolSnapshot {
         let lease = Lease::new(backend.clone(), candidate, prompt, is_stream, now);
         self.candidate_sampler.sent(prompt, candidate.position);
         let condition = backend.condition(now);
-        let (fleet, shadow) = (&self.backend_ids, &self.shadow_policies);
-        let mut decision = RoutingDecision::new(context, choice, condition, fleet, shadow);
+        let mut decision = RoutingDecision::new(context, choice, condition, &self.backend_ids);
         decision.excluded = excluded;
         (lease, Arc::new(decision))
     }

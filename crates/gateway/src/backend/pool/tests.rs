@@ -331,9 +331,8 @@ fn a_pool_update_changes_the_models_and_the_policy() {
         ..ModelConfig::default()
     };
     let policy = Policy { kind: PolicyKind::P2c, ..Policy::default() };
-    let shadow_policies = vec![PolicyKind::P2c, PolicyKind::Random];
     let models = vec![model(&["127.0.0.1:8001"])];
-    let settings = PoolSettings { models, policy, shadow_policies, ..PoolSettings::default() };
+    let settings = PoolSettings { models, policy, ..PoolSettings::default() };
     pool.apply_update(pool.plan_update(vec![backend_at(8001), backend_at(8002)]), &settings);
     assert_eq!(ports(&pool), [8002, 8001]);
     pool.set_models(&pool.backends()[0], &model_list(&["a"]));

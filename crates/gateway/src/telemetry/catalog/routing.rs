@@ -1,12 +1,10 @@
-//! Metrics of routing: accuracy of the predictions, estimates of backends, and decisions of shadow
-//! policies.
+//! Metrics of routing: accuracy of the predictions, and estimates of backends.
 
 use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource, or_nan};
 use super::super::status::StatusSnapshot;
 use crate::backend::kv_events::{CacheStatus, LearningCounts};
 use crate::backend::peers::PeerExchangeStatus;
 use tokenweir_kv_events::residency::StreamState;
-use tokenweir_request::record::{RequestRecord, ShadowDecision};
 use tokenweir_routing::PolicyKind;
 
 /// Bucket bounds of the absolute error of a predicted time to first output, in seconds.
@@ -59,11 +57,11 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     ),
     MetricDescriptor::new(
         "tokenweir_prefix_cache_regret_tokens_total",
-        "Prompt tokens that the pick of the policy, or of a shadow policy, had to compute although another candidate probably had them cached.",
+        "Prompt tokens that the pick of the policy had to compute although another candidate probably had them cached.",
         &[POLICY],
         MetricSource::Record(|record, emit| {
-            for (policy, tokens) in record.decision.iter().flat_map(|it| it.cache_regrets()) {
-                emit(&[policy], tokens);
+            if let Some(decision) = &record.decision {
+                emit(&[decision.policy()], decision.cache_regret());
             }
         }),
     ),
@@ -181,47 +179,9 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         "Bytes of the messages that the gateway sent to other gateways.",
         |status| status.peer_exchange.as_ref().map(|exchange| exchange.sent_bytes as f64),
     ),
-    MetricDescriptor::new(
-        "tokenweir_shadow_decisions_total",
-        "Decisions of the policies in routing.shadow, by whether they chose the same backend.",
-        &[POLICY, MetricLabel::fixed("result", || vec!["same", "different"])],
-        MetricSource::Record(|record, emit| {
-            for shadow in finite_shadows(record) {
-                emit(&[shadow.policy, if shadow.is_same { "same" } else { "different" }], 1.0);
-            }
-        }),
-    ),
-    MetricDescriptor::new(
-        "tokenweir_shadow_regret_seconds_total",
-        "Predicted extra time to first token if the choices of a shadow policy had been used.",
-        &[POLICY],
-        MetricSource::Record(|record, emit| {
-            for shadow in finite_shadows(record).filter(|shadow| shadow.regret > 0.0) {
-                emit(&[shadow.policy], shadow.regret);
-            }
-        }),
-    ),
-    MetricDescriptor::new(
-        "tokenweir_shadow_saving_seconds_total",
-        "Predicted saved time to first token if the choices of a shadow policy had been used.",
-        &[POLICY],
-        MetricSource::Record(|record, emit| {
-            for shadow in finite_shadows(record).filter(|shadow| shadow.regret < 0.0) {
-                emit(&[shadow.policy], -shadow.regret);
-            }
-        }),
-    ),
 ];
 
 /// Returns the name and the KV event status of each backend whose KV events the gateway receives.
 fn with_kv_events(status: &StatusSnapshot) -> impl Iterator<Item = (&str, CacheStatus)> {
     status.backends.iter().filter_map(|backend| Some((&*backend.backend, backend.kv_events?)))
-}
-
-/// Returns the shadow decisions of a request that have a finite regret. The regret is the predicted
-/// TTFT of the choice of the shadow policy minus that of the selected backend. An infinite regret
-/// would make the sum of a metric infinite.
-fn finite_shadows(record: &RequestRecord) -> impl Iterator<Item = &ShadowDecision> {
-    let decisions = record.decision.iter().flat_map(|decision| &decision.shadow_decisions);
-    decisions.filter(|shadow| shadow.regret.is_finite())
 }

@@ -10,5 +10,5 @@ mod tests;
 
 pub use attempt::{Attempt, Continuation, Continuations, FailoverDenialReason};
 pub use backend_condition::{BackendCondition, Stall, WaitReports};
-pub use decision::{PredictedCandidate, RoutingDecision, ShadowDecision};
+pub use decision::{PredictedCandidate, RoutingDecision};
 pub use prefill_legs::PrefillLegs;
