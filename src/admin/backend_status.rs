@@ -37,7 +37,8 @@ pub(super) fn backend_statuses(
         readiness.backends.iter().map(to_status).collect();
     for leaving in pool.retiring_backends() {
         let mut leaving = backend_status(&leaving, now);
-        if let Some(current) = statuses.iter_mut().find(|it| it.backend == leaving.backend) {
+        if let Some(current) = statuses.iter_mut().find(|status| status.backend == leaving.backend)
+        {
             current.facts.in_flight += leaving.facts.in_flight;
             current.facts.stalled += leaving.facts.stalled;
         } else {

@@ -33,8 +33,8 @@ fn build_document(admin: &Admin, now: Instant) -> GatewaySnapshot {
     // The totals of ended requests are read before the open streams. So the tokens of a stream that ends
     // between the two reads are missing for a moment, and are never counted twice.
     let status = admin.status_snapshot(now);
-    let (totals, last_minute) =
-        (admin.recent_requests.totals(), admin.recent_requests.last_minute(now));
+    let totals = admin.recent_requests.totals();
+    let last_minute = admin.recent_requests.last_minute(now);
     let snapshot = admin.proxy.open_streams.snapshot(MAX_LISTED_STREAMS, now);
     let mut backends = backend_documents(&status.backends, &status.gpu_exporters, &last_minute);
     set_conditions(&mut backends, &status.diagnosis.verdicts);
@@ -124,7 +124,7 @@ fn gpu_summary(gpus: &[BackendGpu], exporters: &[GpuExporterStatus]) -> Option<G
     let condition = GpuCondition::of(gpus.iter().map(|gpu| &gpu.values));
     let reports =
         |exporter: &&GpuExporterStatus| gpus.iter().any(|gpu| gpu.exporter == exporter.exporter);
-    let ages = exporters.iter().filter(reports).filter_map(|it| it.scrape_age_seconds);
+    let ages = exporters.iter().filter(reports).filter_map(|exporter| exporter.scrape_age_seconds);
     Some(GpuSummary {
         count: condition.count,
         utilization: condition.utilization,
@@ -161,8 +161,8 @@ fn stream_summary(snapshot: &OpenStreamsSnapshot, now: Instant) -> StreamsSummar
 }
 
 fn ended_request(request: &FinishedRequest, now: Instant) -> EndedRequest {
-    let (facts, ended) = (&request.facts, request.ended);
-    let age = ended.map(|ended| now.saturating_duration_since(ended));
+    let facts = &request.facts;
+    let age = request.ended.map(|ended| now.saturating_duration_since(ended));
     EndedRequest {
         number: request.number,
         request_id: facts.request_id.to_string(),

@@ -48,12 +48,13 @@ fn judge(
         return judge_exclusion(backend, verdicts);
     }
     let named = |name: &str| {
-        let is_named = |it: &&Verdict| it.backend == backend.name && it.verdict == name;
+        let is_named =
+            |verdict: &&Verdict| verdict.backend == backend.name && verdict.verdict == name;
         verdicts.iter().find(is_named)
     };
     if let Some(verdict) = named("backend_failing") {
         let share = backend.failed_share.filter(|share| *share > 0.0);
-        let share = share.map(|it| format!("{:.0} % of its attempts failed; ", 100.0 * it));
+        let share = share.map(|share| format!("{:.0} % of its attempts failed; ", 100.0 * share));
         let reason = format!("{}{}", share.unwrap_or_default(), verdict.cause_or_meaning());
         return (BackendCondition::Failing, Some(reason));
     }
@@ -67,7 +68,7 @@ fn judge(
     if let Some(reason) = ttfts.excess(backend) {
         return (BackendCondition::Slow, Some(reason));
     }
-    let held = verdicts.iter().find(|it| it.backend == backend.name && it.is_held);
+    let held = verdicts.iter().find(|verdict| verdict.backend == backend.name && verdict.is_held);
     if let Some(verdict) = named("backend_avoided").or(held) {
         return (BackendCondition::Avoided, Some(verdict.cause_or_meaning().to_owned()));
     }
@@ -143,7 +144,10 @@ impl TtftsByModel {
 /// The mean TTFT of a backend that gets requests, if enough streams ended. The TTFT of a drained
 /// backend is left out: its streams ran before the drain, when the other backends had a different load.
 fn comparable_ttft(backend: &BackendSummary) -> Option<f64> {
-    backend.ttft_seconds.filter(|_| backend.up && backend.ended_streams >= MIN_STREAMS)
+    if !backend.up || backend.ended_streams < MIN_STREAMS {
+        return None;
+    }
+    backend.ttft_seconds
 }
 
 #[cfg(test)]

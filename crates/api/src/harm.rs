@@ -107,8 +107,11 @@ impl Harm {
         if minute.refused > 0 {
             harm.refused.level = harm.refused.level.max(HarmLevel::Warning);
         }
-        let missed: Vec<&ObjectiveMinute> =
-            minute.objectives.iter().filter(|it| it.level() > HarmLevel::None).collect();
+        let missed: Vec<&ObjectiveMinute> = minute
+            .objectives
+            .iter()
+            .filter(|objective| objective.level() > HarmLevel::None)
+            .collect();
         let levels = missed.iter().map(|objective| objective.level());
         harm.slow_level = levels.fold(harm.slow.level, HarmLevel::max);
         harm.reasons = harm.describe(minute, &missed);

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::time::{Instant, UNIX_EPOCH};
 use tokenweir_api::{ClientSummary, main_client};
 use tokenweir_diagnose::{
-    AttemptCounts, AwaitedModel, BackendRequestCounters, BackendRequestCounts, Diagnoser,
-    Diagnosis, DiagnosisSample, EVERY, FleetBackend, FleetObservation, GatewayConditions,
-    GatewayObservations, RecentCounts, Verdict, VerdictSeverity,
+    AttemptCounts, AwaitedModel, BackendRequestCounters, BackendRequestCounts, CertificateReloads,
+    Diagnoser, Diagnosis, DiagnosisSample, EVERY, FleetBackend, FleetObservation,
+    GatewayConditions, GatewayObservations, RecentCounts, Verdict, VerdictSeverity,
 };
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::gpu::GpuCondition;
@@ -164,7 +164,10 @@ impl DiagnosisTask {
                 .or_else(|| self.admin.proxy.access.reload_error())
                 .map(|it| it.to_string()),
             certificates: certificates.collect(),
-            certificate_reloads: [status.certificates.reloaded, status.certificates.failed],
+            certificate_reloads: CertificateReloads {
+                succeeded: status.certificates.reloaded,
+                failed: status.certificates.failed,
+            },
             lost_spans: status.spans.lost,
             span_export_failure: status.spans.last_failure,
             lost_log_lines: status.access_log.dropped,

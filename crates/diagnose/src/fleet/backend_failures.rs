@@ -368,7 +368,8 @@ mod tests {
 
     #[test]
     fn a_status_401_gives_its_remedy_and_busy_responses_do_not_count_while_requests_are_refused() {
-        let (now, busy) = (clock::epoch(), Some(503));
+        let now = clock::epoch();
+        let busy = Some(503);
         let judge = |kind, status, refused| {
             let failures = vec![AttemptFailures { kind, status, count: 9 }];
             let backends = vec![backend("a", AttemptCounts { attempts: 9, failures })];

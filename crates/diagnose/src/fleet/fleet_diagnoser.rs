@@ -185,7 +185,8 @@ mod tests {
 
     #[test]
     fn the_age_of_a_fleet_verdict_counts_from_the_begin_of_its_condition() {
-        let (mut diagnoser, start) = (FleetDiagnoser::default(), clock::epoch());
+        let mut diagnoser = FleetDiagnoser::default();
+        let start = clock::epoch();
         let mut age_at = |seconds, states: &[Availability]| {
             let now = start + Duration::from_secs(seconds);
             let verdicts = diagnoser.diagnose(&fleet(states, 0, 0), now);

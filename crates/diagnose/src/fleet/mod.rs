@@ -17,7 +17,7 @@ mod fleet_diagnoser;
 
 pub(crate) use fleet_diagnoser::FleetDiagnoser;
 pub use observation::{
-    AttemptCounts, AttemptFailures, AwaitedModel, DrainSummary, FleetBackend, FleetObservation,
-    GatewayConditions, RecentCounts,
+    AttemptCounts, AttemptFailures, AwaitedModel, CertificateReloads, DrainSummary, FleetBackend,
+    FleetObservation, GatewayConditions, RecentCounts,
 };
 pub use rules::FLEET_RULES;

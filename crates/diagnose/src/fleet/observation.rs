@@ -68,9 +68,8 @@ pub struct GatewayConditions {
     /// The certificates that the gateway presents. Each entry has the kind of the other side (`client`,
     /// `backend` or `collector`), and the seconds until the certificate expires.
     pub certificates: Vec<(&'static str, f64)>,
-    /// Number of reloads of certificate files since the start: those that succeeded, and those that
-    /// failed.
-    pub certificate_reloads: [u64; 2],
+    /// The reloads of certificate files since the start.
+    pub certificate_reloads: CertificateReloads,
     /// Number of spans that were lost since the start, because their export failed or because they did not
     /// fit into the queue.
     pub lost_spans: u64,
@@ -86,6 +85,15 @@ pub struct GatewayConditions {
     pub open_streams: usize,
     /// Number of open streams whose clients do not read the data that has arrived for them.
     pub unread_streams: usize,
+}
+
+/// Numbers of reloads of certificate files since the start.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct CertificateReloads {
+    /// Number of reloads that succeeded.
+    pub succeeded: u64,
+    /// Number of reloads that failed.
+    pub failed: u64,
 }
 
 /// One backend of the gateway.

@@ -105,7 +105,8 @@ impl BackendHistory {
 
     /// Forgets the measures that depend on the process of the backend.
     fn forget_process(&mut self) {
-        for measure in WindowMeasure::ALL.into_iter().filter(|it| !it.survives_restart()) {
+        for measure in WindowMeasure::ALL.into_iter().filter(|measure| !measure.survives_restart())
+        {
             self.minutes.iter_mut().for_each(|minute| minute[measure as usize] = f32::NAN);
             self.baselines[measure as usize] = None;
         }

@@ -75,7 +75,8 @@ impl GpuMemoryTrend {
     /// The growth of the used memory. `None`: the used memory does not grow steadily, or it has been
     /// observed for less than half an hour.
     pub(crate) fn growth(&self) -> Option<GpuMemoryGrowth> {
-        let (first, last) = (*self.intervals.front()?, *self.intervals.back()?);
+        let first = *self.intervals.front()?;
+        let last = *self.intervals.back()?;
         let growth = last - first;
         let middle = self.intervals[self.intervals.len() / 2];
         let mut neighbours = self.intervals.iter().zip(self.intervals.iter().skip(1));
@@ -104,7 +105,8 @@ mod tests {
 
     /// The growth of the used memory of a GPU with 80 GiB. `used(minute)`: used memory in GiB.
     fn growth_after(minutes: u64, used: impl Fn(u64) -> f64) -> Option<GpuMemoryGrowth> {
-        let (mut trend, start) = (GpuMemoryTrend::default(), clock::epoch());
+        let mut trend = GpuMemoryTrend::default();
+        let start = clock::epoch();
         for minute in 0..minutes {
             let gpus = GpuCondition {
                 memory_used_bytes: Some(used(minute) * GIB),

@@ -52,7 +52,9 @@ pub(crate) fn rank_correlation(pairs: &[(f64, f64)], min_count: usize) -> Option
     let first = ranks(pairs.iter().map(|(first, _)| *first));
     let second = ranks(pairs.iter().map(|(_, second)| *second));
     let middle = (pairs.len() as f64 - 1.0) / 2.0;
-    let (mut covariance, mut first_variance, mut second_variance) = (0.0, 0.0, 0.0);
+    let mut covariance = 0.0;
+    let mut first_variance = 0.0;
+    let mut second_variance = 0.0;
     for (a, b) in first.iter().zip(&second) {
         covariance += (a - middle) * (b - middle);
         first_variance += (a - middle).powi(2);

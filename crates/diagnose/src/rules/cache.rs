@@ -152,11 +152,12 @@ pub fn safe_max_num_seqs(page: &EngineLoad, mean_tokens: f64) -> Option<u32> {
 
 fn judge_backlog(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let window = evaluation.short_window();
-    let [median, p90] = [0.5, 0.9].map(|q| window.quantile(StepSignal::KvUsage, q));
+    let median = window.quantile(StepSignal::KvUsage, 0.5);
+    let p90 = window.quantile(StepSignal::KvUsage, 0.9);
     let is_full = median.is_some_and(|usage| usage >= FREE_CACHE_USAGE)
         && p90.is_some_and(|usage| usage >= FULL_CACHE_USAGE);
-    let (waiting, running) =
-        (window.get(WindowMeasure::Waiting), window.get(WindowMeasure::Running));
+    let waiting = window.get(WindowMeasure::Waiting);
+    let running = window.get(WindowMeasure::Running);
     let is_long_queue = waiting.zip(running).is_some_and(|(waiting, running)| {
         waiting >= MIN_WAITING || waiting >= MIN_WAITING_SHARE * (waiting + running).max(1.0)
     });

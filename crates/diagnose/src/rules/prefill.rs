@@ -155,7 +155,8 @@ fn is_burst(evaluation: &Evaluation<'_>) -> bool {
     let window = evaluation.long_window();
     let running = |step: &HistoryStep| step.get(StepSignal::Running);
     let free_slots_below = MAX_RUNNING_BETWEEN_BURSTS * window.max_of(running).unwrap_or(0.0);
-    let (mut is_queue, mut ends) = (false, 0);
+    let mut is_queue = false;
+    let mut ends = 0;
     for (waiting, running) in window.pairs(StepSignal::Waiting, running) {
         if waiting >= MIN_BURST {
             is_queue = true;

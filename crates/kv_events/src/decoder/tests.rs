@@ -37,7 +37,8 @@ fn events(payload: &[u8]) -> Result<Vec<KvEvent<'_>>, DecodeError> {
 
 #[test]
 fn the_decoder_reads_equal_kv_events_from_the_array_encoding_and_from_the_map_encoding() {
-    let (arrays, maps) = (bytes(ARRAYS), bytes(MAPS));
+    let arrays = bytes(ARRAYS);
+    let maps = bytes(MAPS);
     for (payload, session_id) in [(&arrays, None), (&maps, Some("tw.0123456789abcdef"))] {
         let events = events(payload).unwrap();
         let [KvEvent::Stored(stored), KvEvent::Removed(removed), KvEvent::AllCleared] = events[..]
@@ -75,7 +76,8 @@ fn the_decoder_reads_events_with_unknown_keys_and_with_a_longer_map_head_than_ne
                                       09c0ac626c6f636b5f686173686573",
         1,
     );
-    let (payload, expected) = (bytes(&unknown), bytes(MAPS));
+    let payload = bytes(&unknown);
+    let expected = bytes(MAPS);
     assert_eq!(events(&payload).unwrap(), events(&expected).unwrap());
 }
 

@@ -143,7 +143,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn decode(bytes: &[u8], piece: usize) -> Result<Vec<Traffic>, ProtocolError> {
-        let (mut decoder, mut found) = (FrameDecoder::default(), Vec::new());
+        let mut decoder = FrameDecoder::default();
+        let mut found = Vec::new();
         for piece in bytes.chunks(piece) {
             decoder.buffer().extend_from_slice(piece);
             while let Some(traffic) = decoder.next()? {

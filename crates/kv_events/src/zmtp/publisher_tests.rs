@@ -81,7 +81,8 @@ fn parts(number: u64, payload: &str) -> Vec<Bytes> {
 async fn a_subscriber_gets_the_messages_with_its_topic_that_are_published_after_its_subscription() {
     let served = Served::start().await;
     served.publish("before");
-    let (mut matching, mut other) = (served.subscribe("kv@").await, served.subscribe("else").await);
+    let mut matching = served.subscribe("kv@").await;
+    let mut other = served.subscribe("else").await;
     served.publish("a");
     served.publish("b");
     assert_eq!(matching.receive().await.unwrap(), Some(parts(1, "a")));

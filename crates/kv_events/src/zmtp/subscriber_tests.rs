@@ -145,7 +145,8 @@ async fn kv_events_before_and_after_the_subscription_are_applied_in_order() {
 
 #[tokio::test]
 async fn the_subscriber_gets_a_lost_kv_event_message_by_a_replay() {
-    let (served, live) = (Served::start().await, listener().await);
+    let served = Served::start().await;
+    let live = listener().await;
     served.publish("a");
     let mut subscription = Subscription::start(endpoint(&live), Some(served.replay.clone()));
     let (stream, _) = live.accept().await.unwrap();
