@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_metrics_page_is_compressed_for_clients_that_accept_gzip() {
+    fn the_metrics_page_is_compressed_on_request() {
         for accepted in ["gzip", "deflate, GZIP;q=0.5", "br;q=1.0, gzip ; Q=1"] {
             assert!(accepts_gzip(accepted), "{accepted}");
         }

@@ -216,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn panics_make_the_gateway_unready_only_if_they_end_most_requests() {
+    fn panics_count_if_they_end_most_requests() {
         let panics = |count| [(BackgroundTask::Request, count), (BackgroundTask::Routing, 1)];
         assert!(is_panicking(&panics(5), 10));
         assert!(!is_panicking(&panics(4), 4), "a few requests that a client repeats");

@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_are_ranked_by_their_largest_share_in_any_kind_of_work() {
+    fn clients_are_ranked_by_their_largest_share() {
         let ranked = rank_clients(vec![
             client("10.0.0.1", 90, 1_000, 0),
             client("10.0.0.2", 5, 9_000, 1),
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_named_as_the_main_client_only_if_others_exist_and_it_causes_most_work() {
+    fn the_main_client_causes_most_work_of_several() {
         assert_eq!(main_client(&rank_clients(vec![client("10.0.0.1", 9, 9, 9)])), None);
         let few = vec![client("10.0.0.1", 9, 900, 9), client("10.0.0.2", 1, 0, 0)];
         assert_eq!(main_client(&rank_clients(few)), None, "shares of little work mean nothing");

@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_is_slow_only_in_comparison_with_backends_of_its_model() {
+    fn slow_is_relative_to_backends_of_the_model() {
         let ok = BackendCondition::Ok;
         let mut fleet = [backend("a", 0.05), backend("b", 0.06), backend("c", 7.3)];
         assert_eq!(conditions(&mut fleet, &[]), [ok, ok, BackendCondition::Slow]);
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drained_backend_needs_attention_only_while_its_drain_harms_clients() {
+    fn a_drain_needs_attention_while_it_harms_clients() {
         let drained = || excluded("a", 0.1, "drained");
         let info = verdict("backend_drained", "a", VerdictSeverity::Info);
         assert_eq!(conditions(&mut [drained()], &[info]), [BackendCondition::Excluded]);
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_and_verdicts_of_a_backend_set_the_condition_of_no_other_backend() {
+    fn failures_and_verdicts_concern_their_own_backend() {
         let failing = verdict("backend_failing", "a", VerdictSeverity::Warning);
         let failing = Verdict { cause: Some("it cuts its responses".into()), ..failing };
         let mut one = [BackendSummary { failed_share: Some(0.18), ..backend("a", 0.1) }];
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn backends_are_counted_by_condition_first_ok_and_then_the_most_urgent_condition() {
+    fn counts_begin_with_ok_then_the_most_urgent() {
         let mut fleet: Vec<BackendSummary> =
             (0..48).map(|number| backend(&format!("gpu-{number}"), 0.1)).collect();
         fleet.push(backend("slow", 5.0));

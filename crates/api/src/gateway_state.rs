@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gateway_state_names_the_worst_kind_of_harm_to_clients() {
+    fn the_state_names_the_worst_kind_of_harm() {
         let of = |failed, refused, slow| {
             let slow = [("engine_queue".to_owned(), slow)].into();
             let minute =
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unavailable_backend_or_panic_mode_or_a_verdict_makes_the_gateway_degraded() {
+    fn an_unavailable_backend_panic_or_verdict_degrades() {
         let verdict = |name: &'static str, scope, severity| Verdict {
             verdict: name.into(),
             scope,
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_without_available_backends_is_down_until_it_shuts_down() {
+    fn without_available_backends_the_state_is_down() {
         let facts = GatewayFacts {
             unready_reason: Some("2 backends: 2 asleep"),
             harm: Harm::of(

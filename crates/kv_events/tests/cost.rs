@@ -50,7 +50,7 @@ fn seconds(began: Instant) -> f64 {
 
 #[test]
 #[ignore = "needs optimisation and an idle machine"]
-fn events_of_100_000_new_tokens_a_second_take_at_most_a_hundredth_of_a_core() {
+fn events_take_a_hundredth_of_a_core() {
     let payloads: Vec<Vec<u8>> = (0..400)
         .map(|batch_number| {
             let hashes: Vec<u64> = (0..BLOCKS).map(|n| random(batch_number * BLOCKS + n)).collect();
@@ -71,7 +71,7 @@ fn events_of_100_000_new_tokens_a_second_take_at_most_a_hundredth_of_a_core() {
 
 #[test]
 #[ignore = "needs optimisation and an idle machine"]
-fn a_lookup_of_a_prompt_of_100_000_tokens_in_16_caches_takes_at_most_2_microseconds() {
+fn a_lookup_takes_at_most_2_microseconds() {
     let prompt_blocks = 100_000 / BLOCK_SIZE;
     let hashes: Vec<u64> = (0..prompt_blocks).map(random).collect();
     let texts: Vec<u64> = (0..800).map(|n| random(n + 1_000_000)).collect();

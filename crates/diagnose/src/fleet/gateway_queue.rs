@@ -117,7 +117,7 @@ mod tests {
     use tokenweir_protocol::clock;
 
     #[test]
-    fn requests_that_wait_for_full_backends_give_a_verdict_unless_another_verdict_covers_them() {
+    fn waiting_requests_give_a_verdict_unless_covered() {
         let mut rule = GatewayQueue::default();
         let mut now = clock::epoch();
         let mut judge = |queued, wait: f64, delayed, is_named| {
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cause_of_gateway_queue_is_max_in_flight_if_no_requests_wait_in_the_engines() {
+    fn max_in_flight_is_named_if_engines_have_room() {
         let mut rule = GatewayQueue::default();
         let start = clock::epoch();
         for (seconds, limited_backends, queued) in [(0, 1, 9), (5, 1, 9), (10, 0, 9), (15, 0, 0)] {

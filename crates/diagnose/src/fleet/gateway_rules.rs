@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_gives_a_warning_for_a_week_before_it_expires_and_is_critical_afterwards() {
+    fn a_certificate_warns_a_week_before_its_end() {
         let at = |days: f64| GatewayConditions {
             certificates: vec![("backend", 9e9), ("client", 86_400.0 * days)],
             ..GatewayConditions::default()
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn the_verdict_about_lost_spans_ends_45_seconds_after_the_last_lost_span() {
+    fn lost_spans_are_reported_for_45_seconds() {
         let mut rules = GatewayRules::default();
         let start = clock::epoch();
         let mut is_named = |seconds, lost_spans| {
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_the_access_log_that_were_lost_in_the_last_45_seconds_give_a_verdict() {
+    fn lost_log_lines_are_reported_for_45_seconds() {
         let mut rules = GatewayRules::default();
         let start = clock::epoch();
         let mut named = |seconds, lost_log_lines| {
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn the_verdict_about_refused_connections_ends_30_seconds_after_the_last_one() {
+    fn refused_connections_are_reported_for_30_seconds() {
         let mut rules = GatewayRules::default();
         let start = clock::epoch();
         let mut is_named = |seconds, refused_connections| {
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_reload_of_certificate_files_gives_a_verdict_until_a_reload_succeeds() {
+    fn a_failed_certificate_reload_lasts_until_a_success() {
         let mut rules = GatewayRules::default();
         let mut is_named = |succeeded, failed| {
             let certificate_reloads = CertificateReloads { succeeded, failed };
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_that_do_not_read_their_streams_give_a_verdict_at_the_second_evaluation() {
+    fn unread_streams_are_named_at_the_second_evaluation() {
         let mut rules = GatewayRules::default();
         let mut is_named = |open_streams, unread_streams| {
             let gateway =
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cause_of_reload_failed_is_the_first_line_of_the_error_text() {
+    fn the_reload_cause_is_the_first_error_line() {
         let problem = format!("gateway.yaml:1:3: unknown key\n{}", "x".repeat(999));
         let gateway =
             GatewayConditions { reload_problem: Some(problem), ..GatewayConditions::default() };

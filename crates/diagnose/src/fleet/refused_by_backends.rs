@@ -68,7 +68,7 @@ mod tests {
     use tokenweir_protocol::clock;
 
     #[test]
-    fn requests_that_all_backends_answer_with_401_give_a_verdict_and_400_or_404_give_none() {
+    fn a_401_everywhere_is_named_and_400_not() {
         let mut rule = RefusedByBackends::default();
         let mut now = clock::epoch();
         let mut judge = |status, count, requests| {

@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_verdict_backend_restarting_lasts_from_the_third_outage_until_the_backend_stays_up() {
+    fn it_lasts_from_the_third_outage() {
         let available = Availability::Available;
         let crashes = named(|second| ((second / 40).min(5), available));
         assert_eq!((crashes.first(), crashes.last()), (Some(&120), Some(&295)));

@@ -86,7 +86,7 @@ mod tests {
     use tokenweir_protocol::clock;
 
     #[test]
-    fn a_model_that_no_backend_lists_gives_a_verdict_until_five_minutes_after_its_last_request() {
+    fn it_ends_five_minutes_after_the_last_request() {
         let mut rule = UnservedModels::default();
         let start = clock::epoch();
         let mut judge = |seconds, models: &[(&str, u64)], requests| {

@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn the_history_of_a_backend_takes_less_than_64_kib() {
+    fn a_history_takes_less_than_64_kib() {
         assert!(BackendHistory::max_bytes() < 64 << 10, "{}", BackendHistory::max_bytes());
         let mut history = BackendHistory::default();
         (0..1_000).for_each(|n| history.push(sample_at(5 * n, n as f64), true));
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_of_a_backend_process_adds_no_counter_growth_and_clears_the_baselines() {
+    fn a_restart_clears_baselines_and_adds_no_growth() {
         let mut history = BackendHistory::default();
         (0..100).for_each(|n| history.push(sample_at(5 * n, 50.0 * n as f64), true));
         let rate = history.window(MINUTE).rate(StepSignal::GenerationTokens);
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minute_in_which_a_verdict_held_is_not_used_for_the_baselines() {
+    fn a_minute_with_a_verdict_changes_no_baseline() {
         let mut history = BackendHistory::default();
         (0..100).for_each(|n| history.push(sample_at(5 * n, 50.0 * n as f64), false));
         assert!(history.minutes.is_empty());

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn steady_growth_of_gpu_memory_has_a_rate_and_a_time_until_the_memory_is_full() {
+    fn steady_growth_has_a_rate_and_an_end() {
         let growth = growth_after(121, |minute| 70.0 + minute as f64 / 60.0 * 2.0).unwrap();
         assert!((growth.bytes_per_hour / GIB - 2.0).abs() < 0.01, "{growth:?}");
         assert!((growth.hours_until_full - 3.04).abs() < 0.1, "{growth:?}");
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn constant_gpu_memory_a_single_rise_peaks_and_less_than_half_an_hour_count_as_no_growth() {
+    fn a_rise_or_a_peak_is_no_growth() {
         assert_eq!(growth_after(600, |_| 72.0), None);
         assert_eq!(growth_after(600, |minute| if minute < 100 { 70.0 } else { 75.0 }), None);
         assert_eq!(growth_after(600, |minute| if minute % 7 == 0 { 78.0 } else { 70.0 }), None);

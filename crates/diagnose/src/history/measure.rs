@@ -228,7 +228,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn each_measure_of_a_window_has_a_unique_name() {
+    fn each_name_is_unique() {
         let names: BTreeSet<&&str> = WindowMeasure::NAMES.iter().collect();
         assert_eq!(names.len(), COUNT);
     }

@@ -231,13 +231,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_recommended_batch_size_is_rounded_down_by_at_most_an_eighth() {
+    fn a_batch_size_loses_at_most_an_eighth() {
         let rounded = [1, 7, 11, 17, 47, 100, 300].map(rounded_down);
         assert_eq!(rounded, [1, 7, 11, 16, 44, 96, 288]);
     }
 
     #[test]
-    fn sequences_of_a_safe_batch_size_fill_nine_tenths_of_the_kv_blocks() {
+    fn a_safe_batch_fills_nine_tenths_of_blocks() {
         let page =
             EngineLoad { block_size: Some(16.0), blocks: Some(1_000.0), ..EngineLoad::default() };
         // A sequence of 161 tokens occupies 11 blocks.

@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restarted_backend_with_empty_responses_is_named_after_20_seconds() {
+    fn a_restarted_backend_is_named_after_20_seconds() {
         let mut fleet = Fleet::new();
         assert_eq!(fleet.play(2 * MINUTE, &[0, 0, 0], &[1, 1, 1]), []);
         fleet.started = 2.0;
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_with_empty_responses_from_the_start_is_compared_with_its_peers() {
+    fn without_a_past_peers_are_usual() {
         let mut fleet = Fleet::new();
         assert_eq!(fleet.play(2 * MINUTE, &[0, 4], &[0, 0]).len(), 1);
         assert_eq!(Fleet::new().play(2 * MINUTE, &[4, 4], &[0, 0]), [], "all alike is usual");
@@ -223,14 +223,14 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_backend_is_compared_with_its_own_past() {
+    fn a_lone_backend_has_its_past_as_usual() {
         let mut fleet = Fleet::new();
         assert_eq!(fleet.play(2 * MINUTE, &[1], &[1]), []);
         assert!(cause(&fleet.play(MINUTE, &[7], &[1])).starts_with("responses without an answer"));
     }
 
     #[test]
-    fn a_change_at_all_backends_is_named_at_each_and_becomes_usual() {
+    fn a_common_change_is_named_and_becomes_usual() {
         let mut fleet = Fleet::new();
         assert_eq!(fleet.play(2 * MINUTE, &[0, 0], &[2, 2]), []);
         let verdicts = fleet.play(MINUTE, &[0, 0], &[10, 10]);
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_with_short_limits_that_routing_sends_to_one_backend_is_no_fault() {
+    fn a_client_with_short_limits_is_no_fault() {
         let mut fleet = Fleet::new();
         assert_eq!(fleet.play(20 * MINUTE, &[0, 0], &[10, 1]), []);
     }

@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_binary_search_returns_the_number_of_leading_cached_blocks_for_each_possible_number() {
+    fn the_search_finds_each_number_of_leading_blocks() {
         for count in 0..40 {
             for exception in 0..=count {
                 assert_eq!(leading(count, |number| number < exception), exception);

@@ -131,7 +131,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_set_of_cached_blocks_takes_at_most_32_bytes_for_each_block_at_every_size() {
+    fn a_block_takes_at_most_32_bytes() {
         let mut random = fastrand::Rng::with_seed(1);
         let mut set = BlockSet::new(usize::MAX, 7);
         let mut greatest = 0.0_f64;
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_is_announced_again_without_a_copy_is_not_counted_and_gets_its_depth() {
+    fn a_repeated_block_gets_its_depth() {
         let mut set = BlockSet::new(10, 0);
         set.store(5, UNKNOWN_DEPTH, true).unwrap();
         set.store(5, 3, false).unwrap();
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_of_cached_blocks_refuses_new_blocks_above_its_limit() {
+    fn new_blocks_above_the_limit_are_refused() {
         let mut set = BlockSet::new(2, 0);
         set.store(1, 0, true).unwrap();
         set.store(2, 1, true).unwrap();
@@ -168,7 +168,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_set_of_cached_blocks_agrees_with_a_plain_map_of_copy_counts(
+        fn the_set_agrees_with_a_map_of_counts(
             operations in proptest::collection::vec((0_u64..12, any::<bool>()), 0..300), seed: u64,
         ) {
             let mut set = BlockSet::new(100, seed);

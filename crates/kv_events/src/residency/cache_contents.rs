@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_depth_of_a_cached_block_is_counted_from_the_beginning_of_its_prompt() {
+    fn depth_counts_from_the_beginning_of_the_prompt() {
         let mut contents = contents();
         assert_eq!(apply(&mut contents, &batch(&[STORED, &hashes(&[1, 2, 3])])), Some(0));
         assert_eq!(apply(&mut contents, &batch(&[STORED, &hashes(&[4]), &parent(3)])), Some(3));
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn cached_blocks_that_a_later_event_announces_again_are_not_counted_as_copies() {
+    fn blocks_announced_again_are_no_copies() {
         let mut contents = contents();
         apply(&mut contents, &batch(&[STORED, &hashes(&[1, 2])]));
         apply(&mut contents, &batch(&[STORED, &hashes(&[1, 2, 3])]));
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_sliding_window_layers_and_of_a_second_group_of_layers_are_ignored() {
+    fn only_one_group_of_layers_is_followed() {
         let mut contents = contents();
         for (block, number, cache_kind) in
             [(1, 0, "sliding_window"), (2, 1, "full_attention"), (3, 2, "full_attention")]
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_stays_cached_while_an_offload_tier_has_it_and_a_clear_event_removes_all_blocks() {
+    fn an_offloaded_block_stays_cached_until_cleared() {
         let mut contents = contents();
         let cpu: &[u8] = b"\xa6medium\xa3CPU";
         apply(&mut contents, &batch(&[STORED, &hashes(&[1])]));

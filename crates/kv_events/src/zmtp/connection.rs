@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_endpoint_of_kv_events_is_a_tcp_address_with_a_port() {
+    fn an_endpoint_is_a_tcp_address_with_port() {
         let parse = |text: &str| text.parse::<ZmqEndpoint>().map(|e| (e.host, e.port)).ok();
         assert_eq!(parse("tcp://vllm-0:5557"), Some(("vllm-0".into(), 5557)));
         assert_eq!(parse("tcp://[fd00::1]:5557"), Some(("fd00::1".into(), 5557)));

@@ -117,7 +117,7 @@ impl LoadEstimator {
     }
 
     /// Number of blocks of `block_tokens` tokens that the cache of the backend probably retains.
-    pub fn retained_blocks(&self, block_tokens: f64) -> f64 {
+    fn retained_blocks(&self, block_tokens: f64) -> f64 {
         self.last_report.cache_blocks(block_tokens) * self.learned_estimates.retention()
     }
 
