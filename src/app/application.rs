@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_gateway::backend::HealthCheckSupervisor;
 use tokenweir_gateway::backend::kv_events::CacheKnowledge;
-use tokenweir_gateway::backend::peers::{PeerExchange, Peers};
+use tokenweir_gateway::backend::peers::PeerExchange;
 use tokenweir_gateway::backend::pool::BackendPool;
 use tokenweir_gateway::backend::tasks::peer_exchange;
 use tokenweir_gateway::gpu::GpuMonitor;
@@ -70,14 +70,13 @@ impl Application {
         }
         let listeners = BoundListeners::bind(config)?;
         let guard = listeners.overload_guard.clone();
-        let peers = config.peers(&env)?;
-        let (exchange, outline_key) = (peers.exchange.clone(), peers.outline_key());
-        let (sources, pool, client) = build_pool(config, peers, &guard, &env).await?;
+        let exchange = config.peer_exchange(&env)?;
+        let (sources, pool, client) = build_pool(config, exchange.clone(), &guard, &env).await?;
         let secret_files = SecretFiles::new(config, &sources.backends(config));
         let (access, keys_watcher) = keys_file::build_access(config, &env)?;
         let pipeline = TelemetryPipeline::start(loaded, logs, &pool, &access, &env)?;
         let TelemetryPipeline { telemetry, workers, .. } = pipeline;
-        let cache_knowledge = CacheKnowledge::new(config.kv_events, outline_key);
+        let cache_knowledge = CacheKnowledge::new(config.kv_events);
         let health_checks = HealthCheckSupervisor::new(
             pool.clone(),
             client.clone(),
@@ -218,7 +217,7 @@ fn exchange_status(exchange: Arc<PeerExchange>) -> StatusSource {
 /// Starts discovery, and builds the pool of the backends and the client for requests to them.
 async fn build_pool(
     config: &Config,
-    peers: Peers,
+    exchange: Option<Arc<PeerExchange>>,
     overload_guard: &OverloadGuard,
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<(DiscoverySources, Arc<BackendPool>, HttpClient), ApplicationError> {
@@ -229,6 +228,6 @@ async fn build_pool(
     let mut client = HttpClient::with_tls(config.timeouts, config.outbound_tls(&entries)?);
     client.descriptors = overload_guard.descriptors.clone();
     let backends = config.build_backends(&entries, env)?;
-    let pool = BackendPool::with_peers(backends, &config.pool_settings(), peers);
+    let pool = BackendPool::with_exchange(backends, &config.pool_settings(), exchange);
     Ok((sources, Arc::new(pool), client))
 }

@@ -96,7 +96,7 @@ pub(crate) fn file_obstacles(
     found.extend(loaded.tracing_settings(&env).err().map(|error| at("tracing", &error)));
     // `obstacles` already lists secrets that cannot be read, so only a key that is too short is added
     // here.
-    if let Err(error @ config::PeerExchangeError::Key(_)) = config.peers(&env) {
+    if let Err(error @ config::PeerExchangeError::Key(_)) = config.peer_exchange(&env) {
         found.push(at("peer_exchange.key", &error));
     }
     match config.proxy_settings(None, &env).err() {

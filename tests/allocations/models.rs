@@ -93,7 +93,7 @@ impl ModelFixture {
             client,
             settings,
             telemetry,
-            CacheKnowledge::new(KvEventsSettings::default(), None),
+            CacheKnowledge::new(KvEventsSettings::default()),
         );
         health_checks.wait_first_checks(Duration::from_secs(10)).await;
         Self { models, pool, prometheus: prometheus(), _health_checks: health_checks }

@@ -165,7 +165,7 @@ impl Gateway {
             client.clone(),
             config.scrape,
             telemetry.clone(),
-            CacheKnowledge::new(config.kv_events, None),
+            CacheKnowledge::new(config.kv_events),
         );
         health_checks.wait_first_checks(Duration::from_secs(10)).await;
         let guard = Arc::new(OverloadGuard::new(OverloadLimits::default()));

@@ -12,7 +12,6 @@ pub type SessionId = [u8; 16];
 pub struct ExchangeKey {
     shared: Prk,
     prompt_seeds: hmac::Key,
-    outlines: hmac::Key,
     /// Identifies the channel of the gateways with this key.
     channel: u64,
 }
@@ -42,9 +41,9 @@ impl ExchangeKey {
             let key = shared.expand(&[label], hmac::HMAC_SHA256).map(hmac::Key::from);
             key.map_err(|_| KeyTooShort(secret.len()))
         };
-        let (prompt_seeds, outlines) = (derived(b"prompt seeds")?, derived(b"prompt outlines")?);
+        let prompt_seeds = derived(b"prompt seeds")?;
         let channel = leading_bits(hmac::sign(&derived(b"channel")?, b""));
-        Ok(Self { shared, prompt_seeds, outlines, channel })
+        Ok(Self { shared, prompt_seeds, channel })
     }
 
     /// The name of the channel of the message bus. Gateways with another key have another
@@ -64,11 +63,6 @@ impl ExchangeKey {
             context.update(part.unwrap_or_default().as_bytes());
         }
         leading_bits(context.sign())
-    }
-
-    /// The key that authenticates the outlines of prompts in session ids.
-    pub fn outline_key(&self) -> hmac::Key {
-        self.outlines.clone()
     }
 
     /// The key that encrypts the messages of one session. `None`: the derivation failed. Because each

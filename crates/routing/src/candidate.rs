@@ -33,11 +33,6 @@ pub struct Candidate {
     pub cached_blocks: u32,
     /// The source of information from which `cached` was estimated.
     pub cached_source: CachedSource,
-    /// Whether this is the [rendezvous backend](super::mark_rendezvous) of the prompt.
-    pub is_rendezvous: bool,
-    /// Share, from 0 to 1, of the prompt tokens after `cached` that this backend has probably cached if
-    /// it is the rendezvous backend: other gateways may have sent these tokens to it.
-    pub rendezvous_hit_share: f64,
     /// Expected output tokens.
     pub output: f64,
     /// Prompt tokens that the engine has to compute before those of this request.

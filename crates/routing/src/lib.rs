@@ -29,7 +29,7 @@ pub use estimation::{
 };
 pub use hash::{mix, unit};
 pub use imputation::impute_missing_estimates;
-pub use policies::{kv_aware, mark_rendezvous};
+pub use policies::kv_aware;
 pub use policy::{PANIC, Policy, PolicyKind, REASONS};
 pub use policy_input::{PolicyChoice, RoutingRequest};
 pub use prefixes::{PromptFingerprint, prefix_table};

@@ -76,7 +76,6 @@ pub const REASONS: &[&str] = &[
     "lowest_cost",
     "tie",
     "kv_pressure",
-    "rendezvous",
     "cached_prefix",
     "prefix_too_busy",
     "avoids_overdue",

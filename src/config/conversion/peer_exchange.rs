@@ -1,9 +1,10 @@
-//! Converts the configuration into the key that gateways share and the exchange with other gateways.
+//! Converts the configuration into the exchange with other gateways.
 
 use crate::config::root::Config;
 use crate::config::sections::secret::UnreadableSecret;
+use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_gateway::backend::peers::{PeerExchange, PeerExchangeSettings, Peers};
+use tokenweir_gateway::backend::peers::{PeerExchange, PeerExchangeSettings};
 use tokenweir_peers::bus::BusSettings;
 use tokenweir_peers::{ExchangeKey, KeyTooShort};
 
@@ -22,15 +23,18 @@ pub enum PeerExchangeError {
 }
 
 impl Config {
-    /// The key that all gateways share, and the exchange over a message bus if it is configured. `env`
-    /// returns the value of an environment variable.
-    pub fn peers(&self, env: impl Fn(&str) -> Option<String>) -> Result<Peers, PeerExchangeError> {
+    /// The exchange with other gateways. `env` returns the value of an environment variable. `None`: no
+    /// exchange is configured.
+    pub fn peer_exchange(
+        &self,
+        env: impl Fn(&str) -> Option<String>,
+    ) -> Result<Option<Arc<PeerExchange>>, PeerExchangeError> {
         let config = &self.peer_exchange;
-        let Some(key) = config.key_secret() else { return Ok(Peers::default()) };
+        let Some(url) = &config.url else { return Ok(None) };
+        let Some(key) = config.key_secret() else { return Ok(None) };
         let key = ExchangeKey::new(key.resolve(&env)?.as_bytes())?;
-        let bus = config.url.as_ref().map(|url| self.peer_bus(url, &key, env)).transpose()?;
-        let settings = bus.map(|bus| PeerExchangeSettings { bus, key: key.clone() });
-        Ok(Peers { key: Some(key), exchange: settings.map(PeerExchange::new) })
+        let bus = self.peer_bus(url, &key, env)?;
+        Ok(Some(PeerExchange::new(PeerExchangeSettings { bus, key })))
     }
 
     fn peer_bus(

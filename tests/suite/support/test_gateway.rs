@@ -465,7 +465,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         client.clone(),
         settings,
         telemetry.clone(),
-        CacheKnowledge::new(setup.kv_events, None),
+        CacheKnowledge::new(setup.kv_events),
     );
     health_checks.wait_first_checks(Duration::from_secs(10)).await;
     let overload_guard = Arc::new(OverloadGuard::new(setup.gate));

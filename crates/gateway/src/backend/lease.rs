@@ -66,10 +66,9 @@ impl Lease {
     pub fn follow_blocks(&self, prompt: &Arc<PromptFingerprint>) -> Option<&HeaderValue> {
         let cache = self.backend().identity.kv_cache()?;
         if self.0.followed.get().is_none() {
-            let prompt_tokens = lock(&self.0.reservation).prompt_tokens();
             // If another call has set the value in the meantime, this value is dropped without
             // effect.
-            let _ = self.0.followed.set(FollowedRequest::begin(cache, prompt, prompt_tokens)?);
+            let _ = self.0.followed.set(FollowedRequest::begin(cache, prompt)?);
         }
         self.0.followed.get().map(FollowedRequest::header)
     }

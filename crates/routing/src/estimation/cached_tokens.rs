@@ -28,8 +28,6 @@ pub struct ResidentPrompt {
     /// Whether the events show all cached tokens of the prompt. Otherwise the backend may have more in its
     /// cache.
     pub is_decided: bool,
-    /// Whether `tokens` was estimated from the lengths of texts. Otherwise it is exact.
-    pub is_expected: bool,
 }
 
 /// The length of a prompt, and how much of it one backend probably has in its cache.
@@ -62,7 +60,7 @@ impl CachedTokens {
         if let Some(resident) = resident.filter(|resident| resident.is_decided) {
             let pending = pending();
             let pending_tokens = (f64::from(pending) * block_tokens).min(prompt);
-            let is_exact = !resident.is_expected && pending_tokens <= resident.tokens;
+            let is_exact = pending_tokens <= resident.tokens;
             return Self {
                 prompt: prompt.max(resident.tokens),
                 cached: resident.tokens.max(pending_tokens),
@@ -87,7 +85,7 @@ mod tests {
     use super::*;
 
     const fn resident(tokens: f64, blocks: u32, is_decided: bool) -> ResidentPrompt {
-        ResidentPrompt { tokens, blocks, is_decided, is_expected: false }
+        ResidentPrompt { tokens, blocks, is_decided }
     }
 
     fn cached(resident: Option<ResidentPrompt>) -> (f64, u32, CachedSource) {
@@ -114,12 +112,6 @@ mod tests {
         assert_eq!(raised.source, CachedSource::Approximate);
         let shown = cached(512.0);
         assert_eq!((shown.cached, shown.source), (512.0, CachedSource::Exact));
-    }
-
-    #[test]
-    fn a_conclusive_estimate_of_cached_tokens_is_used_and_has_the_source_approximate() {
-        let resident = ResidentPrompt { is_expected: true, ..resident(128.0, 1, true) };
-        assert_eq!(cached(Some(resident)), (128.0, 1, CachedSource::Approximate));
     }
 
     #[test]

@@ -25,7 +25,6 @@ pub struct LearnedEstimates {
     uncached_prompt_tokens: AtomicF64,
     output_tokens: AtomicF64,
     cache_retention: AtomicF64,
-    rendezvous_hit_share: AtomicF64,
     response_seconds: AtomicF64,
     /// Sum of the bytes of recent prompts. Long prompts dominate the ratio of `text_tokens` to this sum, so
     /// the tokens that a chat template adds to each prompt hardly count in it.
@@ -41,9 +40,6 @@ const EMA_WEIGHT: f64 = 0.05;
 const TEXT_RETENTION: f64 = 0.95;
 /// Expected output tokens of a response, until a response reports its usage.
 const DEFAULT_OUTPUT_TOKENS: f64 = 256.0;
-/// Share of the uncached tokens that count as cached at a rendezvous backend, until a response
-/// reports its usage.
-const DEFAULT_RENDEZVOUS_HIT_SHARE: f64 = 0.5;
 /// Bounds of the learned tokens per byte of text.
 const TOKENS_PER_BYTE_RANGE: std::ops::RangeInclusive<f64> = 1.0 / 64.0..=4.0;
 /// Difference between reported and predicted cached tokens, as a share of the prompt, below which the
@@ -71,7 +67,6 @@ impl Default for LearnedEstimates {
             uncached_prompt_tokens: AtomicF64::new(f64::NAN),
             output_tokens: AtomicF64::new(f64::NAN),
             cache_retention: AtomicF64::new(1.0),
-            rendezvous_hit_share: AtomicF64::new(DEFAULT_RENDEZVOUS_HIT_SHARE),
             response_seconds: AtomicF64::new(f64::NAN),
             text_bytes: AtomicF64::new(0.0),
             text_tokens: AtomicF64::new(0.0),
@@ -93,7 +88,7 @@ impl LearnedEstimates {
     }
 
     /// Returns all numbers.
-    fn values(&self) -> [&AtomicF64; 13] {
+    fn values(&self) -> [&AtomicF64; 12] {
         [
             &self.prefill_base,
             &self.prefill_per_token,
@@ -104,7 +99,6 @@ impl LearnedEstimates {
             &self.uncached_prompt_tokens,
             &self.output_tokens,
             &self.cache_retention,
-            &self.rendezvous_hit_share,
             &self.response_seconds,
             &self.text_bytes,
             &self.text_tokens,
@@ -202,14 +196,6 @@ impl LearnedEstimates {
         self.cache_retention.get()
     }
 
-    /// Share of the prompt tokens that the engine had cached, among the tokens that were not known
-    /// to be cached. Only prompts for which this was the [rendezvous
-    /// backend](crate::mark_rendezvous) count. A response that does not report cached tokens counts
-    /// as 0, so that the share falls to 0 if it cannot be known.
-    pub fn rendezvous_hit_share(&self) -> f64 {
-        self.rendezvous_hit_share.get()
-    }
-
     /// Moving average of the time from the first output of a response to its end, in seconds. For a
     /// non-streaming response, the time begins when the request is sent. `None`: no response has ended.
     pub fn answer(&self) -> Option<f64> {
@@ -261,11 +247,6 @@ impl LearnedEstimates {
         let cached = usage.cached.filter(|_| request.elsewhere.is_none());
         let uncached = prompt.saturating_sub(cached.unwrap_or(predicted_cached));
         self.uncached_prompt_tokens.average_in(uncached as f64, EMA_WEIGHT);
-        if request.is_rendezvous && prompt > predicted_cached {
-            let found = cached.unwrap_or(0).saturating_sub(predicted_cached);
-            let share = found as f64 / (prompt - predicted_cached) as f64;
-            self.rendezvous_hit_share.average_in(share.min(1.0), EMA_WEIGHT);
-        }
         if let Some(cached) = cached {
             self.adjust_cache_retention(predicted_cached as f64, cached as f64, prompt as f64);
         }

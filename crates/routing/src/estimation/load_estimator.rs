@@ -176,7 +176,6 @@ impl LoadEstimator {
             cached: cached.cached,
             cached_blocks: cached.cached_blocks,
             cached_source: cached.source,
-            is_rendezvous: false,
             backlog,
             prefill,
             prefill_freshness: self.prefill_freshness(&local_load, now),
@@ -188,7 +187,6 @@ impl LoadEstimator {
             slot_wait: slots.wait(in_flight + load.external, self.learned_estimates.answer()),
             overdue: self.overdue(&local_load, now),
             // Values that are only copied come last: registers cannot hold them during the calculations.
-            rendezvous_hit_share: self.learned_estimates.rendezvous_hit_share(),
             output: self.learned_estimates.output_tokens(),
             prefill_tokens: self.learned_estimates.prefill_tokens() as f32,
             is_calibrated: self.learned_estimates.ttft().is_some(),
@@ -214,7 +212,6 @@ impl LoadEstimator {
             uncached,
             elsewhere: None,
             cached: candidate.cached as u64,
-            is_rendezvous: candidate.is_rendezvous,
             work: candidate.backlog + uncached as f64,
             text_bytes: if prompt.media == 0 { prompt.bytes } else { 0 },
             sent: now,

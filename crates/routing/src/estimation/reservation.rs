@@ -36,8 +36,6 @@ pub struct Reservation {
     pub(super) elsewhere: Option<u64>,
     /// Prompt tokens that were predicted to be cached.
     pub cached: u64,
-    /// Whether the backend is the rendezvous backend of the prompt.
-    pub(super) is_rendezvous: bool,
     /// Prompt tokens that the engine computes up to the first output: `uncached`, plus the backlog before the
     /// request.
     pub(super) work: f64,

@@ -35,8 +35,6 @@
 //!   `pressure` does not matter.
 //! - `slot_wait`: an engine runs a limited number of sequences at once. Once that number is
 //!   learned, this is the time until one of them ends.
-//! - `uncached` excludes the expected share of tokens at the
-//!   [rendezvous backend](crate::mark_rendezvous) of the prompt.
 //! - `adapter` counts if the backend has not loaded the LoRA adapter of the request.
 //! - `overdue` (−0.4, 8.2 s): time for which the oldest request without output has waited beyond its own
 //!   prediction. The cause also delays the requests behind it. No other term detects an engine at a
@@ -212,9 +210,6 @@ pub(super) fn cached(
     is_session_candidate: bool,
 ) -> f64 {
     let mut cached = candidate.cached;
-    if candidate.is_rendezvous {
-        cached += candidate.rendezvous_hit_share * (candidate.prompt - cached);
-    }
     if is_session_candidate && candidate.cached_source == CachedSource::Approximate {
         cached = cached.max(settings.session * candidate.prompt);
     }

@@ -2,7 +2,6 @@
 //! second definition of each reason.
 
 use super::kv_aware::{self, FleetLoad, KvAwareSettings};
-use super::mark_rendezvous;
 use crate::tests::idle_candidate;
 use crate::{Candidate, Policy, PolicyChoice, PrefillCost, RoutingRequest, mix};
 use std::collections::BTreeMap;
@@ -43,11 +42,7 @@ impl Decision {
                 ..idle_candidate()
             }
         };
-        let mut candidates: Vec<Candidate> = (0..4).map(&mut candidate).collect();
-        if random.bool() {
-            let blocks: Vec<u64> = (0..20).map(|block| mix(seed ^ block)).collect();
-            mark_rendezvous(&mut candidates, &blocks);
-        }
+        let candidates: Vec<Candidate> = (0..4).map(&mut candidate).collect();
         let session = random.bool().then(|| random.u64(..));
         let request = RoutingRequest { sequence: seed, seed, session };
         let ttft_objective_seconds = [0.0, 0.3, 1.0][random.usize(..3)];
@@ -114,13 +109,7 @@ impl Decision {
             "avoids_overdue" => differs(self.costs(home, |it| it.overdue = 0.0)),
             "avoids_late" => differs(self.costs_without(home, |_| (), |terms| terms.late)),
             "session" => home == Some(chosen) && Self::ties(&self.costs(None, |_| ())) != [chosen],
-            "rendezvous" => {
-                let without = self.costs(home, |it| it.is_rendezvous = false);
-                own.is_rendezvous && (Self::ties(&without).len() > 1 || differs(without))
-            }
-            "cached_prefix" => differs(self.costs(None, |it| {
-                (it.cached, it.is_rendezvous) = (0.0, false);
-            })),
+            "cached_prefix" => differs(self.costs(None, |it| it.cached = 0.0)),
             "kv_pressure" => differs(self.costs_without(home, |_| (), |terms| terms.pressure)),
             "prefix_too_busy" => has_longer,
             "session_too_busy" => home.is_some_and(|home| home != chosen) && !has_longer,
@@ -142,5 +131,5 @@ fn the_reason_of_each_kv_aware_decision_agrees_with_a_second_definition_of_that_
         assert!(decision.holds(), "{seed}: {reason} {:?}", decision.choice);
         *counts.entry(reason).or_insert(0) += 1;
     }
-    assert!(counts.len() == 11 && counts.values().all(|count| *count >= 10), "{counts:?}");
+    assert!(counts.len() == 10 && counts.values().all(|count| *count >= 10), "{counts:?}");
 }

@@ -34,13 +34,6 @@ impl Decision<'_> {
                 return Some("session");
             }
         }
-        if own.is_rendezvous {
-            let costs =
-                self.costs_with(|candidate| Candidate { is_rendezvous: false, ..*candidate });
-            if self.is_undecided(&costs, self.home, chosen) {
-                return Some("rendezvous");
-            }
-        }
         let without_cache = || self.costs_of(|index| self.cost_with_cached(index, 0.0));
         if own.cached > 0.0 && self.choose(without_cache().iter().copied(), self.home) != chosen {
             return Some("cached_prefix");

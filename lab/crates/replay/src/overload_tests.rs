@@ -63,9 +63,9 @@ fn a_briefly_missed_ttft_objective_does_not_make_kv_aware_spread_cached_prefixes
 }
 
 #[test]
-fn gateways_that_share_a_key_let_only_one_backend_compute_each_new_prefix() {
+fn the_exchange_lets_one_backend_compute_each_new_prefix() {
     let fleet = "8:kv=32768,prefill=10000,seqs=64";
     let events = goodput(fleet, 4, CacheView::Events, 0.0);
-    let with_key = goodput(fleet, 4, CacheView::EventsAndOutlines, 0.0);
-    assert!(events < 0.5 && with_key > 0.9, "{events} {with_key}");
+    let exchange = goodput(fleet, 4, CacheView::Exchange, 0.0);
+    assert!(events < 0.5 && exchange > 0.9, "{events} {exchange}");
 }

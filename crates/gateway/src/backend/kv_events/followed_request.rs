@@ -5,7 +5,7 @@ use super::backend_cache::BackendCache;
 use super::knowledge::EndedRequest;
 use http::HeaderValue;
 use std::sync::{Arc, Mutex};
-use tokenweir_kv_events::correlation::{PromptOutline, RequestKey};
+use tokenweir_kv_events::correlation::RequestKey;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::openai::Usage;
 use tokenweir_routing::PromptFingerprint;
@@ -22,22 +22,22 @@ pub(in crate::backend) struct FollowedRequest {
 }
 
 impl FollowedRequest {
-    /// Begins to follow a request of about `prompt_tokens` prompt tokens. `None`: the prompt has no
-    /// text.
+    /// Begins to follow a request. `None`: the prompt has no text.
     pub(in crate::backend) fn begin(
         cache: &Arc<BackendCache>,
         prompt: &Arc<PromptFingerprint>,
-        prompt_tokens: u64,
     ) -> Option<Self> {
         if prompt.bytes == 0 {
             return None;
         }
-        let outline =
-            || PromptOutline::new(&prompt.blocks, prompt.block_bytes, prompt.bytes, prompt_tokens);
-        let (session, text) = cache.knowledge.session_ids.issue(outline);
-        let header = HeaderValue::from_str(&text).ok()?;
-        let (cache, prompt) = (cache.clone(), prompt.clone());
-        Some(Self { cache, session, header, prompt, usage: Mutex::default() })
+        let id = cache.knowledge.session_ids.issue();
+        Some(Self {
+            cache: cache.clone(),
+            session: id.number,
+            header: HeaderValue::from_str(&id.text).ok()?,
+            prompt: prompt.clone(),
+            usage: Mutex::default(),
+        })
     }
 
     /// The header value with the session id that the gateway set.

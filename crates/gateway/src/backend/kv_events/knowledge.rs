@@ -6,7 +6,7 @@ use super::rank_cache::RankCache;
 use super::settings::KvEventsSettings;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use tokenweir_kv_events::correlation::{OutlineKey, RequestChains, RequestKey, SessionIds};
+use tokenweir_kv_events::correlation::{RequestChains, RequestKey, SessionIds};
 use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::openai::Usage;
 use tokenweir_routing::PromptFingerprint;
@@ -57,21 +57,18 @@ pub struct LearningCounts {
     pub unlearned: u64,
     /// Requests that were dropped because the queue of the learner was full.
     pub dropped: u64,
-    /// Number of KV events whose session id has an outline (hashes of a prompt) from another gateway.
-    pub outlines: u64,
 }
 
 /// Maximum number of ended requests that wait for the learner.
 const INBOX_SIZE: usize = 4_096;
 
 impl CacheKnowledge {
-    /// Creates the state before the first KV event and the first request. `outline_key`: the secret key
-    /// of the outlines (hashes of a prompt) in session ids. `None`: session ids have no outlines.
-    pub fn new(settings: KvEventsSettings, outline_key: Option<OutlineKey>) -> Arc<Self> {
+    /// Creates the state before the first KV event and the first request.
+    pub fn new(settings: KvEventsSettings) -> Arc<Self> {
         let (ended, inbox) = mpsc::channel(INBOX_SIZE);
         Arc::new(Self {
             settings,
-            session_ids: SessionIds::new(fastrand::u64(..), outline_key),
+            session_ids: SessionIds::new(fastrand::u64(..)),
             spaces: KeySpaces::default(),
             chains: Mutex::default(),
             ended,
@@ -96,10 +93,6 @@ impl CacheKnowledge {
         let mut counts = lock(&self.counts);
         counts.learned += u64::from(is_learned);
         counts.unlearned += u64::from(!is_learned);
-    }
-
-    pub(in crate::backend) fn count_outline(&self) {
-        lock(&self.counts).outlines += 1;
     }
 
     /// Gives an ended request to the learner. If its queue is full, the request is only counted.

@@ -47,21 +47,20 @@ impl<'a> CacheLookup<'a> {
         if !matches!(state, StreamState::FromHere | StreamState::Exact) {
             return None;
         }
-        let (mut tokens, mut blocks) = (0, usize::MAX);
-        let (mut is_decided, mut is_expected) = (state == StreamState::Exact, false);
+        let mut tokens = 0;
+        let mut blocks = usize::MAX;
+        let mut is_decided = state == StreamState::Exact;
         for rank in ranks {
             let cached = self.cached(cache, rank)?;
             tokens += cached.tokens;
             blocks = blocks.min(cached.text_blocks);
             is_decided &= cached.is_decided;
-            is_expected |= cached.is_expected;
         }
         Some(ResidentPrompt {
             // The mean of the ranks, because the engine decides which rank gets the request.
             tokens: tokens as f64 / ranks.len().max(1) as f64,
             blocks: u32::try_from(blocks).unwrap_or(0),
             is_decided: is_decided && ranks.len() == 1,
-            is_expected,
         })
     }
 

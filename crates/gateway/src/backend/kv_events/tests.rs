@@ -8,7 +8,6 @@ use tokenweir_engine::address::{BackendAddress, BackendId};
 use tokenweir_kv_events::encoder::{PublishedEvent, StoredBlocks, encode_batch};
 use tokenweir_kv_events::residency::StreamState;
 use tokenweir_kv_events::zmtp::EventSink;
-use tokenweir_peers::ExchangeKey;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::openai::Usage;
 use tokenweir_routing::{CachedSource, Candidate, PromptFingerprint};
@@ -26,16 +25,7 @@ pub(in crate::backend) struct Fixture {
 }
 
 pub(in crate::backend) fn knowledge() -> Arc<CacheKnowledge> {
-    CacheKnowledge::new(
-        KvEventsSettings { enabled: Some(true), ..KvEventsSettings::default() },
-        None,
-    )
-}
-
-/// The empty [`CacheKnowledge`] of a gateway that shares the outline key `key` with other gateways.
-fn shared_knowledge(key: u8) -> Arc<CacheKnowledge> {
-    let key = ExchangeKey::new(&[key; 32]).unwrap().outline_key();
-    CacheKnowledge::new(KvEventsSettings::default(), Some(key))
+    CacheKnowledge::new(KvEventsSettings { enabled: Some(true), ..KvEventsSettings::default() })
 }
 
 pub(in crate::backend) fn backend(name: &str) -> Backend {
@@ -105,8 +95,7 @@ impl Fixture {
         prompt: &Arc<PromptFingerprint>,
     ) {
         let cache = self.backend.identity.kv_cache().unwrap();
-        let followed =
-            FollowedRequest::begin(cache, prompt, BLOCKS * u64::from(BLOCK_SIZE)).unwrap();
+        let followed = FollowedRequest::begin(cache, prompt).unwrap();
         let session_id = followed.header().to_str().unwrap().to_owned();
         self.sink.apply(&stored(&blocks_of(number), &session_id)).unwrap();
         let prompt_tokens = BLOCKS * u64::from(BLOCK_SIZE) + 3;
@@ -181,35 +170,12 @@ async fn the_gateway_learns_nothing_from_kv_events_with_the_session_id_of_anothe
     let knowledge = knowledge();
     let _learner = start_learner(&knowledge);
     let mut fixture = Fixture::new(&knowledge);
-    let other = CacheKnowledge::new(KvEventsSettings::default(), None);
-    let foreign = other.session_ids.issue(|| unreachable!()).1;
+    let other = CacheKnowledge::new(KvEventsSettings::default());
+    let foreign = other.session_ids.issue().text;
     for id in ["session", &foreign, "tw."] {
         fixture.sink.apply(&stored(&blocks_of(1), id)).unwrap();
     }
     assert!(knowledge.chains().is_empty());
-}
-
-#[tokio::test]
-async fn the_gateway_learns_the_prompt_of_a_request_that_a_gateway_with_the_same_key_sent() {
-    let sender = Fixture::new(&shared_knowledge(1));
-    let cache = sender.backend.identity.kv_cache().unwrap();
-    let tokens = BLOCKS * u64::from(BLOCK_SIZE);
-    let sent = FollowedRequest::begin(cache, &prompt('x'), tokens).unwrap();
-    let session_id = sent.header().to_str().unwrap();
-    let receive = |key| {
-        let mut receiver = Fixture::new(&shared_knowledge(key));
-        receiver.sink.apply(&stored(&blocks_of(1), session_id)).unwrap();
-        receiver
-    };
-    let receiver = receive(1);
-    assert_eq!(receiver.knowledge.learning_counts().outlines, 1);
-    // Three text blocks of 122 tokens, in whole engine blocks. The outline does not tell where the
-    // prompt ends.
-    assert_eq!(receiver.candidate(&prompt('x')), (352.0, CachedSource::Approximate));
-    assert_eq!(receiver.candidate(&prompt('y')), (0.0, CachedSource::Approximate));
-    let other = receive(2);
-    assert_eq!(other.knowledge.learning_counts().outlines, 0);
-    assert_eq!(other.candidate(&prompt('x')), (0.0, CachedSource::Approximate));
 }
 
 #[tokio::test]

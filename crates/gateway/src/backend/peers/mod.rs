@@ -8,5 +8,5 @@
 pub(super) mod peer_exchange;
 pub(super) mod status;
 
-pub use peer_exchange::{PeerExchange, PeerExchangeSettings, Peers};
+pub use peer_exchange::{PeerExchange, PeerExchangeSettings};
 pub use status::PeerExchangeStatus;

@@ -4,7 +4,6 @@
 use super::status::{PeerCounters, PeerExchangeStatus, add};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
-use tokenweir_kv_events::correlation::OutlineKey;
 use tokenweir_peers::bus::BusSettings;
 use tokenweir_peers::{BackendBacklog, ExchangeKey, Receiver, SentPrompt, SessionId};
 use tokenweir_protocol::mutex::lock;
@@ -18,15 +17,6 @@ pub struct PeerExchangeSettings {
     pub bus: BusSettings,
     /// The key that all gateways before the same backends share.
     pub key: ExchangeKey,
-}
-
-/// What this gateway shares with other gateways before the same backends.
-#[derive(Debug, Default)]
-pub struct Peers {
-    /// The key that all gateways share, so that they hash prompts equally. `None`: no key is configured.
-    pub key: Option<ExchangeKey>,
-    /// The data exchange over a message bus. `None`: no message bus is configured.
-    pub exchange: Option<Arc<PeerExchange>>,
 }
 
 /// The data exchange with other gateways.
@@ -50,14 +40,6 @@ pub(in crate::backend) struct Decision {
     pub(in crate::backend) prompt: Option<SentPrompt>,
 }
 
-impl Peers {
-    /// The key of the outlines: hashes of a prompt that a gateway writes into the session id for other
-    /// gateways.
-    pub fn outline_key(&self) -> Option<OutlineKey> {
-        self.key.as_ref().map(ExchangeKey::outline_key)
-    }
-}
-
 /// Maximum number of decisions that wait for the exchange task. Further decisions are dropped.
 const QUEUE_SIZE: usize = 1_024;
 
@@ -74,6 +56,11 @@ impl PeerExchange {
             decisions,
             queue: tokio::sync::Mutex::new(queue),
         })
+    }
+
+    /// The key that all gateways share, so that they hash prompts equally.
+    pub const fn key(&self) -> &ExchangeKey {
+        &self.settings.key
     }
 
     /// Enqueues a report to the other gateways: the prompt tokens of this gateway that a backend must

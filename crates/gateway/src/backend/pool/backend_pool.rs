@@ -3,7 +3,7 @@
 
 use super::snapshot::PoolSnapshot;
 use crate::backend::capacity_notifier::CapacityNotifier;
-use crate::backend::peers::{PeerExchange, Peers};
+use crate::backend::peers::PeerExchange;
 use crate::backend::pool_membership::PoolMembership;
 use crate::backend::routes::model_labels::{
     DEFAULT_MAX_MODEL_LABELS, LabelledModel, ModelLabelTable,
@@ -45,8 +45,7 @@ pub struct BackendPool {
     pub(in crate::backend) model_list_read: Notify,
     /// The permit to put an engine to sleep. There is one, so only one engine at a time falls asleep.
     pub(super) sleep_permits: Arc<Semaphore>,
-    /// The key that all gateways before the same backends share. `None`: no key is configured.
-    pub peer_key: Option<ExchangeKey>,
+    /// The exchange with other gateways. `None`: no exchange is configured.
     peers: Option<Arc<PeerExchange>>,
     /// The value of the `Via` header that names this gateway.
     pub hop: HeaderValue,
@@ -111,12 +110,16 @@ impl Default for PoolSettings {
 impl BackendPool {
     /// A pool of backends whose health is unknown, with these settings.
     pub fn with_settings(backends: Vec<Backend>, settings: &PoolSettings) -> Self {
-        Self::with_peers(backends, settings, Peers::default())
+        Self::with_exchange(backends, settings, None)
     }
 
-    /// A pool of backends whose health is unknown, with these settings. `peers`: what this gateway
-    /// shares with other gateways.
-    pub fn with_peers(backends: Vec<Backend>, settings: &PoolSettings, peers: Peers) -> Self {
+    /// A pool of backends whose health is unknown, with these settings. `peers`: the exchange
+    /// with other gateways.
+    pub fn with_exchange(
+        backends: Vec<Backend>,
+        settings: &PoolSettings,
+        peers: Option<Arc<PeerExchange>>,
+    ) -> Self {
         let model_labels = ModelLabelTable::new(DEFAULT_MAX_MODEL_LABELS);
         let snapshot = PoolSnapshot {
             backends: Arc::default(),
@@ -126,7 +129,6 @@ impl BackendPool {
             readiness_log: Arc::default(),
             route_rules: Arc::default(),
             candidate_sampler: Arc::new(CandidateSampler::new(clock::now(), 0)),
-            has_rendezvous: peers.key.is_some() && peers.exchange.is_none(),
             policy: Policy::default(),
             shadow_policies: Arc::default(),
             panic_threshold: 0.0,
@@ -145,12 +147,16 @@ impl BackendPool {
             capacity_notifier: Arc::default(),
             model_list_read: Notify::new(),
             sleep_permits: Arc::new(Semaphore::new(1)),
-            peer_key: peers.key,
-            peers: peers.exchange,
+            peers,
             hop: headers::hop_of(fastrand::u64(..)),
         };
         pool.apply_update(pool.plan_update(backends), settings);
         pool
+    }
+
+    /// The key by which all gateways of an exchange hash prompts equally. `None`: no exchange is configured.
+    pub fn peer_key(&self) -> Option<&ExchangeKey> {
+        self.peers.as_ref().map(|exchange| exchange.key())
     }
 
     /// The current snapshot. The guard must be dropped soon and must not be stored.

@@ -1,16 +1,11 @@
 //! Tests of which backend the pool offers for a request.
 
-use super::tests::{
-    backend_at, lease, lease_offered, long_prompt, pick, pool, pool_of, pool_with_peers,
-    requirements,
-};
+use super::tests::{backend_at, lease, lease_offered, long_prompt, pool, pool_of, requirements};
 use super::*;
 use crate::backend::PoolSettings;
-use crate::backend::peers::Peers;
 use crate::backend::routes::ModelConfig;
 use crate::backend::state::DownCause;
 use tokenweir_engine::model::ModelList;
-use tokenweir_peers::ExchangeKey;
 use tokenweir_protocol::openai::Usage;
 use tokenweir_routing::PromptFingerprint;
 
@@ -50,26 +45,6 @@ fn a_request_stays_at_the_full_backend_that_has_its_prefix() {
     assert!(Arc::ptr_eq(leased.backend(), &holder));
     pool.backends().iter().for_each(|backend| report(backend, 17.0));
     assert!(lease().is_none(), "all are full");
-}
-
-#[test]
-fn gateways_that_share_a_key_send_a_new_prompt_to_the_same_backend_unlike_those_without_a_key() {
-    let pick_for = |peers: Peers, text: &str| {
-        let pool = pool_with_peers(&[None; 8], peers);
-        // Each gateway has sent a different number of requests before.
-        for _ in 0..text.len() {
-            drop(lease(&pool, None));
-        }
-        let (id, decision) = pick(&pool, &long_prompt(text), 0);
-        (id, decision.reason())
-    };
-    let with_key = || Peers { key: ExchangeKey::new(&[7; 32]).ok(), exchange: None };
-    let texts = ["one ", "two  ", "three ", "four    ", "five "];
-    let picks = texts.map(|text| pick_for(with_key(), text));
-    assert!(picks.iter().all(|(_, reason)| *reason == "rendezvous"), "{picks:?}");
-    assert_eq!(picks, texts.map(|text| pick_for(with_key(), text)));
-    assert!(picks.iter().any(|(id, _)| *id != picks[0].0), "{picks:?}");
-    assert_eq!(pick_for(Peers::default(), texts[0]).1, "tie");
 }
 
 #[test]
@@ -163,7 +138,7 @@ fn uneven_pool() -> BackendPool {
     let sleep = SleepSettings { wake: true, idle: None };
     let settings = PoolSettings { sleep, ..PoolSettings::default() };
     let backends = (8000..).map(backend_at).take(2).collect();
-    let pool = pool_of(backends, &[None, None], &settings, Peers::default());
+    let pool = pool_of(backends, &[None, None], &settings);
     for (backend, length) in pool.backends().iter().zip([2_048, 16_384]) {
         let list = serde_json::json!({ "data": [{ "id": "a", "max_model_len": length }] });
         let list = ModelList::read(list.to_string().as_bytes()).unwrap();

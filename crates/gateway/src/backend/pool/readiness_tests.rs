@@ -1,7 +1,6 @@
 //! Tests of availability, readiness and panic mode.
 
 use super::*;
-use crate::backend::peers::Peers;
 use crate::backend::pool::tests::{backend_at, pool_of, requirements};
 use crate::backend::pool::{BackendPool, BackendRequirements};
 use crate::backend::{BackendSettings, Drain, DrainInitiator, Health, LoadSample, PoolSettings};
@@ -26,7 +25,7 @@ fn pool_with_models(models: &[&[&str]], panic_threshold: f64, kind: PolicyKind) 
     let models: Vec<_> = models.iter().copied().map(Some).collect();
     let policy = Policy { kind, ..Policy::default() };
     let settings = PoolSettings { policy, panic_threshold, ..PoolSettings::default() };
-    pool_of(backends, &models, &settings, Peers::default())
+    pool_of(backends, &models, &settings)
 }
 
 fn pool_of_two_backends(panic_threshold: f64) -> BackendPool {

@@ -37,10 +37,6 @@ pub(super) struct PoolSnapshot {
     pub(super) panic_log: Arc<PanicModeLog>,
     /// Logs periods without an available backend. All snapshots of a pool share it.
     pub(super) readiness_log: Arc<ReadinessLog>,
-    /// Whether a prompt has a [rendezvous backend](tokenweir_routing::mark_rendezvous), which all
-    /// gateways derive from the hash of the prompt. This is so if the gateways share a key, so that they
-    /// hash prompts equally, and no data exchange reports their prompts to each other.
-    pub(super) has_rendezvous: bool,
     pub(super) policy: Policy,
     /// The shadow policies: their picks are recorded and not followed.
     pub(super) shadow_policies: Arc<[Policy]>,
@@ -83,13 +79,8 @@ impl PoolSnapshot {
         let request = RoutingRequest { sequence, seed, session };
         let route = self.routes.lookup(requirements.model);
         let eligible = self.eligible_backends(route, &request, search);
-        let EligibleBackends { mut candidates, most_cached, .. } = eligible;
+        let EligibleBackends { candidates, most_cached, .. } = eligible;
         let is_panic = eligible.ignores_ejections && self.check_panic_mode(&route.backends, now);
-        // In a large pool, the candidate samples of two gateways differ, and so would the rendezvous
-        // backends.
-        if self.has_rendezvous && !CandidateSampler::is_large(route.backends.len()) {
-            tokenweir_routing::mark_rendezvous(&mut candidates, &requirements.prompt.blocks);
-        }
         let excluded = self.exclusions(route, &candidates, search);
         let context = RoutingContext::new(self.policy, candidates, request);
         match eligible_backends::pick(&context) {

@@ -1,7 +1,6 @@
 //! Tests of leases and of updates of the pool.
 
 use super::*;
-use crate::backend::peers::Peers;
 use crate::backend::routes::ModelConfig;
 use crate::backend::routes::tests::model_list;
 use crate::backend::{BackendSettings, Health, PoolSettings};
@@ -14,12 +13,8 @@ use tokenweir_routing::{LocalLoad, PolicyKind, PromptFingerprint};
 
 /// A pool of backends that are up, one for each model list. `None`: no list yet.
 pub(super) fn pool(models: &[Option<&[&str]>]) -> BackendPool {
-    pool_with_peers(models, Peers::default())
-}
-
-pub(super) fn pool_with_peers(models: &[Option<&[&str]>], peers: Peers) -> BackendPool {
     let backends = (8000..).map(backend_at).take(models.len()).collect();
-    pool_of(backends, models, &PoolSettings::default(), peers)
+    pool_of(backends, models, &PoolSettings::default())
 }
 
 /// A pool of these backends, which are up, with their model lists.
@@ -27,9 +22,8 @@ pub(super) fn pool_of(
     backends: Vec<Backend>,
     models: &[Option<&[&str]>],
     settings: &PoolSettings,
-    peers: Peers,
 ) -> BackendPool {
-    let pool = BackendPool::with_peers(backends, settings, peers);
+    let pool = BackendPool::with_settings(backends, settings);
     for (backend, models) in pool.backends().iter().zip(models) {
         backend.update_state(|state| state.health = Health::Up);
         if let Some(ids) = models {

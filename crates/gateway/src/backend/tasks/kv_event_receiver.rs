@@ -190,18 +190,12 @@ impl RankSink {
         let Some(chain) = self.rank.contents.write().apply(event)? else { return Ok(()) };
         self.cache.join_space(&chain);
         self.cache.space.load_full().write().on_stored(&chain);
-        let (knowledge, Some(id)) = (&self.cache.knowledge, chain.event.session_id) else {
-            return Ok(());
-        };
-        if let Some(session) = knowledge.session_ids.number_of(id) {
+        let knowledge = &self.cache.knowledge;
+        if let Some(id) = chain.event.session_id
+            && let Some(session) = knowledge.session_ids.number_of(id)
+        {
             let key = RequestKey { backend: self.cache.number, session };
             knowledge.chains().on_stored(key, &chain);
-            return Ok(());
-        }
-        let first_token = u64::from(chain.first_depth) * u64::from(chain.event.block_size);
-        if let Some(outline) = knowledge.session_ids.outline(id, first_token) {
-            self.cache.space.load_full().write().learn_outline(&outline, &chain);
-            knowledge.count_outline();
         }
         Ok(())
     }

@@ -30,8 +30,8 @@ pub struct PayloadSampling {
 }
 
 /// The random keys of the prompt hashes. Each process has its own keys, so that a client cannot
-/// construct a prompt whose hashes equal those of another prompt. Gateways that share a key
-/// (`peer_exchange.key`) use that key instead.
+/// construct a prompt whose hashes equal those of another prompt. Gateways with an exchange
+/// use its key instead.
 static PROMPT_HASH_KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 /// The fingerprint of the prompt: its length and the hashes of its blocks. Prompts for different

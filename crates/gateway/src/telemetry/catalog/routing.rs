@@ -139,14 +139,9 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         "tokenweir_kv_events_requests_total",
         "Requests, by whether KV events showed which block has which text. unlearned: no events, or no certain match. dropped: the queue was full.",
         &[MetricLabel::counted("result", |status| {
-            let LearningCounts { learned, unlearned, dropped, .. } = status.kv_learning;
+            let LearningCounts { learned, unlearned, dropped } = status.kv_learning;
             vec![("learned", learned), ("unlearned", unlearned), ("dropped", dropped)]
         })],
-    ),
-    MetricDescriptor::value(
-        "tokenweir_kv_events_outlines_total",
-        "KV events from which this gateway learned a prompt that another gateway sent.",
-        |status| Some(status.kv_learning.outlines as f64),
     ),
     MetricDescriptor::value(
         "tokenweir_peer_exchange_connected",

@@ -144,27 +144,6 @@ fn a_backend_without_a_prefix_cache_is_detected_by_its_reported_cached_tokens() 
 }
 
 #[test]
-fn the_estimator_learns_the_share_of_a_prompt_that_a_rendezvous_backend_has_cached() {
-    let (estimator, now) = estimator();
-    let answer = |seed: u64, is_rendezvous: bool, cached: Option<u64>| {
-        let prompt = prompt(10_000, seed);
-        let candidate = Candidate { is_rendezvous, ..estimator.candidate(&prompt, now) };
-        let mut reservation = estimator.reserve(&candidate, &prompt, true, now);
-        let (input, output) = (Some(10_000), Some(1));
-        let counts = Usage { input, cached, output, ..Usage::default() };
-        estimator.answered(&mut reservation, &counts);
-        estimator.release(reservation, now);
-    };
-    let share = || estimator.candidate(&prompt(1, 0), now).rendezvous_hit_share;
-    (1..100).for_each(|seed| answer(seed, true, Some(8_000)));
-    assert!((0.78..0.82).contains(&share()), "{}", share());
-    (100..200).for_each(|seed| answer(seed, false, Some(0)));
-    assert!((0.78..0.82).contains(&share()), "other requests teach nothing: {}", share());
-    (200..300).for_each(|seed| answer(seed, true, None));
-    assert!(share() < 0.01, "the backend does not report cached tokens: {}", share());
-}
-
-#[test]
 fn a_slow_backend_whose_metrics_show_no_load_gets_a_high_prefill_cost_by_its_first_outputs() {
     let (correct, now) = estimator();
     let (wrong, _) = estimator();

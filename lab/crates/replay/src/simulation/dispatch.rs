@@ -39,9 +39,6 @@ impl Simulation<'_> {
                 return None;
             }
         }
-        if self.setup.cache_view.has_outlines() {
-            tokenweir_routing::mark_rendezvous(&mut candidates, &job.prompt.blocks);
-        }
         let index = self.route(gateway, number, &candidates, routing_request);
         let is_shipped = self.gateways[gateway].router.policy().is_some();
         let lost_tokens = if is_shipped { most_cached - candidates[index].cached } else { 0.0 };
