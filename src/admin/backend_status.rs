@@ -56,6 +56,7 @@ pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot 
     let availability = backend.availability(now);
     let load = state.sample.map(|sample| sample.load).unwrap_or_default();
     let age = state.sample.map(|sample| now.saturating_duration_since(sample.scraped_at));
+    let sleeps = backend.facets.sleep.counts();
     let facts = BackendFacts {
         url: backend.identity.address.to_string(),
         health: state.health.as_str().to_owned(),
@@ -86,7 +87,7 @@ pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot 
         ejections: backend.health.breaker.ejections(),
         role: backend.identity.role().map(Role::as_str),
         ranks: backend.load.ranks.status(),
-        sleep_counts: backend.health.sleep_counts(),
+        sleep_counts: [sleeps.wakes, sleeps.sleeps],
         stalls: backend.load.stall_count(),
         gpu_cost: backend.identity.settings().gpu_cost,
         restarts: backend.load.restart_count(),

@@ -17,7 +17,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use std::net::{Ipv4Addr, SocketAddr};
 use tokenweir_engine::address::parse_listen_address;
-use tokenweir_gateway::backend::SleepSettings;
+use tokenweir_gateway::backend::facets::sleep::SleepSettings;
 use tokenweir_gateway::backend::health_checker;
 use tokenweir_gateway::backend::kv_events::KvEventsSettings;
 use tokenweir_gateway::backend::routes::ModelConfig;

@@ -12,6 +12,7 @@ use http::Method;
 use std::time::Duration;
 use tokenweir_gateway::proxy::{ConfiguredRoute, ConfiguredRoutes};
 use tokenweir_request::record::Outcome;
+use tokenweir_routing::resilience::Availability;
 use tokio::io::AsyncReadExt;
 
 const PATH: &str = "/generative_scoring";
@@ -118,7 +119,7 @@ async fn models_whose_backends_are_all_down_are_listed_as_unavailable() {
     let asleep = "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n\
                   vllm:engine_sleep_state{engine=\"0\",sleep_state=\"awake\"} 0\n";
     fakes[1].set_metrics(Some(Page::of(asleep)));
-    wait_until!(gateway.pool.backends()[1].health.state().is_asleep());
+    wait_until!(gateway.pool.availabilities()[1] == Availability::Asleep);
     let listed = body_json(&list().await);
     let ids: Vec<_> = listed["data"].as_array().unwrap().iter().map(|it| &it["id"]).collect();
     assert_eq!(ids, ["a", "b", "both"]);

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokenweir::config::AdmissionConfig;
-use tokenweir_gateway::backend::{Backend, SleepSettings};
+use tokenweir_gateway::backend::Backend;
+use tokenweir_gateway::backend::facets::sleep::SleepSettings;
 use tokenweir_routing::resilience::Availability;
 
 const WAKE: &str = "POST /wake_up ";

@@ -6,6 +6,7 @@ use crate::config::sections::secret::UnreadableSecret;
 use crate::config::sections::settings::UsageMode;
 use std::sync::Arc;
 use std::time::Duration;
+use tokenweir_gateway::backend::facets::FacetSettings;
 use tokenweir_gateway::backend::{Backend, BackendSettings, PoolSettings};
 use tokenweir_net::tls::{Alpn, OutboundTls, TlsClientContext, TlsError};
 
@@ -57,7 +58,7 @@ impl Config {
             policy: self.routing.policy(&self.slos),
             shadow_policies: self.routing.shadow.clone(),
             panic_threshold: self.circuit_breaker.panic_threshold,
-            sleep: self.sleep,
+            facets: FacetSettings { sleep: self.sleep },
             max_model_labels: self.metrics.max_models,
         }
     }

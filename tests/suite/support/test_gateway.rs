@@ -16,11 +16,13 @@ use tokenweir_diagnose::Diagnosis;
 use tokenweir_engine::address::{BackendAddress, MetricsUrl};
 use tokenweir_engine::prefill_leg::Role;
 use tokenweir_gateway::backend::cache_map::CacheMap;
+use tokenweir_gateway::backend::facets::FacetSettings;
+use tokenweir_gateway::backend::facets::sleep::SleepSettings;
 use tokenweir_gateway::backend::kv_events::{CacheKnowledge, KvEventSource, KvEventsSettings};
 use tokenweir_gateway::backend::pool::BackendPool;
 use tokenweir_gateway::backend::routes::ModelConfig;
 use tokenweir_gateway::backend::{
-    Backend, BackendSettings, HealthCheckSupervisor, PoolSettings, SleepSettings, health_checker,
+    Backend, BackendSettings, HealthCheckSupervisor, PoolSettings, health_checker,
 };
 use tokenweir_gateway::gpu::{GpuExporter, GpuMonitor, GpuSettings};
 use tokenweir_gateway::proxy::access::AccessControl;
@@ -383,7 +385,7 @@ fn pool(backends: &[SocketAddr], setup: &Setup) -> Arc<BackendPool> {
         policy: setup.policy,
         shadow_policies: setup.shadow.clone(),
         panic_threshold: setup.health.panic_threshold,
-        sleep: setup.sleep,
+        facets: FacetSettings { sleep: setup.sleep },
         max_model_labels: setup.max_models,
     };
     Arc::new(BackendPool::with_settings(backends, &settings))

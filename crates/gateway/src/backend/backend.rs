@@ -1,6 +1,7 @@
 //! One backend: its identity, its health and its load.
 
 use super::drain::{Drain, DrainInitiator};
+use super::facets::BackendFacets;
 use super::health::BackendHealth;
 use super::identity::{BackendIdentity, BackendSettings};
 use super::load::BackendLoad;
@@ -32,6 +33,8 @@ use tokenweir_routing::resilience::{Availability, BreakerAction, FailureKind};
 pub struct Backend {
     /// The name, the address and the settings.
     pub identity: BackendIdentity,
+    /// The optional parts.
+    pub facets: BackendFacets,
     /// The state from health checks and scrapes, the circuit breaker, and whether an operator
     /// drained the backend.
     pub health: BackendHealth,
@@ -55,6 +58,7 @@ impl Backend {
         let now = clock::now();
         Self {
             identity: BackendIdentity::new(id, address, authorization),
+            facets: BackendFacets::default(),
             health: BackendHealth::new(now),
             load: BackendLoad::new(now),
             membership: PoolMembership::none(now),

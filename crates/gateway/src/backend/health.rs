@@ -4,7 +4,7 @@
 use super::drain::Drain;
 use super::state::BackendState;
 use arc_swap::{ArcSwap, Guard};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
@@ -40,12 +40,12 @@ pub struct BackendHealth {
     state: ArcSwap<BackendState>,
     /// The signals of the health checker. They are boxed to keep this struct small: then the load
     /// of the backend, which routing also reads, is close to the health in memory.
-    pub(super) signals: Box<HealthSignals>,
+    signals: Box<HealthSignals>,
 }
 
 /// Signals between the health checker of a backend and the requests to the backend.
 #[derive(Debug, Default)]
-pub(super) struct HealthSignals {
+struct HealthSignals {
     /// Wakes the health checker before its interval is over.
     check_requested: Notify,
     /// Set when the first health check has completed.
@@ -59,11 +59,6 @@ pub(super) struct HealthSignals {
     is_down_logged: AtomicFlag,
     /// Start of the last request for the model list. `None`: there was none.
     models_read_at: AtomicInstant,
-    /// Whether requests wait until the sleeping engine is awake. Cleared when the engine is awake or
-    /// cannot be woken.
-    pub(super) is_wake_requested: AtomicFlag,
-    /// Number of times that the gateway woke the engine (first) and put it to sleep (second).
-    sleep_counts: [AtomicU64; 2],
     /// The drain. `None`: the backend is not drained.
     drain: Mutex<Option<Arc<Drain>>>,
     /// The API paths that other backends serve and this backend does not. Each has the time of the last
@@ -237,23 +232,6 @@ impl BackendHealth {
     /// Makes the health checker check the backend at once.
     pub(super) fn request_check(&self) {
         self.signals.check_requested.notify_one();
-    }
-
-    /// Asks the health checker to wake the engine.
-    pub(super) fn request_wake(&self) {
-        self.signals.is_wake_requested.set(true);
-        self.request_check();
-    }
-
-    /// Adds 1 to the number of times that the gateway put the engine to sleep (`is_asleep`), or
-    /// that it woke the engine.
-    pub(super) fn count_sleep(&self, is_asleep: bool) {
-        self.signals.sleep_counts[usize::from(is_asleep)].fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Number of times that the gateway woke the engine (first) and put it to sleep (second).
-    pub fn sleep_counts(&self) -> [u64; 2] {
-        self.signals.sleep_counts.each_ref().map(|count| count.load(Ordering::Relaxed))
     }
 
     /// Waits until a health check is requested.

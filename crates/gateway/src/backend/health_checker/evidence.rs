@@ -34,7 +34,7 @@ pub(super) enum HealthAnswer {
 
 /// What a scrape shows about the process of the backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ScrapeResult {
+pub(in crate::backend) enum ScrapeResult {
     /// The page of an engine arrived.
     Readable,
     /// Another response arrived.

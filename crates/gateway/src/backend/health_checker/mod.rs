@@ -9,10 +9,9 @@ mod rank_probe;
 mod scrape;
 mod scrape_interval;
 mod service_checks;
-mod sleep;
-pub(super) mod supervisor;
 mod wake;
 
+use super::facets::CheckFacets;
 use super::pool::BackendPool;
 use super::state::DownCause;
 use super::{Backend, BackendIdentity, Health, recent_times};
@@ -32,7 +31,6 @@ use tokenweir_net::client::HttpClient;
 use tokenweir_net::page_fetcher::{FetchError, PageFetcher};
 use tokenweir_protocol::{clock, units};
 use tokenweir_routing::resilience::Availability;
-use tokio::sync::OwnedSemaphorePermit;
 use wake::{WakeReason, wait_next_check};
 
 /// How the gateway scrapes the metrics of backends and checks their health.
@@ -83,20 +81,21 @@ const HEALTH_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What the health checkers of all backends share.
 #[derive(Clone)]
-struct CheckContext {
+pub(super) struct CheckContext {
     /// The pool of the backends, which receives the models that each backend lists.
-    pool: Arc<BackendPool>,
-    client: HttpClient,
-    settings: ScrapeSettings,
-    scrape_observer: Arc<dyn ScrapeObserver>,
+    pub(super) pool: Arc<BackendPool>,
+    pub(super) client: HttpClient,
+    pub(super) settings: ScrapeSettings,
+    pub(super) scrape_observer: Arc<dyn ScrapeObserver>,
     /// The checks of all backends are aligned to a common time grid that starts at this moment.
-    alignment_origin: Instant,
+    pub(super) alignment_origin: Instant,
 }
 
-struct HealthChecker {
-    context: Arc<CheckContext>,
-    backend: Arc<Backend>,
-    fetcher: PageFetcher,
+/// Checks one backend.
+pub(super) struct HealthChecker {
+    pub(super) context: Arc<CheckContext>,
+    pub(super) backend: Arc<Backend>,
+    pub(super) fetcher: PageFetcher,
     metrics_page: MetricsPage,
     /// The probes in a row that got no usable answer.
     silence: Silence,
@@ -114,20 +113,17 @@ struct HealthChecker {
     /// Start of the current time window of the histogram of gaps between outputs.
     gap_window_started_at: Instant,
     /// The metrics are not scraped before this time.
-    scrape_backoff_until: Instant,
+    pub(super) scrape_backoff_until: Instant,
     /// Whether the loads of the last two scrapes differ.
-    has_load_changed: bool,
-    /// The last time at which the engine had work.
-    busy_at: Instant,
-    /// The permit to put the engine to sleep. While the engine falls asleep, the permit is held and the
-    /// backend gets no requests. `None`: the engine does not fall asleep now.
-    falling_asleep: Option<OwnedSemaphorePermit>,
+    pub(super) has_load_changed: bool,
+    /// The state of the optional parts.
+    pub(super) facets: CheckFacets,
     engine_progress: EngineProgress,
     /// Time of the most recent output of any response, as known at the last scrape. `None`: no response
     /// had output.
     last_output_at: Option<Instant>,
     /// The interval until the next check, without jitter.
-    interval: Duration,
+    pub(super) interval: Duration,
 }
 
 /// What the health checker found out about a server since the last start of the server.
@@ -140,14 +136,10 @@ struct Findings {
     /// Time of the next search for the values of `X-data-parallel-rank` with which requests reach
     /// each data-parallel rank. `None`: at the next check.
     next_rank_search: Option<Instant>,
-    /// Time of the last request that asked the engine to wake. `None`: there was no such request.
-    woken_at: Option<Instant>,
-    /// Whether the engine has refused to sleep.
-    refuses_sleep: bool,
 }
 
 impl HealthChecker {
-    fn new(context: Arc<CheckContext>, backend: Arc<Backend>) -> Self {
+    pub(super) fn new(context: Arc<CheckContext>, backend: Arc<Backend>) -> Self {
         let BackendIdentity { address, authorization: key, .. } = &backend.identity;
         let (client, settings) = (context.client.clone(), context.settings);
         let (timeout, max_page) = (settings.timeout, settings.max_page);
@@ -169,8 +161,7 @@ impl HealthChecker {
             gap_window_started_at: now,
             scrape_backoff_until: now,
             has_load_changed: false,
-            busy_at: now,
-            falling_asleep: None,
+            facets: CheckFacets::new(now),
             engine_progress: EngineProgress::default(),
             last_output_at: None,
             interval: settings.min_interval,
@@ -178,10 +169,10 @@ impl HealthChecker {
     }
 
     /// Checks the backend in an endless loop.
-    async fn run(mut self) {
+    pub(super) async fn run(mut self) {
         loop {
             self.check().await;
-            self.update_sleep().await;
+            self.run_facets().await;
             self.log_rest();
             self.rotate_gap_window();
             self.backend.health.on_check_completed();
@@ -406,5 +397,6 @@ impl HealthChecker {
         self.backend.health.forget_unserved();
         self.backend.load.ranks.end(false);
         self.findings = Findings::default();
+        self.facets.reset();
     }
 }

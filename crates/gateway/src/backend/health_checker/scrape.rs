@@ -13,7 +13,7 @@ use tokenweir_routing::{LoadReport, LocalLoad};
 
 impl HealthChecker {
     /// Scrapes the metrics, except during the backoff after a slow scrape.
-    pub(super) async fn scrape(&mut self) -> ScrapeResult {
+    pub(in crate::backend) async fn scrape(&mut self) -> ScrapeResult {
         let scraped_at = clock::now();
         if scraped_at < self.scrape_backoff_until {
             return ScrapeResult::Skipped;

@@ -9,7 +9,8 @@ use crate::backend::routes::model_labels::{
     DEFAULT_MAX_MODEL_LABELS, LabelledModel, ModelLabelTable,
 };
 use crate::backend::routes::{ModelConfig, ModelListInterner, RouteRule, RouteTable};
-use crate::backend::{Backend, Health, SleepSettings};
+use crate::backend::facets::{FacetSettings, PoolFacets};
+use crate::backend::{Backend, Health};
 use arc_swap::{ArcSwap, Guard};
 use http::HeaderValue;
 use std::collections::HashSet;
@@ -25,7 +26,7 @@ use tokenweir_protocol::headers;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_routing::resilience;
 use tokenweir_routing::{CandidateSampler, Policy, PolicyKind};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::Notify;
 
 /// Maximum time for which a request waits for new model lists. It exceeds the time limit of one read.
 const MAX_MODEL_LIST_WAIT: Duration = Duration::from_secs(3);
@@ -43,8 +44,8 @@ pub struct BackendPool {
     pub capacity_notifier: Arc<CapacityNotifier>,
     /// Wakes requests that wait for new model lists, when a model list was read.
     pub(in crate::backend) model_list_read: Notify,
-    /// The permit to put an engine to sleep. There is one, so only one engine at a time falls asleep.
-    pub(super) sleep_permits: Arc<Semaphore>,
+    /// What the optional parts of all backends share.
+    pub(in crate::backend) facets: PoolFacets,
     /// The exchange with other gateways. `None`: no exchange is configured.
     peers: Option<Arc<PeerExchange>>,
     /// The value of the `Via` header that names this gateway.
@@ -72,8 +73,8 @@ pub struct PoolSettings {
     /// Panic mode ignores ejections if the share of backends that are not ejected, from 0 to 1, is
     /// below this value.
     pub panic_threshold: f64,
-    /// Whether sleeping engines are woken, and idle ones put to sleep.
-    pub sleep: SleepSettings,
+    /// The settings of the optional parts of all backends.
+    pub facets: FacetSettings,
     /// Maximum number of models that get their own label value in metrics although the
     /// configuration does not name them.
     pub max_model_labels: usize,
@@ -99,7 +100,7 @@ impl Default for PoolSettings {
             policy: Policy::default(),
             shadow_policies: Vec::new(),
             panic_threshold: resilience::CircuitBreakerSettings::default().panic_threshold,
-            sleep: SleepSettings::default(),
+            facets: FacetSettings::default(),
             max_model_labels: DEFAULT_MAX_MODEL_LABELS,
         }
     }
@@ -132,7 +133,7 @@ impl BackendPool {
             policy: Policy::default(),
             shadow_policies: Arc::default(),
             panic_threshold: 0.0,
-            sleep: SleepSettings::default(),
+            facets: FacetSettings::default(),
             has_prefill_backends: false,
         };
         let state = PoolState {
@@ -146,7 +147,7 @@ impl BackendPool {
             request_sequence: AtomicU64::new(0),
             capacity_notifier: Arc::default(),
             model_list_read: Notify::new(),
-            sleep_permits: Arc::new(Semaphore::new(1)),
+            facets: PoolFacets::default(),
             peers,
             hop: headers::hop_of(fastrand::u64(..)),
         };
@@ -233,7 +234,7 @@ impl BackendPool {
             policy: settings.policy,
             shadow_policies: shadow_policies(&settings.policy, &settings.shadow_policies),
             panic_threshold: settings.panic_threshold,
-            sleep: settings.sleep,
+            facets: settings.facets,
             has_prefill_backends,
             ..PoolSnapshot::clone(&previous)
         }));

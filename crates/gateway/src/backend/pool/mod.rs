@@ -15,7 +15,8 @@ pub use backend_pool::BackendPool;
 pub use eligible_backends::BackendRequirements;
 
 use super::routes::{ModelRoute, RouteTable};
-use super::{Backend, Drain, DrainInitiator, Lease, SleepSettings};
+use super::facets::FacetSettings;
+use super::{Backend, Drain, DrainInitiator, Lease};
 use arc_swap::Guard;
 use arc_swap::access::Access;
 use eligible_backends::BackendSearch;
@@ -34,7 +35,6 @@ use tokenweir_routing::Policy;
 use tokenweir_routing::admission::CapacityGroup;
 use tokenweir_routing::resilience::{Availability, FailureKind};
 use tokenweir_routing::saturation::SaturationThresholds;
-use tokio::sync::OwnedSemaphorePermit;
 
 /// A backend that the policy picked for one request. Dropping the offer has no effect.
 pub struct BackendOffer {
@@ -80,14 +80,9 @@ impl BackendPool {
         self.snapshot().policy
     }
 
-    /// Whether sleeping engines are woken, and idle ones put to sleep.
-    pub(crate) fn sleep_settings(&self) -> SleepSettings {
-        self.snapshot().sleep
-    }
-
-    /// The permit to put an engine to sleep. `None`: another engine is being put to sleep.
-    pub(super) fn sleep_permit(&self) -> Option<OwnedSemaphorePermit> {
-        self.sleep_permits.clone().try_acquire_owned().ok()
+    /// The settings of the optional parts of all backends.
+    pub(crate) fn facet_settings(&self) -> FacetSettings {
+        self.snapshot().facets
     }
 
     /// Memory that the candidate sampler uses, in bytes.

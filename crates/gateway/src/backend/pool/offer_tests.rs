@@ -3,6 +3,7 @@
 use super::tests::{backend_at, lease, lease_offered, long_prompt, pool, pool_of, requirements};
 use super::*;
 use crate::backend::PoolSettings;
+use crate::backend::facets::sleep::SleepSettings;
 use crate::backend::routes::ModelConfig;
 use crate::backend::state::DownCause;
 use tokenweir_engine::model::ModelList;
@@ -135,8 +136,8 @@ fn the_output_token_limit_of_the_client_bounds_the_expected_output_of_a_request(
 /// A pool of a backend with a context of 2,048 tokens and one of 16,384, which are up. Requests wake
 /// sleeping backends.
 fn uneven_pool() -> BackendPool {
-    let sleep = SleepSettings { wake: true, idle: None };
-    let settings = PoolSettings { sleep, ..PoolSettings::default() };
+    let facets = FacetSettings { sleep: SleepSettings { wake: true, idle: None } };
+    let settings = PoolSettings { facets, ..PoolSettings::default() };
     let backends = (8000..).map(backend_at).take(2).collect();
     let pool = pool_of(backends, &[None, None], &settings);
     for (backend, length) in pool.backends().iter().zip([2_048, 16_384]) {
@@ -191,7 +192,7 @@ fn a_request_is_not_sent_to_a_backend_that_is_too_short_while_a_longer_one_may_r
     let drained = |backend: &Arc<Backend>| {
         backend.drain(Drain::begin(DrainInitiator::Configuration, None, None));
     };
-    let asleep = |backend: &Arc<Backend>| backend.update_state(|state| state.falls_asleep = true);
+    let asleep = |backend: &Arc<Backend>| backend.update_state(|state| state.withdrawal = Some(Availability::Asleep));
     for rest in [&down as &dyn Fn(&Arc<Backend>), &starting, &drained, &asleep] {
         let pool = uneven_pool();
         assert_eq!(position(&pool, LONG, None), Ok(1));
@@ -214,10 +215,10 @@ fn a_long_request_wakes_only_a_backend_whose_context_is_long_enough() {
         let pool = uneven_pool();
         let backends = pool.backends();
         for backend in backends.iter() {
-            backend.update_state(|state| state.falls_asleep = true);
+            backend.update_state(|state| state.withdrawal = Some(Availability::Asleep));
         }
         assert_eq!(position(&pool, 30_000, None), Err(GatewayError::NoBackend));
-        let is_woken = |at: usize| backends[at].health.signals.is_wake_requested.get();
+        let is_woken = |at: usize| backends[at].facets.is_activation_requested();
         assert!(!is_woken(0) && is_woken(1));
     }
 }

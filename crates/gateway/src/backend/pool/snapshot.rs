@@ -9,14 +9,14 @@ use super::panic_mode::{self, PanicModeLog};
 use super::readiness_log::ReadinessLog;
 use crate::backend::kv_events::CacheLookup;
 use crate::backend::routes::{ModelRoute, RouteRule, RouteTable};
-use crate::backend::{Backend, Lease, SleepSettings};
+use crate::backend::facets::FacetSettings;
+use crate::backend::{Backend, Lease};
 use std::sync::Arc;
 use std::time::Instant;
 use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::clock;
 use tokenweir_request::error::{self, GatewayError};
 use tokenweir_request::record::RoutingDecision;
-use tokenweir_routing::resilience::Availability;
 use tokenweir_routing::{
     Candidate, CandidateSampler, Policy, PolicyChoice, RoutingContext, RoutingRequest,
 };
@@ -43,8 +43,8 @@ pub(super) struct PoolSnapshot {
     /// Panic mode ignores ejections if the share of backends that are not ejected, from 0 to 1, is
     /// below this value.
     pub(super) panic_threshold: f64,
-    /// Whether sleeping engines are woken, and idle ones put to sleep.
-    pub(super) sleep: SleepSettings,
+    /// The settings of the optional parts of all backends.
+    pub(super) facets: FacetSettings,
     /// Whether any backend has the role prefill.
     pub(super) has_prefill_backends: bool,
 }
@@ -92,11 +92,11 @@ impl PoolSnapshot {
             }
             None if search.is_prefill_leg => Ok(None),
             None if eligible.are_full => {
-                self.request_wake(route, requirements, now);
+                self.request_activation(route, requirements, now);
                 Ok(None)
             }
             None => {
-                self.request_wake(route, requirements, now);
+                self.request_activation(route, requirements, now);
                 // This is the first request after the loss of the last backend: `readiness` logs
                 // the loss.
                 if !self.readiness_log.is_unready.get() && !self.is_ready(now) {
@@ -107,30 +107,28 @@ impl PoolSnapshot {
         }
     }
 
-    /// Requests that one sleeping backend that may be able to serve the request is woken, unless one is
-    /// waking already.
-    fn request_wake(
+    /// Asks for one unavailable backend that may be able to serve the request and that an optional part can
+    /// make available, unless one was asked for already.
+    fn request_activation(
         &self,
         route: &ModelRoute,
         requirements: &BackendRequirements<'_>,
         now: Instant,
     ) {
-        if !self.sleep.wake {
-            return;
-        }
-        let is_asleep = |position: &usize| {
+        let can_activate = |position: &usize| {
             let backend = &self.backends[*position];
             backend.weight() > 0
-                && backend.availability(now) == Availability::Asleep
+                && self.facets.can_activate(backend.availability(now))
                 && self.may_serve(*position, route, requirements, now)
         };
-        let positions = route.backends.iter().copied().filter(is_asleep);
-        let asleep: Vec<_> = positions.map(|position| &self.backends[position]).collect();
-        // The backend is picked at random, because the first one may not be able to wake.
-        if !asleep.iter().any(|backend| backend.health.signals.is_wake_requested.get())
-            && let Some(backend) = fastrand::choice(asleep)
+        let positions = route.backends.iter().copied().filter(can_activate);
+        let backends: Vec<_> = positions.map(|position| &self.backends[position]).collect();
+        // The backend is picked at random, because the first one may not become available.
+        if !backends.iter().any(|backend| backend.facets.is_activation_requested())
+            && let Some(backend) = fastrand::choice(backends)
         {
-            backend.health.request_wake();
+            backend.facets.request_activation();
+            backend.health.request_check();
         }
     }
 
@@ -221,12 +219,12 @@ impl PoolSnapshot {
             return eligible;
         }
         // If all backends of the route are only suspected to be down, they serve requests nevertheless,
-        // until a sleeping one is awake.
+        // until another one is available.
         let is_suspected = |position: &usize| self.backends[*position].health.is_suspected.get();
         if !route.backends.iter().any(is_suspected) {
             return eligible;
         }
-        self.request_wake(route, search.requirements, search.now);
+        self.request_activation(route, search.requirements, search.now);
         let search = BackendSearch { allows_suspected: true, ..*search };
         self.eligible_backends(route, request, &search)
     }

@@ -2,8 +2,10 @@
 //! backend whose events the gateway uses. A new backend is checked before it joins
 //! the pool, so that the policy can pick the backend as soon as it is in the pool.
 
-use super::{CheckContext, HealthChecker, ScrapeObserver, ScrapeSettings};
 use crate::backend::kv_events::{self, CacheKnowledge};
+use crate::backend::health_checker::{
+    CheckContext, HealthChecker, ScrapeObserver, ScrapeSettings,
+};
 use crate::backend::pool::BackendPool;
 use crate::backend::tasks::kv_event_receiver;
 use crate::backend::{Backend, PoolSettings};

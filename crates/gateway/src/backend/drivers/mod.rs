@@ -1,0 +1,14 @@
+//! What the optional parts of a backend do in the background. This file alone lists them; `supervisor.rs` owns
+//! all background tasks of backends.
+
+mod sleep;
+pub(super) mod supervisor;
+
+use crate::backend::health_checker::HealthChecker;
+
+impl HealthChecker {
+    /// The steps of the optional parts after each check of the backend.
+    pub(in crate::backend) async fn run_facets(&mut self) {
+        self.update_sleep().await;
+    }
+}
