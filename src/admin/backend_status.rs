@@ -86,7 +86,7 @@ pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot 
         facts,
         ejections: backend.health.breaker.ejections(),
         role: backend.identity.role().map(Role::as_str),
-        ranks: backend.load.ranks.status(),
+        ranks: backend.facets.ranks.status(),
         sleep_counts: [sleeps.wakes, sleeps.sleeps],
         stalls: backend.load.stall_count(),
         gpu_cost: backend.identity.settings().gpu_cost,

@@ -100,7 +100,7 @@ async fn the_gateway_routes_to_each_data_parallel_rank_and_clients_cannot_choose
         assert_eq!(status(&gateway.raw(request).await), 200);
         let record = gateway.record().await;
         let decision = record.decision.as_ref().unwrap();
-        let rank = decision.selected().candidate.rank;
+        let rank = decision.selected().candidate.part;
         let sent = rank_of(backend.take_received().last().unwrap());
         assert_eq!(sent, NUMBERS.iter().position(|number| Some(*number) == rank));
         assert_eq!(decision.candidate_count(), 2);
@@ -111,7 +111,7 @@ async fn the_gateway_routes_to_each_data_parallel_rank_and_clients_cannot_choose
     assert_eq!(requests, [12, 12], "10 requests and 2 probes at each");
     let metrics = gateway.admin("/metrics").await;
     assert!(metrics.contains("tokenweir_backend_ranks{"), "{metrics}");
-    let page = gateway.pool.backends()[0].load.ranks.status();
+    let page = gateway.pool.backends()[0].facets.ranks.status();
     assert_eq!(page.iter().map(|rank| rank.in_flight).collect::<Vec<_>>(), [0, 0], "released");
 }
 

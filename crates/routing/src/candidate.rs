@@ -9,9 +9,10 @@ pub struct Candidate {
     /// Index of the backend in the pool.
     #[serde(skip)]
     pub position: usize,
-    /// The data-parallel rank of the backend, as its metrics name it. `None`: the backend decides.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rank: Option<u32>,
+    /// The number of a data-parallel rank on the metrics page, if the candidate is a part of its backend with a
+    /// load of its own. `None`: the whole backend.
+    #[serde(rename = "rank", skip_serializing_if = "Option::is_none")]
+    pub part: Option<u32>,
     /// Requests of this gateway in flight at the backend.
     pub in_flight: u32,
     /// Uncached prompt tokens plus expected output tokens of the requests that `in_flight` counts.
@@ -76,9 +77,9 @@ pub struct Candidate {
 }
 
 impl Candidate {
-    /// The backend and the rank of the candidate, which identify it among the candidates of a decision.
+    /// The backend and the part of the candidate, which identify it among the candidates of a decision.
     pub const fn target(&self) -> (usize, Option<u32>) {
-        (self.position, self.rank)
+        (self.position, self.part)
     }
 
     /// Whether all estimates are finite numbers, as policies require.

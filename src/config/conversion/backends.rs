@@ -31,7 +31,6 @@ impl Config {
                 role: entry.role,
                 may_inject_usage: entry.usage.unwrap_or(self.usage) == UsageMode::Inject,
                 continuous_usage_share: self.continuous_usage,
-                routes_to_ranks: self.routing.data_parallel_ranks,
                 is_drained: entry.drained,
                 pod: entry.pod.as_deref().map(Into::into),
                 gpu_cost: BackendSettings::gpu_cost(
@@ -46,6 +45,7 @@ impl Config {
             backend.identity.metrics_url.clone_from(&entry.metrics_url);
             backend.health.breaker.set(self.circuit_breaker);
             backend.load.set_horizon(horizon);
+            backend.facets.ranks.enable(self.routing.data_parallel_ranks);
             Ok(backend)
         };
         entries.iter().map(build).collect()

@@ -368,13 +368,13 @@ fn pool(backends: &[SocketAddr], setup: &Setup) -> Arc<BackendPool> {
             role,
             may_inject_usage: setup.injects_usage,
             continuous_usage_share: setup.continuous_usage,
-            routes_to_ranks: setup.data_parallel_ranks,
             gpu_cost: BackendSettings::gpu_cost(setup.gpus, setup.gpu_hour_price),
             ..BackendSettings::default()
         };
         let mut backend = Backend::new(address.default_id(), address, key).with_settings(settings);
         backend.identity.metrics_url.clone_from(&setup.metrics_url);
         backend.identity.kv_events = kv_events;
+        backend.facets.ranks.enable(setup.data_parallel_ranks);
         backend.health.breaker.set(setup.health);
         backend
     };

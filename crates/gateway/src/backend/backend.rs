@@ -83,7 +83,10 @@ impl Backend {
     /// repeats a drain that an operator has ended.
     pub(super) fn adopt_settings(&self, other: &Self) {
         self.health.breaker.set(other.health.breaker.settings());
-        self.load.set_horizon(other.load.estimator.horizon());
+        let horizon = other.load.estimator.horizon();
+        self.load.set_horizon(horizon);
+        self.facets.set_horizon(horizon);
+        self.facets.adopt_settings(&other.facets);
         let settings = other.identity.settings();
         let previous = self.identity.replace_settings(settings.clone());
         if previous.is_drained == settings.is_drained {
@@ -264,15 +267,6 @@ impl Backend {
                 "the backend does not serve the path or the media of a request, which other backends serve: such requests avoid the backend"
             );
         }
-    }
-
-    /// Records that the backend refused a request because of the data-parallel rank that the gateway
-    /// chose. Until the backend restarts, it chooses the rank of each request itself.
-    pub fn on_rank_refused(&self) {
-        if self.load.ranks.count() > 0 {
-            tracing::warn!(backend = %self.identity.id, "the backend refuses a data-parallel rank: it chooses the rank of each request itself");
-        }
-        self.load.ranks.end(true);
     }
 
     /// Records a successful request when its response has begun. Closes a half-open circuit

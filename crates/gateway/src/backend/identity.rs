@@ -51,8 +51,6 @@ pub struct BackendSettings {
     pub may_inject_usage: bool,
     /// Share of streams, from 0 to 1, for which the gateway requests usage in every event.
     pub continuous_usage_share: f64,
-    /// Whether the data-parallel ranks of the backend are targets of routing.
-    pub routes_to_ranks: bool,
     /// Whether the configuration drains the backend. An operator can end this drain.
     pub is_drained: bool,
     /// The name of the Kubernetes pod of the backend. `None`: not known. A new pod can get the
@@ -149,7 +147,6 @@ impl Default for BackendSettings {
             role: None,
             may_inject_usage: true,
             continuous_usage_share: 0.0,
-            routes_to_ranks: false,
             is_drained: false,
             pod: None,
             gpu_cost: [None; 2],

@@ -3,10 +3,10 @@
 //! dropped.
 
 use super::backend::Backend;
+use super::facets::{LeaseFacets, Target};
 use super::kv_events::{CacheLookup, FollowedRequest};
-use super::ranks::{LeasedRank, Rank};
 use bytes::Bytes;
-use http::HeaderValue;
+use http::{HeaderMap, HeaderValue};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 use tokenweir_engine::prefill_leg::Role;
@@ -16,6 +16,7 @@ use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::openai::{Api, Usage};
 use tokenweir_request::observe::BackendMonitor;
 use tokenweir_request::record::{BackendCondition, ObservedResponse, UsageSource, WaitReports};
+use tokenweir_routing::resilience::FailureKind;
 use tokenweir_routing::{Candidate, LoadEstimator, PromptFingerprint, Reservation};
 
 /// The lease of one attempt on one backend. Dropping the lease releases the load of the attempt.
@@ -28,9 +29,7 @@ struct LeaseState {
     backend: Arc<Backend>,
     /// The load that the attempt adds to the backend.
     reservation: Mutex<Reservation>,
-    /// The load that the lease adds to a data-parallel rank of the backend. `None`: the backend
-    /// chooses the rank.
-    rank: Option<LeasedRank>,
+    facets: LeaseFacets,
     /// The followed request, if the gateway looks for the blocks of the request in the KV events of
     /// the backend.
     followed: OnceLock<FollowedRequest>,
@@ -50,9 +49,12 @@ impl Lease {
         let reservation = backend.load.estimator.reserve(candidate, prompt, is_stream, now);
         backend.publish_load_hint(now);
         backend.report_to_peers(Some(prompt));
-        let rank = LeasedRank::new(&backend.load.ranks, candidate, prompt, is_stream, now);
-        let reservation = Mutex::new(reservation);
-        Self(Arc::new(LeaseState { backend, reservation, rank, followed: OnceLock::new() }))
+        Self(Arc::new(LeaseState {
+            reservation: Mutex::new(reservation),
+            facets: LeaseFacets::new(&backend.facets, candidate, prompt, is_stream, now),
+            followed: OnceLock::new(),
+            backend,
+        }))
     }
 
     /// The leased backend.
@@ -73,10 +75,15 @@ impl Lease {
         self.0.followed.get().map(FollowedRequest::header)
     }
 
-    /// The value of the header `X-data-parallel-rank` of the request. `None`: the request has no such
-    /// header.
-    pub fn rank_header(&self) -> Option<&HeaderValue> {
-        self.0.rank.as_ref().map(LeasedRank::header)
+    /// Adds the headers that optional parts of the backend need to the headers of the request.
+    pub(crate) fn set_headers(&self, headers: &mut HeaderMap) {
+        self.0.facets.set_headers(headers);
+    }
+
+    /// The kind of a refusal that concerns an optional part of the backend. `says`: whether the response
+    /// contains a text. `None`: it concerns none.
+    pub(crate) fn refusal(&self, says: impl Fn(&[u8]) -> bool) -> Option<FailureKind> {
+        self.0.facets.refusal(says)
     }
 
     /// Removes the prefill of the request from the load of this backend, because another backend
@@ -115,16 +122,10 @@ impl Drop for Lease {
 }
 
 impl LeaseState {
-    /// Applies an observation of the response to the load of the backend, and to that of the rank.
+    /// Applies an observation of the response to the load of the backend, and to that of the target inside it.
     fn observe(&self, observe: impl Fn(&LoadEstimator, &mut Reservation)) {
         observe(&self.backend.load.estimator, &mut lock(&self.reservation));
-        self.observe_at_rank(observe);
-    }
-
-    fn observe_at_rank(&self, observe: impl FnOnce(&LoadEstimator, &mut Reservation)) {
-        if let Some(rank) = &self.rank {
-            rank.observe(observe);
-        }
+        self.facets.observe(observe);
     }
 }
 
@@ -165,7 +166,7 @@ impl BackendMonitor for LeaseState {
     fn on_stall(&self, is_silent: bool) {
         let now = clock::now();
         self.backend.load.on_stall(is_silent, now);
-        self.observe_at_rank(|estimator, _| estimator.on_stall_change(is_silent, now));
+        self.facets.observe(|estimator, _| estimator.on_stall_change(is_silent, now));
     }
 
     fn on_first_output(&self, now: Instant) {
@@ -176,7 +177,7 @@ impl BackendMonitor for LeaseState {
             self.backend.load.estimator.first_output(&mut reservation, now);
             was_pending
         };
-        self.observe_at_rank(|estimator, reservation| estimator.first_output(reservation, now));
+        self.facets.observe(|estimator, reservation| estimator.first_output(reservation, now));
         if was_pending {
             self.backend.report_to_peers(None);
         }
@@ -236,11 +237,16 @@ impl Backend {
         lookup: Option<&mut CacheLookup<'_>>,
         now: i64,
     ) -> Option<Candidate> {
-        self.target_candidate(None, prompt, lookup, now)
+        self.target_candidate(&self.whole(), prompt, lookup, now)
     }
 
-    /// Passes the load and cost estimates for a prompt to `visit`: those of each data-parallel rank that
-    /// is a target of routing, or else of the backend.
+    /// The whole backend as a target of routing.
+    fn whole(&self) -> Target<'_> {
+        Target { estimator: &self.load.estimator, key: self.identity.id_hash, part: None }
+    }
+
+    /// Passes the load and cost estimates for a prompt to `visit`: those of each target of routing inside the
+    /// backend, or else of the whole backend.
     pub(super) fn visit_candidates(
         &self,
         prompt: &PromptFingerprint,
@@ -248,57 +254,51 @@ impl Backend {
         now: i64,
         mut visit: impl FnMut(&mut Candidate),
     ) {
-        let Some(ranks) = self.load.ranks.targets() else {
-            return self.candidate(prompt, Some(lookup), now).iter_mut().for_each(visit);
-        };
-        for rank in ranks.iter() {
-            let mut candidate = self.target_candidate(Some(rank), prompt, Some(&mut *lookup), now);
-            candidate.iter_mut().for_each(&mut visit);
-        }
+        self.facets.visit_targets(&self.whole(), |target| {
+            let candidate = self.target_candidate(target, prompt, Some(&mut *lookup), now);
+            if let Some(mut candidate) = candidate {
+                visit(&mut candidate);
+            }
+        });
     }
 
     fn target_candidate(
         &self,
-        rank: Option<&Rank>,
+        target: &Target<'_>,
         prompt: &PromptFingerprint,
         lookup: Option<&mut CacheLookup<'_>>,
         now: i64,
     ) -> Option<Candidate> {
         let estimate = |lookup| {
-            let estimate = || self.estimate(rank, prompt, lookup, now);
+            let estimate = || self.estimate(target, prompt, lookup, now);
             supervise::catch_panic(BackgroundTask::Routing, estimate).filter(Candidate::is_finite)
         };
         estimate(lookup).or_else(|| {
             let backend = &self.identity.id;
             tracing::error!(%backend, "the load estimates of the backend are no usable numbers: they begin anew");
-            self.estimator(rank).forget_observations();
+            target.estimator.forget_observations();
             estimate(None)
         })
     }
 
-    fn estimator<'a>(&'a self, rank: Option<&'a Rank>) -> &'a LoadEstimator {
-        rank.map_or(&self.load.estimator, |rank| &rank.estimator)
-    }
-
     fn estimate(
         &self,
-        rank: Option<&Rank>,
+        target: &Target<'_>,
         prompt: &PromptFingerprint,
         mut lookup: Option<&mut CacheLookup<'_>>,
         now: i64,
     ) -> Candidate {
         let resident = lookup.as_mut().zip(self.identity.kv_cache());
         let resident =
-            resident.and_then(|(lookup, cache)| lookup.resident(cache, rank.map(|it| it.place)));
+            resident.and_then(|(lookup, cache)| lookup.resident(cache, target.part));
         let expected = lookup.as_ref().map_or(0, |lookup| lookup.cached_blocks);
-        let estimator = self.estimator(rank);
-        let mut candidate = estimator.candidate_with(prompt, resident.as_ref(), expected, now);
+        let mut candidate = target.estimator.candidate_with(prompt, resident.as_ref(), expected, now);
         if let Some(lookup) = lookup {
             lookup.cached_blocks = candidate.cached_blocks;
         }
         candidate.weight = self.weight();
-        candidate.key = rank.map_or(self.identity.id_hash, |rank| rank.key);
-        candidate.rank = rank.map(|rank| rank.number);
+        candidate.key = target.key;
+        candidate.part = target.part.map(|part| part.number);
         candidate
     }
 }

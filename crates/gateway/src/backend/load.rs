@@ -1,7 +1,6 @@
 //! The load of a backend: the requests in flight, the estimates that the gateway learned from
 //! responses and scrapes of the backend, and the stalls and gaps of its streams.
 
-use super::ranks::DataParallelRanks;
 use super::recent_times::RollingGapHistogram;
 use super::stream_profile::StreamProfile;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,8 +15,6 @@ use tokio::sync::Notify;
 pub struct BackendLoad {
     /// Estimates the load and the speed of the backend.
     pub estimator: LoadEstimator,
-    /// The data-parallel ranks, if they are targets of routing.
-    pub ranks: DataParallelRanks,
     /// Whether `first_request` was signalled and the health checker has not received the signal
     /// yet.
     is_first_request_notified: AtomicFlag,
@@ -48,7 +45,6 @@ impl BackendLoad {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             estimator: LoadEstimator::new(now, DEFAULT_LOAD_HORIZON),
-            ranks: DataParallelRanks::default(),
             is_first_request_notified: AtomicFlag::default(),
             first_request: Notify::new(),
             recent_gaps: RollingGapHistogram::default(),
@@ -64,7 +60,6 @@ impl BackendLoad {
     /// Sets the age of a load report at which it has half of its weight in predictions.
     pub fn set_horizon(&self, horizon: Duration) {
         self.estimator.set_horizon(horizon);
-        self.ranks.set_horizon(horizon);
     }
 
     /// Number of requests that this gateway has in flight on the backend.
@@ -106,7 +101,6 @@ impl BackendLoad {
     pub(super) fn on_restart(&self) {
         self.restart_count.fetch_add(1, Ordering::Relaxed);
         self.estimator.on_restart();
-        self.ranks.end(false);
         self.lacks_blocks.set(false);
         self.stream_profile.on_restart();
     }

@@ -171,7 +171,7 @@ impl DecisionLogEntry {
             "policy": decision.policy(),
             "reason": decision.reason(),
             "backend": chosen.backend.as_str(),
-            "rank": chosen.candidate.rank,
+            "rank": chosen.candidate.part,
             "tenant": request.caller.as_ref().map(|caller| &*caller.tenant),
             "client": request.client.to_string(),
             "trace_id": request.trace_id.map(|id| format!("{id:032x}")),

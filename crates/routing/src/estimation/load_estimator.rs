@@ -121,7 +121,7 @@ impl LoadEstimator {
         self.last_report.cache_blocks(block_tokens) * self.learned_estimates.retention()
     }
 
-    /// The estimated state of the backend for a prompt. The caller sets `position`, `rank`,
+    /// The estimated state of the backend for a prompt. The caller sets `position`, `part`,
     /// `weight`, `has_adapter` and `key`.
     pub fn candidate(&self, prompt: &PromptFingerprint, now: Instant) -> Candidate {
         self.candidate_with(prompt, None, 0, clock::nanos(now))
@@ -166,7 +166,7 @@ impl LoadEstimator {
         let slots = &self.slot_estimator;
         Candidate {
             position: 0,
-            rank: None,
+            part: None,
             in_flight: local_load.in_flight,
             tokens_in_flight: local_load.tokens as f64,
             weight: 1,

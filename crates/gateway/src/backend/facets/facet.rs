@@ -1,9 +1,34 @@
 //! What an optional part of a backend may do. The pool, a lease and the health checker know this contract, and
 //! none of the parts.
 
+use std::time::Duration;
+use tokenweir_engine::address::BackendId;
+use tokenweir_routing::LoadEstimator;
+use tokenweir_routing::resilience::FailureKind;
+
 /// The state of one optional part of a backend. A part implements the methods that it needs. The calls are
 /// static, so a method that a part leaves out costs nothing.
 pub(in crate::backend) trait BackendFacet {
+    /// Takes over the settings that a reload can change. `other`: the part as the new configuration builds it.
+    fn adopt_settings(&self, _other: &Self) {}
+
+    /// Sets the age of a load report at which it has half of its weight in predictions.
+    fn set_horizon(&self, _horizon: Duration) {}
+
+    /// Forgets what the next start of the server can change: the backend is down, or has restarted.
+    fn forget_server(&self) {}
+
+    /// Handles a failed request that concerns the part alone. Returns whether it did: then the backend may get
+    /// the request again.
+    fn on_failure(&self, _kind: FailureKind, _id: &BackendId) -> bool {
+        false
+    }
+
+    /// Passes the targets of routing inside the backend to `visit`. Returns `false` if the part has none.
+    fn visit_targets(&self, _visit: impl FnMut(&Target<'_>)) -> bool {
+        false
+    }
+
     /// Asks the part to make the backend available, whose availability the part can change.
     fn request_activation(&self) {}
 
@@ -11,4 +36,26 @@ pub(in crate::backend) trait BackendFacet {
     fn is_activation_requested(&self) -> bool {
         false
     }
+}
+
+/// A target of routing: a backend, or a part of a backend with a load of its own.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::backend) struct Target<'a> {
+    /// Estimates the load of the target.
+    pub(in crate::backend) estimator: &'a LoadEstimator,
+    /// Hash of the name of the target.
+    pub(in crate::backend) key: u64,
+    /// The part of the backend. `None`: the whole backend.
+    pub(in crate::backend) part: Option<TargetPart>,
+}
+
+/// One of several parts of a backend that are targets of routing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::backend) struct TargetPart {
+    /// The number of the part on the metrics page.
+    pub(in crate::backend) number: u32,
+    /// Index of the part, in the order of the numbers.
+    pub(in crate::backend) index: usize,
+    /// Number of parts.
+    pub(in crate::backend) count: usize,
 }

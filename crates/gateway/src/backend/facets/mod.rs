@@ -2,19 +2,35 @@
 //! settings; `drivers` has what a part does in the background.
 
 mod facet;
+pub mod ranks;
 pub mod sleep;
 
-pub(in crate::backend) use facet::BackendFacet;
+pub(in crate::backend) use facet::{BackendFacet, Target, TargetPart};
 
+use http::HeaderMap;
+use ranks::{DataParallelRanks, LeasedRank, RankCheck};
 use sleep::{SleepControl, SleepFacet, SleepPermits, SleepSettings};
-use std::time::Instant;
-use tokenweir_routing::resilience::Availability;
+use std::time::{Duration, Instant};
+use tokenweir_engine::address::BackendId;
+use tokenweir_engine::dialect::EngineLoad;
+use tokenweir_routing::resilience::{Availability, FailureKind};
+use tokenweir_routing::{Candidate, LoadEstimator, PromptFingerprint, Reservation};
 
 /// The state of the optional parts of one backend.
 #[derive(Debug, Default)]
+#[repr(C)] // the fields that routing reads of each candidate come last, next to the health
 pub struct BackendFacets {
     /// Sleep mode of the engine.
     pub sleep: SleepFacet,
+    /// The data-parallel ranks, if they are targets of routing.
+    pub ranks: DataParallelRanks,
+}
+
+/// What the optional parts keep for one lease of a backend.
+#[derive(Debug)]
+pub(in crate::backend) struct LeaseFacets {
+    /// The load that the lease adds to a data-parallel rank. `None`: the backend chooses the rank.
+    rank: Option<LeasedRank>,
 }
 
 /// The settings of the optional parts that hold for all backends of a pool.
@@ -34,6 +50,7 @@ pub struct PoolFacets {
 #[derive(Debug)]
 pub(in crate::backend) struct CheckFacets {
     pub(in crate::backend) sleep: SleepControl,
+    pub(in crate::backend) ranks: RankCheck,
 }
 
 impl FacetSettings {
@@ -43,15 +60,55 @@ impl FacetSettings {
     }
 }
 
-/// Evaluates an expression for each part of a backend.
+/// Evaluates an expression for each part of a backend, or for each part and the same part of another value.
 macro_rules! each {
-    ($facets:expr, $facet:ident => $call:expr) => {{
+    ($facets:expr, $facet:ident => $call:expr) => {
+        each!($facets, $facets, $facet, _other => $call)
+    };
+    ($facets:expr, $others:expr, $facet:ident, $other:ident => $call:expr) => {{
         let $facet = &$facets.sleep;
+        let $other = &$others.sleep;
+        $call;
+        let $facet = &$facets.ranks;
+        let $other = &$others.ranks;
         $call;
     }};
 }
 
 impl BackendFacets {
+    /// Takes over the settings that a reload can change.
+    pub(in crate::backend) fn adopt_settings(&self, other: &Self) {
+        each!(self, other, facet, updated => facet.adopt_settings(updated));
+    }
+
+    /// Sets the age of a load report at which it has half of its weight in predictions.
+    pub(in crate::backend) fn set_horizon(&self, horizon: Duration) {
+        each!(self, facet => facet.set_horizon(horizon));
+    }
+
+    /// Forgets what the next start of the server can change: the backend is down, or has restarted.
+    pub(in crate::backend) fn forget_server(&self) {
+        each!(self, facet => facet.forget_server());
+    }
+
+    /// Handles a failed request that concerns an optional part alone. Returns whether it does: then the backend
+    /// `id` may get the request again.
+    pub(crate) fn on_failure(&self, kind: FailureKind, id: &BackendId) -> bool {
+        let mut is_handled = false;
+        each!(self, facet => is_handled |= facet.on_failure(kind, id));
+        is_handled
+    }
+
+    /// Passes the targets of routing to `visit`: those inside the backend, or else the `whole` backend.
+    pub(in crate::backend) fn visit_targets(
+        &self,
+        whole: &Target<'_>,
+        mut visit: impl FnMut(&Target<'_>),
+    ) {
+        each!(self, facet => if facet.visit_targets(&mut visit) { return });
+        visit(whole);
+    }
+
     /// Asks the parts to make the backend available.
     pub(in crate::backend) fn request_activation(&self) {
         each!(self, facet => facet.request_activation());
@@ -65,14 +122,67 @@ impl BackendFacets {
     }
 }
 
+impl LeaseFacets {
+    /// The lease of the backend with these parts, which the policy picked as `candidate`.
+    pub(in crate::backend) fn new(
+        facets: &BackendFacets,
+        candidate: &Candidate,
+        prompt: &PromptFingerprint,
+        is_stream: bool,
+        now: Instant,
+    ) -> Self {
+        Self { rank: LeasedRank::new(&facets.ranks, candidate, prompt, is_stream, now) }
+    }
+
+    /// Applies an observation of the response to the load of the target inside the backend, if there is one.
+    pub(in crate::backend) fn observe(
+        &self,
+        observe: impl FnOnce(&LoadEstimator, &mut Reservation),
+    ) {
+        if let Some(rank) = &self.rank {
+            rank.observe(observe);
+        }
+    }
+
+    /// Adds the headers that the parts need to the headers of the request.
+    pub(in crate::backend) fn set_headers(&self, headers: &mut HeaderMap) {
+        if let Some(rank) = &self.rank {
+            rank.set_header(headers);
+        }
+    }
+
+    /// The kind of a refusal that concerns an optional part. `says`: whether the response contains a text.
+    /// `None`: it concerns none.
+    pub(in crate::backend) fn refusal(&self, says: impl Fn(&[u8]) -> bool) -> Option<FailureKind> {
+        let is_about_rank = self.rank.is_some() && says(ranks::REFUSED_FIELD);
+        is_about_rank.then_some(FailureKind::RankRefused)
+    }
+}
+
 impl CheckFacets {
     /// The state before the first check, at `now`.
     pub(in crate::backend) fn new(now: Instant) -> Self {
-        Self { sleep: SleepControl::new(now) }
+        Self { sleep: SleepControl::new(now), ranks: RankCheck::default() }
     }
 
     /// Forgets what another start of the server can change.
     pub(in crate::backend) fn reset(&mut self) {
         self.sleep.reset();
+        self.ranks.reset();
+    }
+
+    /// Prepares a scrape of the backend with these parts.
+    pub(in crate::backend) fn before_scrape(&mut self, facets: &BackendFacets) {
+        self.ranks.before_scrape(&facets.ranks);
+    }
+
+    /// Reads a metrics page. `None`: the backend answered with an error.
+    pub(in crate::backend) fn read_page(&mut self, page: Option<(&[u8], &EngineLoad)>) {
+        self.ranks.read_page(page);
+    }
+
+    /// Records a successful scrape of the backend, which began at `scraped_at`.
+    pub(in crate::backend) fn after_scrape(&self, facets: &BackendFacets, scraped_at: Instant) {
+        self.ranks.after_scrape(&facets.ranks, scraped_at);
     }
 }

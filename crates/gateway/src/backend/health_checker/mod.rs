@@ -5,7 +5,6 @@ mod engine_progress;
 mod evidence;
 mod metrics_page;
 mod models;
-mod rank_probe;
 mod scrape;
 mod scrape_interval;
 mod service_checks;
@@ -96,7 +95,7 @@ pub(super) struct HealthChecker {
     pub(super) context: Arc<CheckContext>,
     pub(super) backend: Arc<Backend>,
     pub(super) fetcher: PageFetcher,
-    metrics_page: MetricsPage,
+    pub(super) metrics_page: MetricsPage,
     /// The probes in a row that got no usable answer.
     silence: Silence,
     /// Number of consecutive scrapes that were answered with 503.
@@ -133,9 +132,6 @@ struct Findings {
     has_checked_metrics: bool,
     /// Whether the server has no endpoint that tells whether its engine is paused.
     hides_pause: bool,
-    /// Time of the next search for the values of `X-data-parallel-rank` with which requests reach
-    /// each data-parallel rank. `None`: at the next check.
-    next_rank_search: Option<Instant>,
 }
 
 impl HealthChecker {
@@ -276,13 +272,13 @@ impl HealthChecker {
         }
     }
 
-    /// Checks a backend that answers probes: its models, its ranks, and whether its engine works.
+    /// Checks a backend that answers probes: its models, its optional parts, and whether its engine works.
     async fn check_service(&mut self) {
         // While the backend is silent, each further page would only delay the next probe.
         if self.backend.health.state().metrics_error != Some(ScrapeError::Timeout) {
             self.models.refresh(&self.context.pool, &self.backend, &mut self.fetcher).await;
         }
-        self.number_ranks().await;
+        self.check_facets().await;
         if self.is_pause_likely() {
             self.check_pause().await;
         }
@@ -310,7 +306,7 @@ impl HealthChecker {
         self.last_healthy_at = Some(clock::now());
         self.scrape().await;
         self.models.refresh(&self.context.pool, &self.backend, &mut self.fetcher).await;
-        self.number_ranks().await;
+        self.check_facets().await;
         self.check_pause().await;
         if self.excessive_standstill().is_some() {
             return self.check_engine_progress();
@@ -395,7 +391,7 @@ impl HealthChecker {
         self.models.expire();
         self.metrics_page.should_discover_path = true;
         self.backend.health.forget_unserved();
-        self.backend.load.ranks.end(false);
+        self.backend.facets.forget_server();
         self.findings = Findings::default();
         self.facets.reset();
     }

@@ -19,9 +19,8 @@ impl HealthChecker {
             return ScrapeResult::Skipped;
         }
         let local_load = self.backend.load.estimator.local_load();
-        let rank_loads = self.backend.load.ranks.local_loads();
-        let by_rank = self.backend.identity.settings().routes_to_ranks;
-        let load = self.metrics_page.fetch(&mut self.fetcher, by_rank).await;
+        self.facets.before_scrape(&self.backend.facets);
+        let load = self.metrics_page.fetch(&mut self.fetcher, &mut self.facets).await;
         let now = clock::now();
         let took = now.saturating_duration_since(scraped_at);
         self.context.scrape_observer.on_scrape(&self.backend, took, load.err());
@@ -39,8 +38,7 @@ impl HealthChecker {
                 let values = self.metrics_page.last.engine_values;
                 self.engine_progress.record_load(&load, values, has_output, scraped_at);
                 self.backend.record_load(&load, &local_load, scraped_at);
-                let ranks = &self.metrics_page.last.ranks;
-                self.backend.load.ranks.record(ranks, &rank_loads, scraped_at);
+                self.facets.after_scrape(&self.backend.facets, scraped_at);
                 self.record_front_end();
                 self.inspect_load(&load, state.sample.as_ref().map(|sample| &sample.load));
             }

@@ -3,7 +3,7 @@
 use super::backend_cache::BackendCache;
 use super::key_space::KeySpace;
 use super::rank_cache::RankCache;
-use crate::backend::ranks::RankPlace;
+use crate::backend::facets::TargetPart;
 use std::slice;
 use std::sync::Arc;
 use tokenweir_kv_events::correlation::{CachedPrompt, PromptLookup, PromptText};
@@ -27,19 +27,19 @@ impl<'a> CacheLookup<'a> {
         Self { text, lookups: Vec::new(), cached_blocks: 0 }
     }
 
-    /// Returns how much of the prompt is in the prefix cache of a backend. `place`: the rank whose
+    /// Returns how much of the prompt is in the prefix cache of a backend. `part`: the rank whose
     /// cache counts; without it, the caches of all ranks count. Returns `None` if nothing is known
     /// from KV events about this prompt at this backend.
     pub(in crate::backend) fn resident(
         &mut self,
         cache: &BackendCache,
-        place: Option<RankPlace>,
+        part: Option<TargetPart>,
     ) -> Option<ResidentPrompt> {
         let all = cache.ranks.load();
         // Publishers are in the order of the ranks. If there are fewer publishers than ranks, it is
         // not known which rank has no publisher, and all caches count.
-        let place = place.filter(|place| place.count == all.len());
-        let ranks = match place.and_then(|place| all.get(place.index)) {
+        let part = part.filter(|part| part.count == all.len());
+        let ranks = match part.and_then(|part| all.get(part.index)) {
             Some(rank) => slice::from_ref(rank),
             None => &all[..],
         };

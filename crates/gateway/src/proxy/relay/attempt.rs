@@ -18,7 +18,7 @@ use tokenweir_net::backend_body::BackendBody;
 use tokenweir_net::client::{ConnectionSource, HttpClient, SendError};
 use tokenweir_net::request_stream::RequestStream;
 use tokenweir_protocol::clock;
-use tokenweir_protocol::headers::{self, UpstreamHeaders, X_DATA_PARALLEL_RANK};
+use tokenweir_protocol::headers::{self, UpstreamHeaders};
 use tokenweir_protocol::http1::{RequestFraming, websocket};
 use tokenweir_protocol::openai::request_fields::RequestFields;
 use tokenweir_request::record::{Attempt, RequestRecord};
@@ -220,9 +220,7 @@ fn build_outbound_request(
     if let Some(hop) = backend.hop() {
         outbound.append(VIA, hop.clone());
     }
-    if let Some(rank) = lease.rank_header() {
-        outbound.insert(X_DATA_PARALLEL_RANK, rank.clone());
-    }
+    lease.set_headers(&mut outbound);
     if let Some(trace) = &record.trace {
         trace.inject(span_id, &mut outbound);
     }

@@ -196,13 +196,13 @@ fn end(
 }
 
 /// Excludes the backend of a failed attempt from further attempts, with two exceptions. A backend that
-/// refused the data-parallel rank may get the request again and chooses the rank itself. A backend that
+/// refused an optional part may get the request again without that part. A backend that
 /// could not read the blocks of a prefill leg may get the request again and computes the prompt itself.
 fn exclude_failed(tried: &mut Vec<Arc<Backend>>, lease: &Lease, kind: FailureKind) {
-    if kind == FailureKind::RankRefused {
-        lease.backend().on_rank_refused();
-    } else if kind != FailureKind::TransferFailed {
-        tried.push(lease.backend().clone());
+    let backend = lease.backend();
+    let is_handled = backend.facets.on_failure(kind, &backend.identity.id);
+    if !is_handled && kind != FailureKind::TransferFailed {
+        tried.push(backend.clone());
     }
 }
 
@@ -332,7 +332,7 @@ fn classify_failure(
     kind
 }
 
-/// Returns `RankRefused` if the backend refused the data-parallel rank, `TooLong` if it refused the length
+/// Returns the kind of an optional part if the backend refused that part, `TooLong` if it refused the length
 /// of the request, otherwise `kind`. Only a backend with a longer context can serve a `TooLong` request.
 fn refine_refusal(
     kind: FailureKind,
@@ -340,11 +340,8 @@ fn refine_refusal(
     prefetched: &PrefetchedBody<BackendBody>,
 ) -> FailureKind {
     let is_refusal = kind == FailureKind::UnexpectedStatus;
-    if is_refusal
-        && lease.rank_header().is_some()
-        && contains_any(prefetched, &[b"data_parallel_rank"])
-    {
-        return FailureKind::RankRefused;
+    if is_refusal && let Some(kind) = lease.refusal(|text| contains_any(prefetched, &[text])) {
+        return kind;
     }
     if is_refusal && length::is_about_length(prefetched, (request, lease)) {
         return FailureKind::TooLong;

@@ -1,16 +1,21 @@
 //! The data-parallel ranks of one backend, and the load of each rank.
 
+use crate::backend::facets::{BackendFacet, Target, TargetPart};
 use arc_swap::ArcSwapOption;
 use http::HeaderValue;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokenweir_engine::address::BackendId;
 use tokenweir_engine::dialect::RankLoad;
 use tokenweir_protocol::atomic::AtomicFlag;
+use tokenweir_routing::resilience::FailureKind;
 use tokenweir_routing::{LoadEstimator, LoadReport, LocalLoad, mix};
 
 /// The data-parallel ranks of one backend.
 #[derive(Debug, Default)]
 pub struct DataParallelRanks {
+    /// Whether the configuration makes ranks targets of routing.
+    is_enabled: AtomicFlag,
     /// Whether `targets` has a value. Routing reads this copy for each candidate.
     are_targets: AtomicFlag,
     /// The ranks among which routing chooses. `None`: the backend decides which rank gets a request.
@@ -22,23 +27,14 @@ pub struct DataParallelRanks {
 /// One data-parallel rank.
 #[derive(Debug)]
 pub(in crate::backend) struct Rank {
-    /// The number of the rank on the metrics page.
-    pub number: u32,
     /// The value of `X-data-parallel-rank` with which the backend gives a request to the rank.
     pub header: HeaderValue,
     /// The load and the speed of the rank.
     pub estimator: LoadEstimator,
-    /// Index of the rank, and the number of ranks.
-    pub(in crate::backend) place: RankPlace,
+    /// The number of the rank on the metrics page, and its place among the ranks.
+    pub(in crate::backend) part: TargetPart,
     /// Hash of the name of the backend and of the number of the rank.
     pub(in crate::backend) key: u64,
-}
-
-/// The place of a rank among all ranks of its backend, in the order of their numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::backend) struct RankPlace {
-    pub(in crate::backend) index: usize,
-    pub(in crate::backend) count: usize,
 }
 
 /// The load of one rank for status pages.
@@ -55,6 +51,16 @@ pub struct RankStatus {
 }
 
 impl DataParallelRanks {
+    /// Sets whether the ranks become targets of routing.
+    pub fn enable(&self, is_enabled: bool) {
+        self.is_enabled.set(is_enabled);
+    }
+
+    /// Whether the configuration makes ranks targets of routing.
+    pub(super) fn is_enabled(&self) -> bool {
+        self.is_enabled.get()
+    }
+
     /// The ranks. `None`: the backend decides which rank gets a request.
     pub(in crate::backend) fn targets(&self) -> Option<Arc<Vec<Rank>>> {
         if !self.are_targets.get() {
@@ -78,10 +84,9 @@ impl DataParallelRanks {
         horizon: Duration,
     ) {
         let rank = |(index, (number, value)): (usize, &(u32, u32))| Rank {
-            number: *number,
             header: HeaderValue::from(*value),
             estimator: LoadEstimator::new(now, horizon),
-            place: RankPlace { index, count: values.len() },
+            part: TargetPart { number: *number, index, count: values.len() },
             key: mix(backend_key ^ mix(u64::from(*number) + 1)),
         };
         let ranks: Vec<Rank> = values.iter().enumerate().map(rank).collect();
@@ -96,17 +101,10 @@ impl DataParallelRanks {
         self.targets.store(None);
     }
 
-    /// Sets the age of a load report at which it has half of its weight in predictions.
-    pub(in crate::backend) fn set_horizon(&self, horizon: Duration) {
-        self.targets().iter().for_each(|ranks| {
-            ranks.iter().for_each(|rank| rank.estimator.set_horizon(horizon));
-        });
-    }
-
     /// The load that this gateway puts on each rank, by number.
     pub(in crate::backend) fn local_loads(&self) -> Vec<(u32, LocalLoad)> {
         let loads = |ranks: Arc<Vec<Rank>>| {
-            ranks.iter().map(|rank| (rank.number, rank.estimator.local_load())).collect()
+            ranks.iter().map(|rank| (rank.part.number, rank.estimator.local_load())).collect()
         };
         self.targets().map(loads).unwrap_or_default()
     }
@@ -121,11 +119,11 @@ impl DataParallelRanks {
         scraped_at: Instant,
     ) {
         let Some(ranks) = self.targets() else { return };
-        if !ranks.iter().map(|rank| rank.number).eq(loads.iter().map(|load| load.rank)) {
+        if !ranks.iter().map(|rank| rank.part.number).eq(loads.iter().map(|load| load.rank)) {
             return self.end(false);
         }
         for (rank, load) in ranks.iter().zip(loads) {
-            let local = local_loads.iter().find(|(number, _)| *number == rank.number);
+            let local = local_loads.iter().find(|(number, _)| *number == rank.part.number);
             if let (Some((_, local)), Some(report)) = (local, LoadReport::of(&load.load)) {
                 rank.estimator.on_report(&report, local, scraped_at);
             }
@@ -137,12 +135,49 @@ impl DataParallelRanks {
         let status = |rank: &Rank| {
             let load = rank.estimator.local_load();
             RankStatus {
-                rank: rank.number,
+                rank: rank.part.number,
                 header: rank.header.to_str().unwrap_or_default().to_owned(),
                 in_flight: load.in_flight,
                 backlog_tokens: load.backlog,
             }
         };
         self.targets().map(|ranks| ranks.iter().map(status).collect()).unwrap_or_default()
+    }
+}
+
+impl BackendFacet for DataParallelRanks {
+    fn adopt_settings(&self, other: &Self) {
+        self.is_enabled.set(other.is_enabled.get());
+    }
+
+    fn set_horizon(&self, horizon: Duration) {
+        let Some(ranks) = self.targets() else { return };
+        for rank in ranks.iter() {
+            rank.estimator.set_horizon(horizon);
+        }
+    }
+
+    fn forget_server(&self) {
+        self.end(false);
+    }
+
+    /// Leaves the choice of the rank to a backend that refused a rank, until it restarts.
+    fn on_failure(&self, kind: FailureKind, id: &BackendId) -> bool {
+        if kind != FailureKind::RankRefused {
+            return false;
+        }
+        if self.count() > 0 {
+            tracing::warn!(backend = %id, "the backend refuses a data-parallel rank: it chooses the rank of each request itself");
+        }
+        self.end(true);
+        true
+    }
+
+    fn visit_targets(&self, mut visit: impl FnMut(&Target<'_>)) -> bool {
+        let Some(ranks) = self.targets() else { return false };
+        for rank in ranks.iter() {
+            visit(&Target { estimator: &rank.estimator, key: rank.key, part: Some(rank.part) });
+        }
+        true
     }
 }

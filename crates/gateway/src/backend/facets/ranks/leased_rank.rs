@@ -1,10 +1,11 @@
 //! The part of a lease that counts in the load of one data-parallel rank.
 
 use super::rank_set::{DataParallelRanks, Rank};
-use http::HeaderValue;
+use http::HeaderMap;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use tokenweir_protocol::clock;
+use tokenweir_protocol::headers::X_DATA_PARALLEL_RANK;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_routing::{Candidate, LoadEstimator, PromptFingerprint, Reservation};
 
@@ -27,9 +28,9 @@ impl LeasedRank {
         is_stream: bool,
         now: Instant,
     ) -> Option<Self> {
-        let number = candidate.rank?;
+        let number = candidate.part?;
         let ranks = ranks.targets()?;
-        let index = ranks.iter().position(|rank| rank.number == number)?;
+        let index = ranks.iter().position(|rank| rank.part.number == number)?;
         let reservation = ranks[index].estimator.reserve(candidate, prompt, is_stream, now);
         Some(Self { ranks, index, reservation: Mutex::new(reservation) })
     }
@@ -38,9 +39,9 @@ impl LeasedRank {
         &self.ranks[self.index]
     }
 
-    /// The value of the header `X-data-parallel-rank` that sends the request to the rank.
-    pub(in crate::backend) fn header(&self) -> &HeaderValue {
-        &self.rank().header
+    /// Sets the header `X-data-parallel-rank`, which sends the request to the rank.
+    pub(in crate::backend) fn set_header(&self, headers: &mut HeaderMap) {
+        headers.insert(X_DATA_PARALLEL_RANK, self.rank().header.clone());
     }
 
     /// Applies an observation of the response to the load of the rank.

@@ -1,8 +1,8 @@
 //! Finds out, with test requests (probes), which value of the header `X-data-parallel-rank` leads to
 //! which data-parallel rank of a backend.
 
-use super::HealthChecker;
-use crate::backend::ranks::numbering;
+use crate::backend::facets::ranks::numbering;
+use crate::backend::health_checker::HealthChecker;
 use http::{HeaderValue, StatusCode};
 use serde_json::json;
 use std::time::Duration;
@@ -33,10 +33,11 @@ impl HealthChecker {
     /// once for each start of the backend. Each rank gets two test requests with one output token.
     pub(super) async fn number_ranks(&mut self) {
         let backend = self.backend.clone();
-        let ranks = &backend.load.ranks;
-        let numbers: Vec<u32> = self.metrics_page.last.ranks.iter().map(|load| load.rank).collect();
+        let ranks = &backend.facets.ranks;
+        let page_loads = self.facets.ranks.page_loads.iter();
+        let numbers: Vec<u32> = page_loads.map(|load| load.rank).collect();
         let is_done = ranks.count() > 0 || ranks.is_refused.get();
-        let is_later = self.findings.next_rank_search.is_some_and(|next| clock::now() < next);
+        let is_later = self.facets.ranks.next_search.is_some_and(|next| clock::now() < next);
         if numbers.len() < 2 || is_done || is_later {
             return;
         }
@@ -50,14 +51,14 @@ impl HealthChecker {
         match found {
             Ok(values) => {
                 tracing::info!(backend = %id, ranks = ?values, "requests are routed to the data-parallel ranks of the backend: each rank number with its value of x-data-parallel-rank");
-                let (now, horizon) = (clock::now(), backend.load.estimator.horizon());
-                ranks.begin(&values, backend.identity.id_hash, now, horizon);
+                let horizon = backend.load.estimator.horizon();
+                ranks.begin(&values, backend.identity.id_hash, clock::now(), horizon);
             }
             Err(Failure::Unclear) => {
                 // The probes of two gateways that search at the same time disturb each other. The
                 // random wait prevents this at the next search.
                 let wait = RETRY_INTERVAL.mul_f64(0.5 + fastrand::f64());
-                self.findings.next_rank_search = Some(clock::now() + wait);
+                self.facets.ranks.next_search = Some(clock::now() + wait);
             }
             Err(Failure::Ignored) => {
                 tracing::warn!(backend = %id, "the backend does not follow x-data-parallel-rank: it chooses the rank of each request itself");
@@ -122,9 +123,9 @@ impl HealthChecker {
     /// Reads from the metrics page how many responses of each rank had one output token. Returns
     /// pairs of rank number and count.
     async fn short_responses(&mut self) -> Result<Vec<(u32, f64)>, Failure> {
-        let page = self.metrics_page.fetch(&mut self.fetcher, true).await;
+        let page = self.metrics_page.fetch(&mut self.fetcher, &mut self.facets).await;
         page.map_err(|_| Failure::Unclear)?;
-        let ranks = self.metrics_page.last.ranks.iter();
+        let ranks = self.facets.ranks.page_loads.iter();
         let counts = ranks.map(|load| Some((load.rank, load.short_responses?)));
         counts.collect::<Option<_>>().ok_or(Failure::Unclear)
     }
