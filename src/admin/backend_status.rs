@@ -92,7 +92,7 @@ pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot 
         gpu_cost: backend.identity.settings().gpu_cost,
         restarts: backend.load.restart_count(),
         engine: state.sample.map(|sample| sample.load),
-        kv_events: backend.identity.kv_cache().map(|cache| cache.status()),
+        kv_events: backend.facets.kv_events.cache().map(|cache| cache.status()),
         preemptions: load.preemptions,
         asleep: load.is_asleep(),
         dialect: load.server.map(EngineKind::as_str),

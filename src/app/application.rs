@@ -17,7 +17,8 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_gateway::backend::HealthCheckSupervisor;
-use tokenweir_gateway::backend::kv_events::CacheKnowledge;
+use tokenweir_gateway::backend::facets::PoolFacets;
+use tokenweir_gateway::backend::facets::kv_events::CacheKnowledge;
 use tokenweir_gateway::backend::peers::PeerExchange;
 use tokenweir_gateway::backend::pool::BackendPool;
 use tokenweir_gateway::backend::tasks::peer_exchange;
@@ -76,13 +77,12 @@ impl Application {
         let (access, keys_watcher) = keys_file::build_access(config, &env)?;
         let pipeline = TelemetryPipeline::start(loaded, logs, &pool, &access, &env)?;
         let TelemetryPipeline { telemetry, workers, .. } = pipeline;
-        let cache_knowledge = CacheKnowledge::new(config.kv_events);
+        let cache_knowledge = pool.facets.kv_events.clone();
         let health_checks = HealthCheckSupervisor::new(
             pool.clone(),
             client.clone(),
             config.scrape,
             telemetry.clone(),
-            cache_knowledge.clone(),
         );
         health_checks.wait_first_checks(FIRST_SCRAPE_TIMEOUT).await;
         let gpu_client = client.clone();
@@ -228,6 +228,7 @@ async fn build_pool(
     let mut client = HttpClient::with_tls(config.timeouts, config.outbound_tls(&entries)?);
     client.descriptors = overload_guard.descriptors.clone();
     let backends = config.build_backends(&entries, env)?;
-    let pool = BackendPool::with_exchange(backends, &config.pool_settings(), exchange);
+    let facets = PoolFacets::new(config.kv_events);
+    let pool = BackendPool::with_facets(backends, &config.pool_settings(), facets, exchange);
     Ok((sources, Arc::new(pool), client))
 }

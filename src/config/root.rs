@@ -19,7 +19,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use tokenweir_engine::address::parse_listen_address;
 use tokenweir_gateway::backend::facets::sleep::SleepSettings;
 use tokenweir_gateway::backend::health_checker;
-use tokenweir_gateway::backend::kv_events::KvEventsSettings;
+use tokenweir_gateway::backend::facets::kv_events::KvEventsSettings;
 use tokenweir_gateway::backend::routes::ModelConfig;
 use tokenweir_gateway::gpu::GpuSettings;
 use tokenweir_gateway::proxy::retry;

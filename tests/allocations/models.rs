@@ -8,7 +8,6 @@ use std::thread;
 use std::time::Duration;
 use tokenweir::admin;
 use tokenweir_engine::address::{BackendAddress, BackendId};
-use tokenweir_gateway::backend::kv_events::{CacheKnowledge, KvEventsSettings};
 use tokenweir_gateway::backend::pool::BackendPool;
 use tokenweir_gateway::backend::{Backend, HealthCheckSupervisor, PoolSettings, health_checker};
 use tokenweir_gateway::telemetry::Telemetry;
@@ -93,7 +92,6 @@ impl ModelFixture {
             client,
             settings,
             telemetry,
-            CacheKnowledge::new(KvEventsSettings::default()),
         );
         health_checks.wait_first_checks(Duration::from_secs(10)).await;
         Self { models, pool, prometheus: prometheus(), _health_checks: health_checks }

@@ -36,7 +36,6 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 use tokenweir::config::{BackendConfig, Config, UsageMode};
 use tokenweir_engine::address::BackendAddress;
-use tokenweir_gateway::backend::kv_events::CacheKnowledge;
 use tokenweir_gateway::backend::pool::BackendPool;
 use tokenweir_gateway::backend::{Drain, DrainInitiator, HealthCheckSupervisor};
 use tokenweir_gateway::proxy::access::AccessControl;
@@ -146,7 +145,9 @@ impl Gateway {
         };
         let entries: Vec<BackendConfig> = (0..backends).map(entry).collect();
         let backends = config.build_backends(&entries, |_| None).unwrap();
-        let pool = Arc::new(BackendPool::with_settings(backends, &config.pool_settings()));
+        let facets = PoolFacets::new(config.kv_events);
+        let pool = BackendPool::with_facets(backends, &config.pool_settings(), facets, None);
+        let pool = Arc::new(pool);
         let client = HttpClient::with_tls(config.timeouts, outbound_tls()).with_dial(world.dial());
         let records = Arc::<Records>::default();
         let limits = UsageLimits { concurrency, ..UsageLimits::default() };
@@ -165,7 +166,6 @@ impl Gateway {
             client.clone(),
             config.scrape,
             telemetry.clone(),
-            CacheKnowledge::new(config.kv_events),
         );
         health_checks.wait_first_checks(Duration::from_secs(10)).await;
         let guard = Arc::new(OverloadGuard::new(OverloadLimits::default()));

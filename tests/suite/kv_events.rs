@@ -9,7 +9,7 @@ use serde_json::json;
 use std::time::{Duration, Instant};
 use tokenweir_api::{CacheMapDocument, PrefixGroup};
 use tokenweir_diagnose::{Diagnoser, EVERY, FleetObservation, Verdict};
-use tokenweir_gateway::backend::kv_events::KvEventsSettings;
+use tokenweir_gateway::backend::facets::kv_events::KvEventsSettings;
 use tokenweir_protocol::clock;
 use tokenweir_request::record::{Outcome, RequestRecord};
 use tokenweir_routing::CachedSource;
@@ -234,7 +234,7 @@ async fn an_engine_that_restarts_without_kv_events_counts_as_one_that_never_had_
     let mut fleet = start(8_192).await;
     let settings = SimulatorSettings { kv_events_port: None, ..engine(8_192) };
     restart(&mut fleet, settings).await;
-    wait_until!(fleet.gateway.pool.backends()[0].identity.kv_cache().is_none());
+    wait_until!(fleet.gateway.pool.backends()[0].facets.kv_events.cache().is_none());
 }
 
 #[tokio::test]
@@ -261,7 +261,7 @@ async fn kv_event_publishers_that_the_gateway_cannot_reach_do_not_affect_request
         assert!(answer.starts_with(b"HTTP/1.1 200"), "{sources}");
         let seen = fake.take_received().pop().unwrap();
         assert!(!seen.head.to_ascii_lowercase().contains("x-session-id"), "{}", seen.head);
-        assert!(gateway.pool.backends()[0].identity.kv_cache().is_none(), "{sources}");
+        assert!(gateway.pool.backends()[0].facets.kv_events.cache().is_none(), "{sources}");
     }
     assert!(other.accept().is_err(), "the gateway connects to no other host");
 }

@@ -25,7 +25,7 @@ pub mod saturation;
 pub use candidate::Candidate;
 pub use estimation::{
     CachedSource, LearnedEstimates, LoadEstimator, LoadReport, LocalLoad, MAX_PEERS, PrefillCost,
-    ReportedLoad, ReportedQueues, Reservation, ResidentPrompt,
+    ReportedLoad, ReportedQueues, Reservation, KnownPrefix,
 };
 pub use hash::{mix, unit};
 pub use imputation::impute_missing_estimates;

@@ -41,7 +41,7 @@ impl Config {
             let kv_events = entry.kv_events.clone().unwrap_or_default();
             let backend = Backend::new(entry.id(), entry.url.clone(), authorization);
             let mut backend = backend.with_settings(settings);
-            backend.identity.kv_events = kv_events.resolve(&self.kv_events, &entry.url);
+            backend.facets.kv_events.source = kv_events.resolve(&self.kv_events, &entry.url);
             backend.identity.metrics_url.clone_from(&entry.metrics_url);
             backend.health.breaker.set(self.circuit_breaker);
             backend.load.set_horizon(horizon);

@@ -16,9 +16,9 @@ use tokenweir_diagnose::Diagnosis;
 use tokenweir_engine::address::{BackendAddress, MetricsUrl};
 use tokenweir_engine::prefill_leg::Role;
 use tokenweir_gateway::backend::cache_map::CacheMap;
-use tokenweir_gateway::backend::facets::FacetSettings;
+use tokenweir_gateway::backend::facets::{FacetSettings, PoolFacets};
 use tokenweir_gateway::backend::facets::sleep::SleepSettings;
-use tokenweir_gateway::backend::kv_events::{CacheKnowledge, KvEventSource, KvEventsSettings};
+use tokenweir_gateway::backend::facets::kv_events::{KvEventSource, KvEventsSettings};
 use tokenweir_gateway::backend::pool::BackendPool;
 use tokenweir_gateway::backend::routes::ModelConfig;
 use tokenweir_gateway::backend::{
@@ -373,7 +373,7 @@ fn pool(backends: &[SocketAddr], setup: &Setup) -> Arc<BackendPool> {
         };
         let mut backend = Backend::new(address.default_id(), address, key).with_settings(settings);
         backend.identity.metrics_url.clone_from(&setup.metrics_url);
-        backend.identity.kv_events = kv_events;
+        backend.facets.kv_events.source = kv_events;
         backend.facets.ranks.enable(setup.data_parallel_ranks);
         backend.health.breaker.set(setup.health);
         backend
@@ -388,7 +388,8 @@ fn pool(backends: &[SocketAddr], setup: &Setup) -> Arc<BackendPool> {
         facets: FacetSettings { sleep: setup.sleep },
         max_model_labels: setup.max_models,
     };
-    Arc::new(BackendPool::with_settings(backends, &settings))
+    let facets = PoolFacets::new(setup.kv_events);
+    Arc::new(BackendPool::with_facets(backends, &settings, facets, None))
 }
 
 /// Builds the HTTP client with which the gateway sends requests to backends.
@@ -467,7 +468,6 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         client.clone(),
         settings,
         telemetry.clone(),
-        CacheKnowledge::new(setup.kv_events),
     );
     health_checks.wait_first_checks(Duration::from_secs(10)).await;
     let overload_guard = Arc::new(OverloadGuard::new(setup.gate));

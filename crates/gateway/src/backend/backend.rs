@@ -77,6 +77,13 @@ impl Backend {
         self
     }
 
+    /// Whether the backend can stay in the pool if a reload builds it as `other`: both have the same name,
+    /// addresses and credentials. The other settings may differ.
+    pub(super) fn is_same_endpoint(&self, other: &Self) -> bool {
+        self.identity.is_same_endpoint(&other.identity)
+            && self.facets.is_same_endpoint(&other.facets)
+    }
+
     /// Copies the settings of `other` that can change while the backend stays in the pool: weight, usage
     /// injection, circuit breaker, load horizon and drain. The drain setting of the configuration is
     /// applied only if the setting has changed. So a reload neither ends a drain by an operator nor

@@ -1,10 +1,9 @@
 //! The identity of a backend: its name, its address, and the settings of requests to it.
 
-use super::kv_events::{BackendCache, KvEventSource};
 use arc_swap::{ArcSwap, Guard};
 use http::HeaderValue;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::address::{BackendAddress, MetricsUrl};
 use tokenweir_engine::prefill_leg::Role;
@@ -24,8 +23,6 @@ pub struct BackendIdentity {
     pub authorization: Option<HeaderValue>,
     /// The URL of the metrics page, if it is not at a known path of `address`.
     pub metrics_url: Option<MetricsUrl>,
-    /// The publishers of KV events. `None`: the gateway does not subscribe to them.
-    pub kv_events: Option<KvEventSource>,
     settings: ArcSwap<BackendSettings>,
     /// Limits the streams for which the gateway requests usage in every event beyond the configured
     /// share. So the gateway measures the inter-token latency of nearly all streams of a backend that
@@ -33,9 +30,6 @@ pub struct BackendIdentity {
     pub(super) counted_streams: GcraLimiter,
     /// A copy of the weight in `settings`. Routing reads this copy of each candidate.
     weight: AtomicU32,
-    /// The prefix cache of the backend as its KV events show it. Empty until the gateway subscribes
-    /// to the events.
-    kv_cache: OnceLock<Arc<BackendCache>>,
     /// Hash of the backend's name.
     pub(crate) id_hash: u64,
 }
@@ -78,22 +72,18 @@ impl BackendIdentity {
             address,
             authorization,
             metrics_url: None,
-            kv_events: None,
             settings: ArcSwap::default(),
             counted_streams: GcraLimiter::new(COUNTED_STREAMS_PER_SECOND),
             weight: AtomicU32::new(1),
-            kv_cache: OnceLock::new(),
             id_hash,
         }
     }
 
-    /// Whether both identities have the same name, addresses, publishers of KV events and
-    /// `Authorization` header. The other settings may differ.
+    /// Whether both identities have the same name, addresses and `Authorization` header. The other settings may differ.
     pub(super) fn is_same_endpoint(&self, other: &Self) -> bool {
         self.id == other.id
             && self.address == other.address
             && self.metrics_url == other.metrics_url
-            && self.kv_events == other.kv_events
             && self.authorization == other.authorization
     }
 
@@ -106,19 +96,6 @@ impl BackendIdentity {
     pub(super) fn replace_settings(&self, settings: Arc<BackendSettings>) -> Arc<BackendSettings> {
         self.weight.store(settings.weight, Ordering::Relaxed);
         self.settings.swap(settings)
-    }
-
-    /// The prefix cache of the backend. `None`: the gateway does not subscribe to its KV events.
-    pub fn kv_cache(&self) -> Option<&Arc<BackendCache>> {
-        self.kv_cache.get().filter(|cache| !cache.is_withdrawn.get())
-    }
-
-    /// The prefix cache of the backend, made by `create` if there is none yet.
-    pub(super) fn kv_cache_or(
-        &self,
-        create: impl FnOnce() -> Arc<BackendCache>,
-    ) -> &Arc<BackendCache> {
-        self.kv_cache.get_or_init(create)
     }
 
     /// The configured weight: the share of the requests relative to other backends.

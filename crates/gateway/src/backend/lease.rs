@@ -3,11 +3,10 @@
 //! dropped.
 
 use super::backend::Backend;
-use super::facets::{LeaseFacets, Target};
-use super::kv_events::{CacheLookup, FollowedRequest};
+use super::facets::{LeaseFacets, PromptKnowledge, Target};
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue};
-use std::sync::{Arc, Mutex, OnceLock};
+use http::HeaderMap;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokenweir_engine::prefill_leg::Role;
 use tokenweir_net::supervise::{self, BackgroundTask};
@@ -30,9 +29,6 @@ struct LeaseState {
     /// The load that the attempt adds to the backend.
     reservation: Mutex<Reservation>,
     facets: LeaseFacets,
-    /// The followed request, if the gateway looks for the blocks of the request in the KV events of
-    /// the backend.
-    followed: OnceLock<FollowedRequest>,
 }
 
 impl Lease {
@@ -52,7 +48,6 @@ impl Lease {
         Self(Arc::new(LeaseState {
             reservation: Mutex::new(reservation),
             facets: LeaseFacets::new(&backend.facets, candidate, prompt, is_stream, now),
-            followed: OnceLock::new(),
             backend,
         }))
     }
@@ -62,22 +57,9 @@ impl Lease {
         &self.0.backend
     }
 
-    /// Begins to follow the blocks of the request in the KV events of the backend. Returns the
-    /// session id that the request must have. `None`: the KV events of the backend are not
-    /// received, or the prompt has no text.
-    pub fn follow_blocks(&self, prompt: &Arc<PromptFingerprint>) -> Option<&HeaderValue> {
-        let cache = self.backend().identity.kv_cache()?;
-        if self.0.followed.get().is_none() {
-            // If another call has set the value in the meantime, this value is dropped without
-            // effect.
-            let _ = self.0.followed.set(FollowedRequest::begin(cache, prompt)?);
-        }
-        self.0.followed.get().map(FollowedRequest::header)
-    }
-
-    /// Adds the headers that optional parts of the backend need to the headers of the request.
-    pub(crate) fn set_headers(&self, headers: &mut HeaderMap) {
-        self.0.facets.set_headers(headers);
+    /// Adds the headers that optional parts of the backend need to the headers of the request with this prompt.
+    pub(crate) fn set_headers(&self, prompt: &Arc<PromptFingerprint>, headers: &mut HeaderMap) {
+        self.0.facets.set_headers(&self.backend().facets, prompt, headers);
     }
 
     /// The kind of a refusal that concerns an optional part of the backend. `says`: whether the response
@@ -196,9 +178,7 @@ impl BackendMonitor for LeaseState {
         self.backend.load.stream_profile.on_response_ended(api, observed);
         let is_exact = observed.usage_source == UsageSource::Exact;
         let usage = if is_exact { observed.usage } else { Usage::default() };
-        if let Some(followed) = self.followed.get() {
-            followed.set_usage(usage);
-        }
+        self.facets.set_usage(usage);
         self.observe(|estimator, reservation| estimator.answered(reservation, &usage));
     }
 }
@@ -224,8 +204,8 @@ impl Backend {
         candidate.map_or(0.0, |candidate| candidate.backlog)
     }
 
-    /// The load and cost estimates of the backend for a prompt. `lookup` finds how much of the prompt is
-    /// cached according to the KV events of the backend. `None` in `lookup`: KV events are not used.
+    /// The load and cost estimates of the backend for a prompt. `known`: what the optional parts know
+    /// of the prompt. `None`: they are not asked.
     ///
     /// If the estimates cannot be computed, the gateway forgets all that it observed of the backend:
     /// unusable numbers of one backend must not end requests that other backends can serve. `None`: the
@@ -234,10 +214,10 @@ impl Backend {
     pub(super) fn candidate(
         &self,
         prompt: &PromptFingerprint,
-        lookup: Option<&mut CacheLookup<'_>>,
+        known: Option<&mut PromptKnowledge<'_>>,
         now: i64,
     ) -> Option<Candidate> {
-        self.target_candidate(&self.whole(), prompt, lookup, now)
+        self.target_candidate(&self.whole(), prompt, known, now)
     }
 
     /// The whole backend as a target of routing.
@@ -250,12 +230,12 @@ impl Backend {
     pub(super) fn visit_candidates(
         &self,
         prompt: &PromptFingerprint,
-        lookup: &mut CacheLookup<'_>,
+        known: &mut PromptKnowledge<'_>,
         now: i64,
         mut visit: impl FnMut(&mut Candidate),
     ) {
         self.facets.visit_targets(&self.whole(), |target| {
-            let candidate = self.target_candidate(target, prompt, Some(&mut *lookup), now);
+            let candidate = self.target_candidate(target, prompt, Some(&mut *known), now);
             if let Some(mut candidate) = candidate {
                 visit(&mut candidate);
             }
@@ -266,14 +246,14 @@ impl Backend {
         &self,
         target: &Target<'_>,
         prompt: &PromptFingerprint,
-        lookup: Option<&mut CacheLookup<'_>>,
+        known: Option<&mut PromptKnowledge<'_>>,
         now: i64,
     ) -> Option<Candidate> {
-        let estimate = |lookup| {
-            let estimate = || self.estimate(target, prompt, lookup, now);
+        let estimate = |known| {
+            let estimate = || self.estimate(target, prompt, known, now);
             supervise::catch_panic(BackgroundTask::Routing, estimate).filter(Candidate::is_finite)
         };
-        estimate(lookup).or_else(|| {
+        estimate(known).or_else(|| {
             let backend = &self.identity.id;
             tracing::error!(%backend, "the load estimates of the backend are no usable numbers: they begin anew");
             target.estimator.forget_observations();
@@ -285,16 +265,14 @@ impl Backend {
         &self,
         target: &Target<'_>,
         prompt: &PromptFingerprint,
-        mut lookup: Option<&mut CacheLookup<'_>>,
+        mut known: Option<&mut PromptKnowledge<'_>>,
         now: i64,
     ) -> Candidate {
-        let resident = lookup.as_mut().zip(self.identity.kv_cache());
-        let resident =
-            resident.and_then(|(lookup, cache)| lookup.resident(cache, target.part));
-        let expected = lookup.as_ref().map_or(0, |lookup| lookup.cached_blocks);
-        let mut candidate = target.estimator.candidate_with(prompt, resident.as_ref(), expected, now);
-        if let Some(lookup) = lookup {
-            lookup.cached_blocks = candidate.cached_blocks;
+        let prefix = known.as_mut().and_then(|known| known.prefix(&self.facets, target));
+        let expected = known.as_ref().map_or(0, |known| known.cached_blocks);
+        let mut candidate = target.estimator.candidate_with(prompt, prefix.as_ref(), expected, now);
+        if let Some(known) = known {
+            known.cached_blocks = candidate.cached_blocks;
         }
         candidate.weight = self.weight();
         candidate.key = target.key;

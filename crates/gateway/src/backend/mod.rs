@@ -11,7 +11,6 @@ pub mod facets;
 mod health;
 pub mod health_checker;
 mod identity;
-pub mod kv_events;
 mod lease;
 mod load;
 pub mod peers;

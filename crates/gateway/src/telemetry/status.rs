@@ -7,7 +7,7 @@ use super::cpu_time::TelemetryCpuTimes;
 use super::otel::SpanCounts;
 use super::rotating_file::FileRecordCounts;
 use super::{access_log, quality};
-use crate::backend::kv_events::{CacheStatus, LearningCounts};
+use crate::backend::facets::kv_events::{CacheStatus, LearningCounts};
 use crate::backend::peers::PeerExchangeStatus;
 use crate::backend::LabelledModel;
 use crate::backend::facets::ranks::RankStatus;

@@ -20,7 +20,7 @@ named_enum! {
 
 /// How much of a prompt the KV events of a backend show in its prefix cache.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ResidentPrompt {
+pub struct KnownPrefix {
     /// Cached prompt tokens.
     pub tokens: f64,
     /// Leading blocks of the prompt that are cached completely.
@@ -51,30 +51,30 @@ impl CachedTokens {
     pub(super) fn new(
         prompt: f64,
         block_tokens: f64,
-        resident: Option<&ResidentPrompt>,
+        known: Option<&KnownPrefix>,
         pending: impl FnOnce() -> u32,
         matched: impl FnOnce() -> u32,
     ) -> Self {
-        let is_plausible = |resident: &&ResidentPrompt| resident.tokens <= MAX_PROMPT_TOKENS;
-        let resident = resident.filter(is_plausible);
-        if let Some(resident) = resident.filter(|resident| resident.is_decided) {
+        let is_plausible = |known: &&KnownPrefix| known.tokens <= MAX_PROMPT_TOKENS;
+        let known = known.filter(is_plausible);
+        if let Some(known) = known.filter(|known| known.is_decided) {
             let pending = pending();
             let pending_tokens = (f64::from(pending) * block_tokens).min(prompt);
-            let is_exact = pending_tokens <= resident.tokens;
+            let is_exact = pending_tokens <= known.tokens;
             return Self {
-                prompt: prompt.max(resident.tokens),
-                cached: resident.tokens.max(pending_tokens),
-                cached_blocks: resident.blocks.max(pending),
+                prompt: prompt.max(known.tokens),
+                cached: known.tokens.max(pending_tokens),
+                cached_blocks: known.blocks.max(pending),
                 source: if is_exact { CachedSource::Exact } else { CachedSource::Approximate },
             };
         }
         let matched = matched();
         let cached = f64::from(matched) * block_tokens;
-        let cached = resident.map_or(cached, |resident| cached.max(resident.tokens));
+        let cached = known.map_or(cached, |known| cached.max(known.tokens));
         Self {
             prompt,
             cached: at_most(cached, prompt),
-            cached_blocks: resident.map_or(matched, |resident| matched.max(resident.blocks)),
+            cached_blocks: known.map_or(matched, |known| matched.max(known.blocks)),
             source: CachedSource::Approximate,
         }
     }
@@ -84,28 +84,28 @@ impl CachedTokens {
 mod tests {
     use super::*;
 
-    const fn resident(tokens: f64, blocks: u32, is_decided: bool) -> ResidentPrompt {
-        ResidentPrompt { tokens, blocks, is_decided }
+    const fn known(tokens: f64, blocks: u32, is_decided: bool) -> KnownPrefix {
+        KnownPrefix { tokens, blocks, is_decided }
     }
 
-    fn cached(resident: Option<ResidentPrompt>) -> (f64, u32, CachedSource) {
-        let cached = CachedTokens::new(1_000.0, 128.0, resident.as_ref(), || 0, || 3);
+    fn cached(known: Option<KnownPrefix>) -> (f64, u32, CachedSource) {
+        let cached = CachedTokens::new(1_000.0, 128.0, known.as_ref(), || 0, || 3);
         (cached.cached, cached.cached_blocks, cached.source)
     }
 
     #[test]
     fn conclusive_kv_events_replace_the_estimate_from_sent_prompts_and_others_only_raise_it() {
-        let resident = |tokens, blocks, is_decided| Some(resident(tokens, blocks, is_decided));
+        let known = |tokens, blocks, is_decided| Some(known(tokens, blocks, is_decided));
         assert_eq!(cached(None), (384.0, 3, CachedSource::Approximate));
-        assert_eq!(cached(resident(0.0, 0, true)), (0.0, 0, CachedSource::Exact));
-        assert_eq!(cached(resident(640.0, 5, false)), (640.0, 5, CachedSource::Approximate));
-        assert_eq!(cached(resident(128.0, 1, false)), (384.0, 3, CachedSource::Approximate));
+        assert_eq!(cached(known(0.0, 0, true)), (0.0, 0, CachedSource::Exact));
+        assert_eq!(cached(known(640.0, 5, false)), (640.0, 5, CachedSource::Approximate));
+        assert_eq!(cached(known(128.0, 1, false)), (384.0, 3, CachedSource::Approximate));
     }
 
     #[test]
     fn prompts_that_await_output_raise_the_cached_tokens_that_kv_events_show() {
         let cached = |tokens| {
-            CachedTokens::new(1_000.0, 128.0, Some(&resident(tokens, 1, true)), || 3, || 7)
+            CachedTokens::new(1_000.0, 128.0, Some(&known(tokens, 1, true)), || 3, || 7)
         };
         let raised = cached(128.0);
         assert_eq!((raised.cached, raised.cached_blocks), (384.0, 3));
@@ -116,8 +116,8 @@ mod tests {
 
     #[test]
     fn the_estimated_length_of_a_prompt_is_at_least_its_number_of_cached_tokens() {
-        let resident = resident(1_200.0, 9, true);
-        let cached = CachedTokens::new(1_000.0, 128.0, Some(&resident), || 0, || 0);
+        let known = known(1_200.0, 9, true);
+        let cached = CachedTokens::new(1_000.0, 128.0, Some(&known), || 0, || 0);
         assert_eq!((cached.prompt, cached.cached), (1_200.0, 1_200.0));
     }
 }

@@ -9,7 +9,7 @@
 mod decode_legs;
 mod delays;
 
-use super::cached_tokens::{CachedTokens, ResidentPrompt};
+use super::cached_tokens::{CachedTokens, KnownPrefix};
 use super::learned_estimates::LearnedEstimates;
 use super::limits::{at_least_0, at_most};
 use super::load_report::LastReport;
@@ -127,14 +127,14 @@ impl LoadEstimator {
         self.candidate_with(prompt, None, 0, clock::nanos(now))
     }
 
-    /// The estimated state of the backend for a prompt. `resident`: the cached part of the prompt
+    /// The estimated state of the backend for a prompt. `known`: the cached part of the prompt
     /// that KV events show. `expected_blocks`: the number of cached blocks of the previous
     /// candidate, as a first guess for this one. `now`: see [`clock::nanos`], which a decision
     /// among many backends calls once.
     pub fn candidate_with(
         &self,
         prompt: &PromptFingerprint,
-        resident: Option<&ResidentPrompt>,
+        known: Option<&KnownPrefix>,
         expected_blocks: u32,
         now: i64,
     ) -> Candidate {
@@ -152,7 +152,7 @@ impl LoadEstimator {
             let since = table().and_then(|table| Some((table, oldest()?)));
             since.map_or(0, |(table, age)| table.matched_since(&prompt.blocks, age)) as u32
         };
-        let cached = CachedTokens::new(tokens, block_tokens, resident, pending, matched);
+        let cached = CachedTokens::new(tokens, block_tokens, known, pending, matched);
         let (local_load, now) = (self.local_load(), self.seconds_at(now));
         let certainty = self.certainty_at(now);
         let load = self.last_report.load(&local_load, certainty);

@@ -30,7 +30,7 @@ mod pending_outputs;
 mod reservation;
 mod slot_estimator;
 
-pub use cached_tokens::{CachedSource, ResidentPrompt};
+pub use cached_tokens::{CachedSource, KnownPrefix};
 pub use learned_estimates::LearnedEstimates;
 pub use linear_cost::PrefillCost;
 pub use load_estimator::{LoadEstimator, ReportedQueues};

@@ -3,7 +3,7 @@
 
 use super::CacheMap;
 use crate::backend::PoolSettings;
-use crate::backend::kv_events::{start_learner, tests as events};
+use crate::backend::facets::kv_events::{start_learner, tests as events};
 use crate::backend::pool::BackendPool;
 use std::sync::Arc;
 use tokenweir_api::CacheMapDocument;

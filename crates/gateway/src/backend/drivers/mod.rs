@@ -1,11 +1,33 @@
 //! What the optional parts of a backend do in the background. This file alone lists them; `supervisor.rs` owns
 //! all background tasks of backends.
 
+mod kv_events;
 mod rank_probe;
 mod sleep;
 pub(super) mod supervisor;
 
-use crate::backend::health_checker::HealthChecker;
+use crate::backend::Backend;
+use crate::backend::facets::kv_events::start_learner;
+use crate::backend::health_checker::{CheckContext, HealthChecker};
+use crate::backend::pool::BackendPool;
+use std::sync::Arc;
+use tokenweir_net::supervise::SupervisedTask;
+
+/// Background tasks of optional parts. They end when the value is dropped.
+pub(in crate::backend) type FacetTasks = Vec<SupervisedTask>;
+
+/// Starts the tasks that the optional parts run once for all backends of a pool.
+pub(in crate::backend) fn start_pool_tasks(pool: &BackendPool) -> FacetTasks {
+    vec![start_learner(&pool.facets.kv_events)]
+}
+
+/// Starts the tasks that the optional parts run for one backend.
+pub(in crate::backend) fn start_backend_tasks(
+    backend: &Arc<Backend>,
+    context: &CheckContext,
+) -> FacetTasks {
+    kv_events::start(backend, context).into_iter().collect()
+}
 
 impl HealthChecker {
     /// The steps of the optional parts during a check of a backend that answers.

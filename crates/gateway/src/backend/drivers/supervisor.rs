@@ -1,13 +1,11 @@
-//! Runs one health checker for each backend of the pool, and one receiver of KV events for each
-//! backend whose events the gateway uses. A new backend is checked before it joins
+//! Runs one health checker for each backend of the pool, and the background tasks of its optional parts. A new backend is checked before it joins
 //! the pool, so that the policy can pick the backend as soon as it is in the pool.
 
-use crate::backend::kv_events::{self, CacheKnowledge};
+use crate::backend::drivers::{self, FacetTasks};
 use crate::backend::health_checker::{
     CheckContext, HealthChecker, ScrapeObserver, ScrapeSettings,
 };
 use crate::backend::pool::BackendPool;
-use crate::backend::tasks::kv_event_receiver;
 use crate::backend::{Backend, PoolSettings};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,18 +17,17 @@ use tokio::task::JoinSet;
 /// Owns the background tasks of the backends of a pool. The tasks end when the supervisor is dropped.
 pub struct HealthCheckSupervisor {
     context: Arc<CheckContext>,
-    cache_knowledge: Arc<CacheKnowledge>,
     checked_backends: Vec<CheckedBackend>,
     /// A task for each backend that left the pool and still has requests: it is checked until they end.
     retiring: JoinSet<()>,
-    _learner: SupervisedTask,
+    _facet_tasks: FacetTasks,
 }
 
 /// A backend with its tasks. The tasks end when this value is dropped.
 struct CheckedBackend {
     backend: Arc<Backend>,
     _health_checker: SupervisedTask,
-    _event_receiver: Option<SupervisedTask>,
+    _facet_tasks: FacetTasks,
 }
 
 /// Time between two looks whether a backend that left the pool still has requests.
@@ -56,14 +53,12 @@ impl HealthCheckSupervisor {
         client: HttpClient,
         settings: ScrapeSettings,
         scrape_observer: Arc<dyn ScrapeObserver>,
-        cache_knowledge: Arc<CacheKnowledge>,
     ) -> Self {
         let alignment_origin = clock::now();
         let context = CheckContext { pool, client, settings, scrape_observer, alignment_origin };
         let mut supervisor = Self {
-            _learner: kv_events::start_learner(&cache_knowledge),
+            _facet_tasks: drivers::start_pool_tasks(&context.pool),
             context: Arc::new(context),
-            cache_knowledge,
             checked_backends: Vec::new(),
             retiring: JoinSet::new(),
         };
@@ -123,28 +118,16 @@ impl HealthCheckSupervisor {
         }
     }
 
-    /// Starts to receive the KV events of a backend. `None`: the gateway does not use them.
-    fn start_event_receiver(&self, backend: &Arc<Backend>) -> Option<SupervisedTask> {
-        let source = backend.identity.kv_events.clone()?;
-        let (backend, knowledge) = (backend.clone(), self.cache_knowledge.clone());
-        let (client, timeout) = (self.context.client.clone(), self.context.settings.timeout);
-        let run = move || {
-            let (backend, knowledge) = (backend.clone(), knowledge.clone());
-            kv_event_receiver::run(backend, knowledge, source.clone(), client.clone(), timeout)
-        };
-        Some(supervise::spawn(BackgroundTask::KvEvents, run))
-    }
-
     fn start_checker(&mut self, backend: Arc<Backend>) {
         let (context, checked_backend) = (self.context.clone(), backend.clone());
         let run_checker =
             move || HealthChecker::new(context.clone(), checked_backend.clone()).run();
         let task = supervise::spawn(BackgroundTask::HealthCheck, run_checker);
-        let event_receiver = self.start_event_receiver(&backend);
+        let facet_tasks = drivers::start_backend_tasks(&backend, &self.context);
         self.checked_backends.push(CheckedBackend {
             backend,
             _health_checker: task,
-            _event_receiver: event_receiver,
+            _facet_tasks: facet_tasks,
         });
     }
 }

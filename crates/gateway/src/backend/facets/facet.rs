@@ -9,6 +9,11 @@ use tokenweir_routing::resilience::FailureKind;
 /// The state of one optional part of a backend. A part implements the methods that it needs. The calls are
 /// static, so a method that a part leaves out costs nothing.
 pub(in crate::backend) trait BackendFacet {
+    /// Whether the part can stay if a reload builds it as `other`. Otherwise the backend is a new one.
+    fn is_same_endpoint(&self, _other: &Self) -> bool {
+        true
+    }
+
     /// Takes over the settings that a reload can change. `other`: the part as the new configuration builds it.
     fn adopt_settings(&self, _other: &Self) {}
 

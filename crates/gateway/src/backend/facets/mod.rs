@@ -2,19 +2,25 @@
 //! settings; `drivers` has what a part does in the background.
 
 mod facet;
+pub mod kv_events;
 pub mod ranks;
 pub mod sleep;
 
 pub(in crate::backend) use facet::{BackendFacet, Target, TargetPart};
 
 use http::HeaderMap;
+use kv_events::{
+    CacheKnowledge, CacheLookup, FollowedBlocks, KvEventsFacet, KvEventsSettings,
+};
 use ranks::{DataParallelRanks, LeasedRank, RankCheck};
 use sleep::{SleepControl, SleepFacet, SleepPermits, SleepSettings};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::dialect::EngineLoad;
+use tokenweir_protocol::openai::Usage;
 use tokenweir_routing::resilience::{Availability, FailureKind};
-use tokenweir_routing::{Candidate, LoadEstimator, PromptFingerprint, Reservation};
+use tokenweir_routing::{Candidate, KnownPrefix, LoadEstimator, PromptFingerprint, Reservation};
 
 /// The state of the optional parts of one backend.
 #[derive(Debug, Default)]
@@ -22,13 +28,24 @@ use tokenweir_routing::{Candidate, LoadEstimator, PromptFingerprint, Reservation
 pub struct BackendFacets {
     /// Sleep mode of the engine.
     pub sleep: SleepFacet,
+    /// The KV events of the engine.
+    pub kv_events: KvEventsFacet,
     /// The data-parallel ranks, if they are targets of routing.
     pub ranks: DataParallelRanks,
+}
+
+/// What the optional parts know of the prompt of a request, while its candidates are computed.
+pub(in crate::backend) struct PromptKnowledge<'a> {
+    kv_events: CacheLookup<'a>,
+    /// Number of leading text blocks of the prompt that the last candidate has cached.
+    pub(in crate::backend) cached_blocks: u32,
 }
 
 /// What the optional parts keep for one lease of a backend.
 #[derive(Debug)]
 pub(in crate::backend) struct LeaseFacets {
+    /// The blocks of the request in the KV events of the backend.
+    followed: FollowedBlocks,
     /// The load that the lease adds to a data-parallel rank. `None`: the backend chooses the rank.
     rank: Option<LeasedRank>,
 }
@@ -41,8 +58,10 @@ pub struct FacetSettings {
 }
 
 /// What the optional parts of all backends of a pool share.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct PoolFacets {
+    /// What the KV events of all backends show.
+    pub kv_events: Arc<CacheKnowledge>,
     pub(in crate::backend) sleep: SleepPermits,
 }
 
@@ -69,13 +88,30 @@ macro_rules! each {
         let $facet = &$facets.sleep;
         let $other = &$others.sleep;
         $call;
+        let $facet = &$facets.kv_events;
+        let $other = &$others.kv_events;
+        $call;
         let $facet = &$facets.ranks;
         let $other = &$others.ranks;
         $call;
     }};
 }
 
+impl PoolFacets {
+    /// The parts before the first request.
+    pub fn new(kv_events: KvEventsSettings) -> Self {
+        Self { kv_events: CacheKnowledge::new(kv_events), sleep: SleepPermits::default() }
+    }
+}
+
 impl BackendFacets {
+    /// Whether the parts can stay if a reload builds them as `other`.
+    pub(in crate::backend) fn is_same_endpoint(&self, other: &Self) -> bool {
+        let mut is_same = true;
+        each!(self, other, facet, updated => is_same &= facet.is_same_endpoint(updated));
+        is_same
+    }
+
     /// Takes over the settings that a reload can change.
     pub(in crate::backend) fn adopt_settings(&self, other: &Self) {
         each!(self, other, facet, updated => facet.adopt_settings(updated));
@@ -122,6 +158,22 @@ impl BackendFacets {
     }
 }
 
+impl<'a> PromptKnowledge<'a> {
+    pub(in crate::backend) fn new(prompt: &'a PromptFingerprint) -> Self {
+        Self { kv_events: CacheLookup::new(prompt), cached_blocks: 0 }
+    }
+
+    /// How much of the prompt is known to be in the cache of a target of the backend with these parts. `None`:
+    /// it is not known.
+    pub(in crate::backend) fn prefix(
+        &mut self,
+        facets: &BackendFacets,
+        target: &Target<'_>,
+    ) -> Option<KnownPrefix> {
+        self.kv_events.known_prefix(&facets.kv_events, target.part)
+    }
+}
+
 impl LeaseFacets {
     /// The lease of the backend with these parts, which the policy picked as `candidate`.
     pub(in crate::backend) fn new(
@@ -131,7 +183,8 @@ impl LeaseFacets {
         is_stream: bool,
         now: Instant,
     ) -> Self {
-        Self { rank: LeasedRank::new(&facets.ranks, candidate, prompt, is_stream, now) }
+        let rank = LeasedRank::new(&facets.ranks, candidate, prompt, is_stream, now);
+        Self { followed: FollowedBlocks::default(), rank }
     }
 
     /// Applies an observation of the response to the load of the target inside the backend, if there is one.
@@ -144,8 +197,19 @@ impl LeaseFacets {
         }
     }
 
-    /// Adds the headers that the parts need to the headers of the request.
-    pub(in crate::backend) fn set_headers(&self, headers: &mut HeaderMap) {
+    /// Records the token counts that the response reported.
+    pub(in crate::backend) fn set_usage(&self, usage: Usage) {
+        self.followed.set_usage(usage);
+    }
+
+    /// Adds the headers that the parts of the backend need to the headers of the request with this prompt.
+    pub(in crate::backend) fn set_headers(
+        &self,
+        facets: &BackendFacets,
+        prompt: &Arc<PromptFingerprint>,
+        headers: &mut HeaderMap,
+    ) {
+        self.followed.set_header(&facets.kv_events, prompt, headers);
         if let Some(rank) = &self.rank {
             rank.set_header(headers);
         }

@@ -38,7 +38,7 @@ pub(super) async fn wait_next_check(
 mod tests {
     use super::*;
     use crate::backend::Lease;
-    use crate::backend::kv_events::tests::{self as fixtures, backend};
+    use crate::backend::facets::kv_events::tests::{self as fixtures, backend};
     use std::sync::Arc;
     use tokenweir_protocol::clock;
 

@@ -26,6 +26,7 @@ use tokenweir_protocol::headers;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_routing::resilience;
 use tokenweir_routing::{CandidateSampler, Policy, PolicyKind};
+use crate::backend::facets::kv_events::KvEventsSettings;
 use tokio::sync::Notify;
 
 /// Maximum time for which a request waits for new model lists. It exceeds the time limit of one read.
@@ -45,7 +46,7 @@ pub struct BackendPool {
     /// Wakes requests that wait for new model lists, when a model list was read.
     pub(in crate::backend) model_list_read: Notify,
     /// What the optional parts of all backends share.
-    pub(in crate::backend) facets: PoolFacets,
+    pub facets: PoolFacets,
     /// The exchange with other gateways. `None`: no exchange is configured.
     peers: Option<Arc<PeerExchange>>,
     /// The value of the `Via` header that names this gateway.
@@ -111,14 +112,16 @@ impl Default for PoolSettings {
 impl BackendPool {
     /// A pool of backends whose health is unknown, with these settings.
     pub fn with_settings(backends: Vec<Backend>, settings: &PoolSettings) -> Self {
-        Self::with_exchange(backends, settings, None)
+        let facets = PoolFacets::new(KvEventsSettings::default());
+        Self::with_facets(backends, settings, facets, None)
     }
 
-    /// A pool of backends whose health is unknown, with these settings. `peers`: the exchange
-    /// with other gateways.
-    pub fn with_exchange(
+    /// A pool of backends whose health is unknown, with these settings and optional parts. `peers`: the
+    /// exchange with other gateways.
+    pub fn with_facets(
         backends: Vec<Backend>,
         settings: &PoolSettings,
+        facets: PoolFacets,
         peers: Option<Arc<PeerExchange>>,
     ) -> Self {
         let model_labels = ModelLabelTable::new(DEFAULT_MAX_MODEL_LABELS);
@@ -147,7 +150,7 @@ impl BackendPool {
             request_sequence: AtomicU64::new(0),
             capacity_notifier: Arc::default(),
             model_list_read: Notify::new(),
-            facets: PoolFacets::default(),
+            facets,
             peers,
             hop: headers::hop_of(fastrand::u64(..)),
         };
@@ -172,7 +175,7 @@ impl BackendPool {
         let plan_backend = |backend: Backend| match snapshot
             .backends
             .iter()
-            .find(|existing| existing.identity.is_same_endpoint(&backend.identity))
+            .find(|existing| existing.is_same_endpoint(&backend))
         {
             Some(existing) => {
                 PlannedBackend { backend: existing.clone(), updated: Some(Box::new(backend)) }

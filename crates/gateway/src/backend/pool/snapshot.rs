@@ -7,9 +7,8 @@ use super::eligible_backends::{
 };
 use super::panic_mode::{self, PanicModeLog};
 use super::readiness_log::ReadinessLog;
-use crate::backend::kv_events::CacheLookup;
 use crate::backend::routes::{ModelRoute, RouteRule, RouteTable};
-use crate::backend::facets::FacetSettings;
+use crate::backend::facets::{FacetSettings, PromptKnowledge};
 use crate::backend::{Backend, Lease};
 use std::sync::Arc;
 use std::time::Instant;
@@ -135,13 +134,14 @@ impl PoolSnapshot {
     /// Tokens that the engine has to compute for a request, uncached prompt and expected output, on the
     /// backend that has most of the prompt in its cache. `None`: no backend is up.
     pub(super) fn work(&self, requirements: &BackendRequirements<'_>, now: Instant) -> Option<u64> {
-        let (mut lookup, now) = (CacheLookup::new(requirements.prompt), clock::nanos(now));
+        let mut known = PromptKnowledge::new(requirements.prompt);
+        let now = clock::nanos(now);
         let route = self.routes.lookup(requirements.model);
         let backends = route.backends.iter().map(|position| &self.backends[*position]);
         let serving = backends.filter(|backend| backend.health.is_serving());
         let mut least = None;
         for backend in serving.take(MAX_COMPARED_CACHES) {
-            backend.visit_candidates(requirements.prompt, &mut lookup, now, |candidate| {
+            backend.visit_candidates(requirements.prompt, &mut known, now, |candidate| {
                 let uncached = (candidate.prompt - candidate.cached).max(0.0);
                 let work = (uncached + requirements.bounded_output(candidate.output)) as u64;
                 least = Some(least.map_or(work, |least: u64| least.min(work)));
@@ -249,7 +249,7 @@ impl PoolSnapshot {
             ignores_ejections: matches!(search.breaker_mode, BreakerMode::Ignored),
             ..EligibleBackends::default()
         };
-        let mut lookup = CacheLookup::new(requirements.prompt);
+        let mut known = PromptKnowledge::new(requirements.prompt);
         let now_nanos = clock::nanos(now);
         for position in up {
             let backend = &self.backends[position];
@@ -268,7 +268,7 @@ impl PoolSnapshot {
                 eligible.most_cached = eligible.most_cached.max(candidate.cached);
                 eligible.candidates.push(*candidate);
             };
-            backend.visit_candidates(requirements.prompt, &mut lookup, now_nanos, visit);
+            backend.visit_candidates(requirements.prompt, &mut known, now_nanos, visit);
         }
         if let Some(thresholds) = search.thresholds {
             let has_candidates = !eligible.candidates.is_empty();

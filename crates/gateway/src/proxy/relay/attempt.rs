@@ -214,13 +214,10 @@ fn build_outbound_request(
     if let Some(key) = &backend.identity.authorization {
         outbound.insert(AUTHORIZATION, key.clone());
     }
-    if let Some(session_id) = lease.follow_blocks(prompt) {
-        headers::set_session_id(&mut outbound, session_id);
-    }
+    lease.set_headers(prompt, &mut outbound);
     if let Some(hop) = backend.hop() {
         outbound.append(VIA, hop.clone());
     }
-    lease.set_headers(&mut outbound);
     if let Some(trace) = &record.trace {
         trace.inject(span_id, &mut outbound);
     }

@@ -1,11 +1,13 @@
-//! The prefix cache of one backend, as its KV events show it: the known contents of each
+//! The KV events of one backend, and its prefix cache as they show it: the known contents of each
 //! data-parallel rank, and how far these can be trusted.
 
 use super::key_space::KeySpace;
 use super::knowledge::CacheKnowledge;
 use super::rank_cache::RankCache;
+use super::settings::KvEventSource;
+use crate::backend::facets::BackendFacet;
 use arc_swap::ArcSwap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokenweir_kv_events::groups::PrefixGroups;
 use tokenweir_kv_events::residency::{StoredChain, StreamState};
@@ -149,5 +151,36 @@ impl BackendCache {
 impl Drop for BackendCache {
     fn drop(&mut self) {
         self.knowledge.chains().remove_backend(self.number);
+    }
+}
+
+/// The KV events of one backend.
+#[derive(Debug, Default)]
+pub struct KvEventsFacet {
+    /// The publishers of KV events. `None`: the gateway does not subscribe to them.
+    pub source: Option<KvEventSource>,
+    /// The prefix cache of the backend as its KV events show it. Empty until the gateway subscribes
+    /// to the events.
+    cache: OnceLock<Arc<BackendCache>>,
+}
+
+impl KvEventsFacet {
+    /// The prefix cache of the backend. `None`: the gateway does not subscribe to its KV events.
+    pub fn cache(&self) -> Option<&Arc<BackendCache>> {
+        self.cache.get().filter(|cache| !cache.is_withdrawn.get())
+    }
+
+    /// The prefix cache of the backend, made by `create` if there is none yet.
+    pub(in crate::backend) fn cache_or(
+        &self,
+        create: impl FnOnce() -> Arc<BackendCache>,
+    ) -> &Arc<BackendCache> {
+        self.cache.get_or_init(create)
+    }
+}
+
+impl BackendFacet for KvEventsFacet {
+    fn is_same_endpoint(&self, other: &Self) -> bool {
+        self.source == other.source
     }
 }

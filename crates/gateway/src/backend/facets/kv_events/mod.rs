@@ -1,26 +1,28 @@
 //! KV events of backends: which blocks their prefix caches contain, and which of these blocks
 //! contain the text of a prompt. Routing reads the result. No request waits for this module.
 //!
-//! One task for each backend receives the events (`tasks/kv_event_receiver.rs`). One task for the
+//! One task for each backend receives the events (`drivers/kv_events.rs`). One task for the
 //! gateway learns from requests that have ended (`learner.rs`). The modules of `tokenweir_kv_events`
 //! describe how both tasks work.
 
-pub(super) mod backend_cache;
+pub(in crate::backend) mod backend_cache;
 mod followed_request;
 mod key_space;
-pub(super) mod knowledge;
+mod knowledge;
 mod learner;
 mod lookup;
-pub(super) mod rank_cache;
-pub(super) mod settings;
-pub(super) mod sources;
+mod rank_cache;
+mod rank_sink;
+pub(in crate::backend) mod settings;
+pub(in crate::backend) mod sources;
 
-pub use backend_cache::{BackendCache, CacheStatus};
-pub(super) use followed_request::FollowedRequest;
+pub use backend_cache::{BackendCache, CacheStatus, KvEventsFacet};
+pub(super) use followed_request::FollowedBlocks;
 pub use knowledge::{CacheKnowledge, LearningCounts};
-pub(super) use learner::start as start_learner;
+pub(in crate::backend) use learner::start as start_learner;
 pub(super) use lookup::CacheLookup;
+pub(in crate::backend) use rank_sink::RankSink;
 pub use settings::{KvEventSource, KvEventsSettings};
 
 #[cfg(test)]
-pub(super) mod tests;
+pub(in crate::backend) mod tests;

@@ -1,19 +1,25 @@
 //! A request whose stored blocks the gateway recognizes in KV events, because the events have the
 //! session id that the gateway set.
 
-use super::backend_cache::BackendCache;
+use super::backend_cache::{BackendCache, KvEventsFacet};
 use super::knowledge::EndedRequest;
-use http::HeaderValue;
-use std::sync::{Arc, Mutex};
+use http::{HeaderMap, HeaderValue};
+use std::sync::{Arc, Mutex, OnceLock};
 use tokenweir_kv_events::correlation::RequestKey;
+use tokenweir_protocol::headers;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::openai::Usage;
 use tokenweir_routing::PromptFingerprint;
 
+/// The followed request of a lease. Empty: the gateway does not look for the blocks of the request in the KV
+/// events of the backend.
+#[derive(Debug, Default)]
+pub(in crate::backend) struct FollowedBlocks(OnceLock<FollowedRequest>);
+
 /// One attempt of a followed request: KV events with the session id that the gateway set show which
 /// blocks the engine stored. When the value is dropped, the learner compares the prompt with them.
 #[derive(Debug)]
-pub(in crate::backend) struct FollowedRequest {
+pub(super) struct FollowedRequest {
     cache: Arc<BackendCache>,
     session: u64,
     header: HeaderValue,
@@ -21,9 +27,38 @@ pub(in crate::backend) struct FollowedRequest {
     usage: Mutex<Usage>,
 }
 
+impl FollowedBlocks {
+    /// Begins to follow the blocks of the request in the KV events of the backend, and sets the session id that
+    /// the request must have. Does nothing if the events are not received, or the prompt has no text.
+    pub(in crate::backend) fn set_header(
+        &self,
+        facet: &KvEventsFacet,
+        prompt: &Arc<PromptFingerprint>,
+        headers: &mut HeaderMap,
+    ) {
+        let Some(cache) = facet.cache() else { return };
+        if self.0.get().is_none()
+            && let Some(followed) = FollowedRequest::begin(cache, prompt)
+        {
+            // If another call has set the value in the meantime, this value is dropped without effect.
+            let _ = self.0.set(followed);
+        }
+        if let Some(followed) = self.0.get() {
+            headers::set_session_id(headers, followed.header());
+        }
+    }
+
+    /// Stores the token counts that the response reported.
+    pub(in crate::backend) fn set_usage(&self, usage: Usage) {
+        if let Some(followed) = self.0.get() {
+            followed.set_usage(usage);
+        }
+    }
+}
+
 impl FollowedRequest {
     /// Begins to follow a request. `None`: the prompt has no text.
-    pub(in crate::backend) fn begin(
+    pub(super) fn begin(
         cache: &Arc<BackendCache>,
         prompt: &Arc<PromptFingerprint>,
     ) -> Option<Self> {
@@ -41,12 +76,12 @@ impl FollowedRequest {
     }
 
     /// The header value with the session id that the gateway set.
-    pub(in crate::backend) fn header(&self) -> &HeaderValue {
+    pub(super) fn header(&self) -> &HeaderValue {
         &self.header
     }
 
     /// Stores the token counts that the response reported.
-    pub(in crate::backend) fn set_usage(&self, usage: Usage) {
+    pub(super) fn set_usage(&self, usage: Usage) {
         *lock(&self.usage) = usage;
     }
 }

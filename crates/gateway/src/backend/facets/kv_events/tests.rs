@@ -1,8 +1,9 @@
 //! Tests of the path from KV events and requests to the cached tokens of routing candidates.
 
 use super::*;
-use crate::backend::tasks::kv_event_receiver::RankSink;
+use crate::backend::facets::PromptKnowledge;
 use crate::backend::{Backend, Lease};
+use http::HeaderMap;
 use std::sync::Arc;
 use tokenweir_engine::address::{BackendAddress, BackendId};
 use tokenweir_kv_events::encoder::{PublishedEvent, StoredBlocks, encode_batch};
@@ -71,7 +72,7 @@ impl Fixture {
     /// A backend whose KV events are in the state `exact`.
     pub(in crate::backend) fn of(knowledge: &Arc<CacheKnowledge>, backend: Arc<Backend>) -> Self {
         let cache =
-            backend.identity.kv_cache_or(|| Arc::new(BackendCache::new(knowledge.clone()))).clone();
+            backend.facets.kv_events.cache_or(|| Arc::new(BackendCache::new(knowledge.clone()))).clone();
         let rank = cache.set_rank_count(1)[0].clone();
         let mut sink = RankSink::new(&backend.identity.id, &cache, rank);
         sink.on_state(StreamState::Exact);
@@ -94,8 +95,8 @@ impl Fixture {
         number: u64,
         prompt: &Arc<PromptFingerprint>,
     ) {
-        let cache = self.backend.identity.kv_cache().unwrap();
-        let followed = FollowedRequest::begin(cache, prompt).unwrap();
+        let cache = self.backend.facets.kv_events.cache().unwrap();
+        let followed = followed_request::FollowedRequest::begin(cache, prompt).unwrap();
         let session_id = followed.header().to_str().unwrap().to_owned();
         self.sink.apply(&stored(&blocks_of(number), &session_id)).unwrap();
         let prompt_tokens = BLOCKS * u64::from(BLOCK_SIZE) + 3;
@@ -109,9 +110,9 @@ impl Fixture {
     }
 
     fn candidate(&self, prompt: &PromptFingerprint) -> (f64, CachedSource) {
-        let mut lookup = CacheLookup::new(prompt);
+        let mut known = PromptKnowledge::new(prompt);
         let candidate =
-            self.backend.candidate(prompt, Some(&mut lookup), clock::nanos(clock::now())).unwrap();
+            self.backend.candidate(prompt, Some(&mut known), clock::nanos(clock::now())).unwrap();
         (candidate.cached, candidate.cached_source)
     }
 }
@@ -181,13 +182,20 @@ async fn the_gateway_learns_nothing_from_kv_events_with_the_session_id_of_anothe
 #[tokio::test]
 async fn a_request_gets_a_session_id_only_if_the_kv_events_of_its_backend_are_received() {
     let (knowledge, prompt) = (knowledge(), prompt('x'));
-    assert_eq!(lease(&Arc::new(backend("a")), &prompt).follow_blocks(&prompt), None);
+    let session_id = |lease: &Lease| {
+        let mut headers = HeaderMap::new();
+        lease.set_headers(&prompt, &mut headers);
+        headers.remove("x-session-id")
+    };
+    assert_eq!(session_id(&lease(&Arc::new(backend("a")), &prompt)), None);
     let fixture = Fixture::new(&knowledge);
-    let [first, second] = [(); 2].map(|()| lease(&fixture.backend, &prompt));
-    let id = first.follow_blocks(&prompt).unwrap();
+    let first = lease(&fixture.backend, &prompt);
+    let second = lease(&fixture.backend, &prompt);
+    let id = session_id(&first);
+    assert!(id.is_some());
     // The same attempt on another connection.
-    assert_eq!(first.follow_blocks(&prompt), Some(id));
-    assert_ne!(second.follow_blocks(&prompt), Some(id));
+    assert_eq!(session_id(&first), id);
+    assert_ne!(session_id(&second), id);
 }
 
 #[test]
@@ -197,9 +205,9 @@ fn without_kv_events_the_cache_lookup_does_not_change_the_estimates_of_a_candida
     for text in ['a', 'b', 'c', 'a'] {
         let prompt = prompt(text);
         let bits = |candidate: Candidate| format!("{candidate:?}");
-        let mut lookup = CacheLookup::new(&prompt);
+        let mut known = PromptKnowledge::new(&prompt);
         let at = clock::nanos(now);
-        let with_lookup = backend.candidate(&prompt, Some(&mut lookup), at).unwrap();
+        let with_lookup = backend.candidate(&prompt, Some(&mut known), at).unwrap();
         assert_eq!(bits(with_lookup), bits(backend.candidate(&prompt, None, at).unwrap()));
         let estimator = &backend.load.estimator;
         let reservation = estimator.reserve(&with_lookup, &prompt, true, now);

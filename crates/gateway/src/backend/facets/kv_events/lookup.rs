@@ -1,6 +1,6 @@
 //! Finds out how much of the prompt of one request each backend has in its prefix cache.
 
-use super::backend_cache::BackendCache;
+use super::backend_cache::{BackendCache, KvEventsFacet};
 use super::key_space::KeySpace;
 use super::rank_cache::RankCache;
 use crate::backend::facets::TargetPart;
@@ -8,7 +8,7 @@ use std::slice;
 use std::sync::Arc;
 use tokenweir_kv_events::correlation::{CachedPrompt, PromptLookup, PromptText};
 use tokenweir_kv_events::residency::StreamState;
-use tokenweir_routing::{PromptFingerprint, ResidentPrompt};
+use tokenweir_routing::{KnownPrefix, PromptFingerprint};
 
 /// Looks the prompt of one request up in the caches of backends. If a background task has locked an
 /// index or the contents of a cache for a change, nothing counts as known about that cache: the request
@@ -17,24 +17,23 @@ pub(in crate::backend) struct CacheLookup<'a> {
     text: PromptText<'a>,
     /// The lookups of the prompt text: one for each key space that was searched so far.
     lookups: Vec<(Arc<KeySpace>, PromptLookup)>,
-    /// Number of leading text blocks of the prompt that the last candidate has cached.
-    pub(in crate::backend) cached_blocks: u32,
 }
 
 impl<'a> CacheLookup<'a> {
     pub(in crate::backend) fn new(prompt: &'a PromptFingerprint) -> Self {
         let text = PromptText { blocks: &prompt.blocks, whole: prompt.whole };
-        Self { text, lookups: Vec::new(), cached_blocks: 0 }
+        Self { text, lookups: Vec::new() }
     }
 
     /// Returns how much of the prompt is in the prefix cache of a backend. `part`: the rank whose
     /// cache counts; without it, the caches of all ranks count. Returns `None` if nothing is known
     /// from KV events about this prompt at this backend.
-    pub(in crate::backend) fn resident(
+    pub(in crate::backend) fn known_prefix(
         &mut self,
-        cache: &BackendCache,
+        facet: &KvEventsFacet,
         part: Option<TargetPart>,
-    ) -> Option<ResidentPrompt> {
+    ) -> Option<KnownPrefix> {
+        let cache = facet.cache()?;
         let all = cache.ranks.load();
         // Publishers are in the order of the ranks. If there are fewer publishers than ranks, it is
         // not known which rank has no publisher, and all caches count.
@@ -56,7 +55,7 @@ impl<'a> CacheLookup<'a> {
             blocks = blocks.min(cached.text_blocks);
             is_decided &= cached.is_decided;
         }
-        Some(ResidentPrompt {
+        Some(KnownPrefix {
             // The mean of the ranks, because the engine decides which rank gets the request.
             tokens: tokens as f64 / ranks.len().max(1) as f64,
             blocks: u32::try_from(blocks).unwrap_or(0),

@@ -2,24 +2,19 @@
 //! again when the publishers change.
 
 use crate::backend::Backend;
+use crate::backend::facets::kv_events::settings::host_of;
+use crate::backend::facets::kv_events::sources::{self, Publisher};
+use crate::backend::facets::kv_events::{BackendCache, CacheKnowledge, KvEventSource, RankSink};
+use crate::backend::health_checker::CheckContext;
 use crate::backend::identity::BackendIdentity;
-use crate::backend::kv_events::backend_cache::BackendCache;
-use crate::backend::kv_events::knowledge::CacheKnowledge;
-use crate::backend::kv_events::rank_cache::RankCache;
-use crate::backend::kv_events::settings::{KvEventSource, host_of};
-use crate::backend::kv_events::sources::{self, Publisher};
 use futures_util::future::{join_all, pending};
 use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_engine::address::BackendId;
-use tokenweir_kv_events::correlation::RequestKey;
-use tokenweir_kv_events::decoder::{EventBatch, KvEvent};
 use tokenweir_kv_events::residency::StreamState;
-use tokenweir_kv_events::zmtp::{
-    ApplyError, Connection, ConnectionError, EventSink, SocketType, Subscriber,
-};
+use tokenweir_kv_events::zmtp::{Connection, SocketType, Subscriber};
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::page_fetcher::PageFetcher;
+use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokio::time::sleep;
 
 /// Time between two requests for the list of publishers while the KV events cannot be used.
@@ -40,8 +35,20 @@ struct PublisherFinder {
     configured: Option<Vec<Publisher>>,
 }
 
+/// Starts to receive the KV events of a backend. `None`: the gateway does not use them.
+pub(super) fn start(backend: &Arc<Backend>, context: &CheckContext) -> Option<SupervisedTask> {
+    let source = backend.facets.kv_events.source.clone()?;
+    let backend = backend.clone();
+    let knowledge = context.pool.facets.kv_events.clone();
+    let client = context.client.clone();
+    let timeout = context.settings.timeout;
+    let run =
+        move || run(backend.clone(), knowledge.clone(), source.clone(), client.clone(), timeout);
+    Some(supervise::spawn(BackgroundTask::KvEvents, run))
+}
+
 /// Receives the KV events of a backend until the future is dropped.
-pub(in crate::backend) async fn run(
+async fn run(
     backend: Arc<Backend>,
     knowledge: Arc<CacheKnowledge>,
     source: KvEventSource,
@@ -49,7 +56,8 @@ pub(in crate::backend) async fn run(
     timeout: Duration,
 ) {
     let identity = &backend.identity;
-    let cache = || identity.kv_cache_or(|| Arc::new(BackendCache::new(knowledge.clone())));
+    let facet = &backend.facets.kv_events;
+    let cache = || facet.cache_or(|| Arc::new(BackendCache::new(knowledge.clone())));
     let mut finder = PublisherFinder::new(identity, source, client, timeout);
     loop {
         let publishers = if finder.is_optional() {
@@ -163,90 +171,5 @@ impl PublisherFinder {
                 return;
             }
         }
-    }
-}
-
-/// Applies the KV events of one data-parallel rank to the known contents of its cache.
-pub(in crate::backend) struct RankSink {
-    backend: BackendId,
-    cache: Arc<BackendCache>,
-    rank: Arc<RankCache>,
-    state: StreamState,
-}
-
-impl RankSink {
-    pub(in crate::backend) fn new(
-        backend: &BackendId,
-        cache: &Arc<BackendCache>,
-        rank: Arc<RankCache>,
-    ) -> Self {
-        let (backend, cache) = (backend.clone(), cache.clone());
-        Self { backend, cache, rank, state: StreamState::Off }
-    }
-
-    /// Applies one event. Takes the locks for each event separately, so that readers get them in
-    /// between.
-    fn apply_event(&self, event: &KvEvent<'_>) -> Result<(), ApplyError> {
-        let Some(chain) = self.rank.contents.write().apply(event)? else { return Ok(()) };
-        self.cache.join_space(&chain);
-        self.cache.space.load_full().write().on_stored(&chain);
-        let knowledge = &self.cache.knowledge;
-        if let Some(id) = chain.event.session_id
-            && let Some(session) = knowledge.session_ids.number_of(id)
-        {
-            let key = RequestKey { backend: self.cache.number, session };
-            knowledge.chains().on_stored(key, &chain);
-        }
-        Ok(())
-    }
-
-    fn apply_batch(&self, payload: &[u8]) -> Result<bool, ApplyError> {
-        let mut is_cleared = false;
-        for event in EventBatch::parse(payload)? {
-            let event = event?;
-            is_cleared |= matches!(event, KvEvent::AllCleared);
-            self.apply_event(&event)?;
-        }
-        Ok(is_cleared)
-    }
-}
-
-impl EventSink for RankSink {
-    fn clear(&mut self) {
-        self.rank.set_state(StreamState::Gap);
-        self.rank.contents.write().clear();
-        self.cache.leave_space();
-    }
-
-    fn apply(&mut self, payload: &[u8]) -> Result<bool, ApplyError> {
-        let result = self.apply_batch(payload);
-        match &result {
-            Ok(_) => self.rank.count_batch(),
-            Err(error) => {
-                self.cache.count_error();
-                tracing::warn!(
-                    backend = %self.backend,
-                    %error,
-                    "KV events of the backend cannot be applied: its cache counts as unknown"
-                );
-            }
-        }
-        result
-    }
-
-    fn on_state(&mut self, state: StreamState) {
-        if std::mem::replace(&mut self.state, state) != state {
-            tracing::info!(
-                backend = %self.backend,
-                state = state.as_str(),
-                "the state of the KV events changed: the gateway knows the whole cache only in state exact"
-            );
-        }
-        self.rank.set_state(state);
-    }
-
-    fn on_error(&mut self, error: &ConnectionError) {
-        self.cache.count_error();
-        tracing::debug!(backend = %self.backend, %error, "a connection for KV events failed: trying again");
     }
 }
