@@ -18,10 +18,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_gateway::backend::HealthCheckSupervisor;
 use tokenweir_gateway::backend::facets::PoolFacets;
+use tokenweir_gateway::backend::facets::exchange::PeerExchange;
 use tokenweir_gateway::backend::facets::kv_events::CacheKnowledge;
-use tokenweir_gateway::backend::peers::PeerExchange;
 use tokenweir_gateway::backend::pool::BackendPool;
-use tokenweir_gateway::backend::tasks::peer_exchange;
 use tokenweir_gateway::gpu::GpuMonitor;
 use tokenweir_gateway::proxy::{OverloadGuard, ProxyContext};
 use tokenweir_gateway::server::{DrainOutcome, Server, ServerState};
@@ -118,12 +117,6 @@ impl Application {
             credentials.register_outbound(TlsPeer::Collector, outbound);
         }
         let keys_task = keys_watcher.map(|file| keys_file::watch_keys(file, &admin.proxy.access));
-        let pool = admin.proxy.pool.clone();
-        let exchange_task = exchange.map(|exchange| {
-            supervise::spawn(BackgroundTask::PeerExchange, move || {
-                peer_exchange::run(exchange.clone(), pool.clone())
-            })
-        });
         let request_counters = pipeline.request_counters;
         let diagnosis = DiagnosisTask { admin: admin.clone(), request_counters }.start();
         let summary = StartSummary::new(config, &listeners, &workers, &proxy.state.pool);
@@ -148,8 +141,7 @@ impl Application {
         let admin_router = crate::admin::router(admin);
         let admin_listener = listeners.admin;
         let server = Server { client_listener, admin_listener, state, admin_router, tls };
-        let background_tasks =
-            keys_task.into_iter().chain([diagnosis]).chain(exchange_task).collect();
+        let background_tasks = keys_task.into_iter().chain([diagnosis]).collect();
         Ok(Self { summary, server, workers, reloader, _background_tasks: background_tasks })
     }
 
@@ -228,7 +220,7 @@ async fn build_pool(
     let mut client = HttpClient::with_tls(config.timeouts, config.outbound_tls(&entries)?);
     client.descriptors = overload_guard.descriptors.clone();
     let backends = config.build_backends(&entries, env)?;
-    let facets = PoolFacets::new(config.kv_events);
-    let pool = BackendPool::with_facets(backends, &config.pool_settings(), facets, exchange);
+    let facets = PoolFacets::new(config.kv_events, exchange);
+    let pool = BackendPool::with_facets(backends, &config.pool_settings(), facets);
     Ok((sources, Arc::new(pool), client))
 }

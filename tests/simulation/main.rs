@@ -36,6 +36,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 use tokenweir::config::{BackendConfig, Config, UsageMode};
 use tokenweir_engine::address::BackendAddress;
+use tokenweir_gateway::backend::facets::PoolFacets;
 use tokenweir_gateway::backend::pool::BackendPool;
 use tokenweir_gateway::backend::{Drain, DrainInitiator, HealthCheckSupervisor};
 use tokenweir_gateway::proxy::access::AccessControl;
@@ -145,8 +146,8 @@ impl Gateway {
         };
         let entries: Vec<BackendConfig> = (0..backends).map(entry).collect();
         let backends = config.build_backends(&entries, |_| None).unwrap();
-        let facets = PoolFacets::new(config.kv_events);
-        let pool = BackendPool::with_facets(backends, &config.pool_settings(), facets, None);
+        let facets = PoolFacets::new(config.kv_events, None);
+        let pool = BackendPool::with_facets(backends, &config.pool_settings(), facets);
         let pool = Arc::new(pool);
         let client = HttpClient::with_tls(config.timeouts, outbound_tls()).with_dial(world.dial());
         let records = Arc::<Records>::default();

@@ -4,7 +4,7 @@ use crate::config::root::Config;
 use crate::config::sections::secret::UnreadableSecret;
 use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_gateway::backend::peers::{PeerExchange, PeerExchangeSettings};
+use tokenweir_gateway::backend::facets::exchange::{PeerExchange, PeerExchangeSettings};
 use tokenweir_peers::bus::BusSettings;
 use tokenweir_peers::{ExchangeKey, KeyTooShort};
 

@@ -16,9 +16,9 @@ use tokenweir_diagnose::Diagnosis;
 use tokenweir_engine::address::{BackendAddress, MetricsUrl};
 use tokenweir_engine::prefill_leg::Role;
 use tokenweir_gateway::backend::cache_map::CacheMap;
-use tokenweir_gateway::backend::facets::{FacetSettings, PoolFacets};
-use tokenweir_gateway::backend::facets::sleep::SleepSettings;
 use tokenweir_gateway::backend::facets::kv_events::{KvEventSource, KvEventsSettings};
+use tokenweir_gateway::backend::facets::sleep::SleepSettings;
+use tokenweir_gateway::backend::facets::{FacetSettings, PoolFacets};
 use tokenweir_gateway::backend::pool::BackendPool;
 use tokenweir_gateway::backend::routes::ModelConfig;
 use tokenweir_gateway::backend::{
@@ -388,8 +388,8 @@ fn pool(backends: &[SocketAddr], setup: &Setup) -> Arc<BackendPool> {
         facets: FacetSettings { sleep: setup.sleep },
         max_model_labels: setup.max_models,
     };
-    let facets = PoolFacets::new(setup.kv_events);
-    Arc::new(BackendPool::with_facets(backends, &settings, facets, None))
+    let facets = PoolFacets::new(setup.kv_events, None);
+    Arc::new(BackendPool::with_facets(backends, &settings, facets))
 }
 
 /// Builds the HTTP client with which the gateway sends requests to backends.
@@ -463,12 +463,8 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         timeout: Duration::from_secs(1),
         max_page: 1 << 20,
     };
-    let health_checks = HealthCheckSupervisor::new(
-        pool.clone(),
-        client.clone(),
-        settings,
-        telemetry.clone(),
-    );
+    let health_checks =
+        HealthCheckSupervisor::new(pool.clone(), client.clone(), settings, telemetry.clone());
     health_checks.wait_first_checks(Duration::from_secs(10)).await;
     let overload_guard = Arc::new(OverloadGuard::new(setup.gate));
     let limits = ServerLimits { drain_timeout: setup.drain, ..setup.limits };

@@ -1,7 +1,7 @@
 //! One backend: its identity, its health and its load.
 
 use super::drain::{Drain, DrainInitiator};
-use super::facets::BackendFacets;
+use super::facets::{BackendFacets, LoadChange};
 use super::health::BackendHealth;
 use super::identity::{BackendIdentity, BackendSettings};
 use super::load::BackendLoad;
@@ -335,12 +335,14 @@ impl Backend {
         });
     }
 
-    /// Reports to the other gateways the load that this gateway puts on the backend, and the `prompt`
-    /// that it sent. `None`: the load changed because a prompt was computed or a request ended.
-    pub(super) fn report_to_peers(&self, prompt: Option<&Arc<PromptFingerprint>>) {
-        if let Some(peers) = &self.membership.peers {
-            peers.enqueue(self.identity.id_hash, self.load.estimator.local_load().backlog, prompt);
-        }
+    /// Tells the optional parts that the load has changed that this gateway puts on the backend. `prompt`: the
+    /// prompt that was sent. `None`: a prompt was computed, or a request ended.
+    pub(super) fn on_load_change(&self, prompt: Option<&Arc<PromptFingerprint>>) {
+        self.facets.on_load_change(&LoadChange {
+            backend: self.identity.id_hash,
+            estimator: &self.load.estimator,
+            prompt,
+        });
     }
 
     /// Records that another gateway sent a prompt to the backend.

@@ -44,7 +44,7 @@ impl Lease {
         }
         let reservation = backend.load.estimator.reserve(candidate, prompt, is_stream, now);
         backend.publish_load_hint(now);
-        backend.report_to_peers(Some(prompt));
+        backend.on_load_change(Some(prompt));
         Self(Arc::new(LeaseState {
             reservation: Mutex::new(reservation),
             facets: LeaseFacets::new(&backend.facets, candidate, prompt, is_stream, now),
@@ -97,7 +97,7 @@ impl Drop for Lease {
         let was_pending = reservation.is_pending();
         backend.load.estimator.release(reservation, now);
         if was_pending {
-            backend.report_to_peers(None);
+            backend.on_load_change(None);
         }
         backend.on_change(now);
     }
@@ -161,7 +161,7 @@ impl BackendMonitor for LeaseState {
         };
         self.facets.observe(|estimator, reservation| estimator.first_output(reservation, now));
         if was_pending {
-            self.backend.report_to_peers(None);
+            self.backend.on_load_change(None);
         }
         self.backend.publish_load_hint(now);
     }

@@ -13,14 +13,12 @@ pub mod health_checker;
 mod identity;
 mod lease;
 mod load;
-pub mod peers;
 pub mod pool;
 mod pool_membership;
 mod recent_times;
 pub mod routes;
 mod state;
 mod stream_profile;
-pub mod tasks;
 
 pub use backend::Backend;
 pub use drain::{Drain, DrainInitiator};

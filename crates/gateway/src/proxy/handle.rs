@@ -187,7 +187,7 @@ async fn forward_read<B: IncomingBody>(
     let record = exchange.record();
     let prompt = {
         let body = PromptBody::new(&original, record, &fields, pool, &route);
-        features::hash_prompt(&fields, &route, salt, &body, pool.peer_key())
+        features::hash_prompt(&fields, &route, salt, &body, &pool.facets)
     };
     let body = UpstreamBody::new(original, record, head, &fields, &route, edits)?;
     record.options.usage_requested = body.requests_usage_event();

@@ -107,7 +107,7 @@ async fn forward(
     let no_body = state.body_memory.no_body(principal.party(record.client));
     let control = EngineControlCheck::check(access, principal, &route, record, &fields, &no_body)?;
     let prompt = PromptBody::default();
-    let prompt = features::hash_prompt(&fields, &route, None, &prompt, pool.peer_key());
+    let prompt = features::hash_prompt(&fields, &route, None, &prompt, &pool.facets);
     let body = UpstreamBody::new(no_body, record, head, &fields, &route, Vec::new())?;
     let requirements = BackendRequirements {
         model,

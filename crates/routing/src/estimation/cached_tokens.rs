@@ -104,9 +104,8 @@ mod tests {
 
     #[test]
     fn prompts_that_await_output_raise_the_cached_tokens_that_kv_events_show() {
-        let cached = |tokens| {
-            CachedTokens::new(1_000.0, 128.0, Some(&known(tokens, 1, true)), || 3, || 7)
-        };
+        let cached =
+            |tokens| CachedTokens::new(1_000.0, 128.0, Some(&known(tokens, 1, true)), || 3, || 7);
         let raised = cached(128.0);
         assert_eq!((raised.cached, raised.cached_blocks), (384.0, 3));
         assert_eq!(raised.source, CachedSource::Approximate);

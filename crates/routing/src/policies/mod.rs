@@ -11,4 +11,3 @@ mod reasons;
 pub(super) mod round_robin;
 mod selection;
 pub(super) mod session;
-

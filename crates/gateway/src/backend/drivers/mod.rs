@@ -1,6 +1,7 @@
 //! What the optional parts of a backend do in the background. This file alone lists them; `supervisor.rs` owns
 //! all background tasks of backends.
 
+mod exchange;
 mod kv_events;
 mod rank_probe;
 mod sleep;
@@ -17,8 +18,9 @@ use tokenweir_net::supervise::SupervisedTask;
 pub(in crate::backend) type FacetTasks = Vec<SupervisedTask>;
 
 /// Starts the tasks that the optional parts run once for all backends of a pool.
-pub(in crate::backend) fn start_pool_tasks(pool: &BackendPool) -> FacetTasks {
-    vec![start_learner(&pool.facets.kv_events)]
+pub(in crate::backend) fn start_pool_tasks(pool: &Arc<BackendPool>) -> FacetTasks {
+    let learner = start_learner(&pool.facets.kv_events);
+    exchange::start(pool).into_iter().chain([learner]).collect()
 }
 
 /// Starts the tasks that the optional parts run for one backend.

@@ -2,9 +2,7 @@
 //! the pool, so that the policy can pick the backend as soon as it is in the pool.
 
 use crate::backend::drivers::{self, FacetTasks};
-use crate::backend::health_checker::{
-    CheckContext, HealthChecker, ScrapeObserver, ScrapeSettings,
-};
+use crate::backend::health_checker::{CheckContext, HealthChecker, ScrapeObserver, ScrapeSettings};
 use crate::backend::pool::BackendPool;
 use crate::backend::{Backend, PoolSettings};
 use std::sync::Arc;

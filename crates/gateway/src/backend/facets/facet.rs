@@ -1,10 +1,11 @@
 //! What an optional part of a backend may do. The pool, a lease and the health checker know this contract, and
 //! none of the parts.
 
+use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_engine::address::BackendId;
-use tokenweir_routing::LoadEstimator;
 use tokenweir_routing::resilience::FailureKind;
+use tokenweir_routing::{LoadEstimator, PromptFingerprint};
 
 /// The state of one optional part of a backend. A part implements the methods that it needs. The calls are
 /// static, so a method that a part leaves out costs nothing.
@@ -29,6 +30,9 @@ pub(in crate::backend) trait BackendFacet {
         false
     }
 
+    /// Called when the load that this gateway puts on the backend has changed.
+    fn on_load_change(&self, _change: &LoadChange<'_>) {}
+
     /// Passes the targets of routing inside the backend to `visit`. Returns `false` if the part has none.
     fn visit_targets(&self, _visit: impl FnMut(&Target<'_>)) -> bool {
         false
@@ -41,6 +45,17 @@ pub(in crate::backend) trait BackendFacet {
     fn is_activation_requested(&self) -> bool {
         false
     }
+}
+
+/// A change of the load that this gateway puts on a backend.
+#[derive(Debug, Clone, Copy)]
+pub(in crate::backend) struct LoadChange<'a> {
+    /// Hash of the name of the backend.
+    pub(in crate::backend) backend: u64,
+    /// The load of the backend.
+    pub(in crate::backend) estimator: &'a LoadEstimator,
+    /// The prompt that was sent to the backend. `None`: a prompt was computed, or a request ended.
+    pub(in crate::backend) prompt: Option<&'a Arc<PromptFingerprint>>,
 }
 
 /// A target of routing: a backend, or a part of a backend with a load of its own.

@@ -1,17 +1,17 @@
 //! The optional parts of a backend. This file alone lists them. Each part has a folder with its state and its
 //! settings; `drivers` has what a part does in the background.
 
+pub mod exchange;
 mod facet;
 pub mod kv_events;
 pub mod ranks;
 pub mod sleep;
 
-pub(in crate::backend) use facet::{BackendFacet, Target, TargetPart};
+pub(in crate::backend) use facet::{BackendFacet, LoadChange, Target, TargetPart};
 
+use exchange::{ExchangeFacet, PeerExchange};
 use http::HeaderMap;
-use kv_events::{
-    CacheKnowledge, CacheLookup, FollowedBlocks, KvEventsFacet, KvEventsSettings,
-};
+use kv_events::{CacheKnowledge, CacheLookup, FollowedBlocks, KvEventsFacet, KvEventsSettings};
 use ranks::{DataParallelRanks, LeasedRank, RankCheck};
 use sleep::{SleepControl, SleepFacet, SleepPermits, SleepSettings};
 use std::sync::Arc;
@@ -26,6 +26,8 @@ use tokenweir_routing::{Candidate, KnownPrefix, LoadEstimator, PromptFingerprint
 #[derive(Debug, Default)]
 #[repr(C)] // the fields that routing reads of each candidate come last, next to the health
 pub struct BackendFacets {
+    /// The exchange with other gateways.
+    exchange: ExchangeFacet,
     /// Sleep mode of the engine.
     pub sleep: SleepFacet,
     /// The KV events of the engine.
@@ -60,6 +62,8 @@ pub struct FacetSettings {
 /// What the optional parts of all backends of a pool share.
 #[derive(Debug)]
 pub struct PoolFacets {
+    /// The exchange with other gateways. `None`: no exchange is configured.
+    pub exchange: Option<Arc<PeerExchange>>,
     /// What the KV events of all backends show.
     pub kv_events: Arc<CacheKnowledge>,
     pub(in crate::backend) sleep: SleepPermits,
@@ -85,6 +89,9 @@ macro_rules! each {
         each!($facets, $facets, $facet, _other => $call)
     };
     ($facets:expr, $others:expr, $facet:ident, $other:ident => $call:expr) => {{
+        let $facet = &$facets.exchange;
+        let $other = &$others.exchange;
+        $call;
         let $facet = &$facets.sleep;
         let $other = &$others.sleep;
         $call;
@@ -98,13 +105,30 @@ macro_rules! each {
 }
 
 impl PoolFacets {
-    /// The parts before the first request.
-    pub fn new(kv_events: KvEventsSettings) -> Self {
-        Self { kv_events: CacheKnowledge::new(kv_events), sleep: SleepPermits::default() }
+    /// The parts before the first request. `exchange`: the exchange with other gateways.
+    pub fn new(kv_events: KvEventsSettings, exchange: Option<Arc<PeerExchange>>) -> Self {
+        Self { exchange, kv_events: CacheKnowledge::new(kv_events), sleep: SleepPermits::default() }
+    }
+
+    /// The seed of the hashes of a prompt for `model` with the `cache_salt` `salt`, by which all gateways hash
+    /// prompts equally. `None`: this gateway shares no prompts.
+    pub(crate) fn prompt_seed(&self, model: Option<&str>, salt: Option<&str>) -> Option<u64> {
+        self.exchange.as_ref().map(|exchange| exchange.prompt_seed(model, salt))
+    }
+}
+
+impl Default for PoolFacets {
+    fn default() -> Self {
+        Self::new(KvEventsSettings::default(), None)
     }
 }
 
 impl BackendFacets {
+    /// Connects the parts of a backend to those of its pool.
+    pub(in crate::backend) fn join_pool(&mut self, pool: &PoolFacets) {
+        self.exchange.exchange.clone_from(&pool.exchange);
+    }
+
     /// Whether the parts can stay if a reload builds them as `other`.
     pub(in crate::backend) fn is_same_endpoint(&self, other: &Self) -> bool {
         let mut is_same = true;
@@ -133,6 +157,11 @@ impl BackendFacets {
         let mut is_handled = false;
         each!(self, facet => is_handled |= facet.on_failure(kind, id));
         is_handled
+    }
+
+    /// Called when the load that this gateway puts on the backend has changed.
+    pub(in crate::backend) fn on_load_change(&self, change: &LoadChange<'_>) {
+        each!(self, facet => facet.on_load_change(change));
     }
 
     /// Passes the targets of routing to `visit`: those inside the backend, or else the `whole` backend.

@@ -3,13 +3,12 @@
 
 use super::snapshot::PoolSnapshot;
 use crate::backend::capacity_notifier::CapacityNotifier;
-use crate::backend::peers::PeerExchange;
+use crate::backend::facets::{FacetSettings, PoolFacets};
 use crate::backend::pool_membership::PoolMembership;
 use crate::backend::routes::model_labels::{
     DEFAULT_MAX_MODEL_LABELS, LabelledModel, ModelLabelTable,
 };
 use crate::backend::routes::{ModelConfig, ModelListInterner, RouteRule, RouteTable};
-use crate::backend::facets::{FacetSettings, PoolFacets};
 use crate::backend::{Backend, Health};
 use arc_swap::{ArcSwap, Guard};
 use http::HeaderValue;
@@ -20,13 +19,11 @@ use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::model::ServedModel;
 use tokenweir_engine::prefill_leg::Role;
-use tokenweir_peers::ExchangeKey;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::headers;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_routing::resilience;
 use tokenweir_routing::{CandidateSampler, Policy, PolicyKind};
-use crate::backend::facets::kv_events::KvEventsSettings;
 use tokio::sync::Notify;
 
 /// Maximum time for which a request waits for new model lists. It exceeds the time limit of one read.
@@ -47,8 +44,6 @@ pub struct BackendPool {
     pub(in crate::backend) model_list_read: Notify,
     /// What the optional parts of all backends share.
     pub facets: PoolFacets,
-    /// The exchange with other gateways. `None`: no exchange is configured.
-    peers: Option<Arc<PeerExchange>>,
     /// The value of the `Via` header that names this gateway.
     pub hop: HeaderValue,
 }
@@ -112,17 +107,14 @@ impl Default for PoolSettings {
 impl BackendPool {
     /// A pool of backends whose health is unknown, with these settings.
     pub fn with_settings(backends: Vec<Backend>, settings: &PoolSettings) -> Self {
-        let facets = PoolFacets::new(KvEventsSettings::default());
-        Self::with_facets(backends, settings, facets, None)
+        Self::with_facets(backends, settings, PoolFacets::default())
     }
 
-    /// A pool of backends whose health is unknown, with these settings and optional parts. `peers`: the
-    /// exchange with other gateways.
+    /// A pool of backends whose health is unknown, with these settings and optional parts.
     pub fn with_facets(
         backends: Vec<Backend>,
         settings: &PoolSettings,
         facets: PoolFacets,
-        peers: Option<Arc<PeerExchange>>,
     ) -> Self {
         let model_labels = ModelLabelTable::new(DEFAULT_MAX_MODEL_LABELS);
         let snapshot = PoolSnapshot {
@@ -151,16 +143,10 @@ impl BackendPool {
             capacity_notifier: Arc::default(),
             model_list_read: Notify::new(),
             facets,
-            peers,
             hop: headers::hop_of(fastrand::u64(..)),
         };
         pool.apply_update(pool.plan_update(backends), settings);
         pool
-    }
-
-    /// The key by which all gateways of an exchange hash prompts equally. `None`: no exchange is configured.
-    pub fn peer_key(&self) -> Option<&ExchangeKey> {
-        self.peers.as_ref().map(|exchange| exchange.key())
     }
 
     /// The current snapshot. The guard must be dropped soon and must not be stored.
@@ -191,9 +177,9 @@ impl BackendPool {
             candidate_sampler: self.snapshot().candidate_sampler.clone(),
             position: AtomicUsize::new(usize::MAX),
             capacity_notifier: self.capacity_notifier.clone(),
-            peers: self.peers.clone(),
             hop: self.hop.clone(),
         };
+        backend.facets.join_pool(&self.facets);
         Arc::new(backend)
     }
 

@@ -14,8 +14,8 @@ mod snapshot;
 pub use backend_pool::BackendPool;
 pub use eligible_backends::BackendRequirements;
 
-use super::routes::{ModelRoute, RouteTable};
 use super::facets::FacetSettings;
+use super::routes::{ModelRoute, RouteTable};
 use super::{Backend, Drain, DrainInitiator, Lease};
 use arc_swap::Guard;
 use arc_swap::access::Access;

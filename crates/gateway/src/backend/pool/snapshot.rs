@@ -7,8 +7,8 @@ use super::eligible_backends::{
 };
 use super::panic_mode::{self, PanicModeLog};
 use super::readiness_log::ReadinessLog;
-use crate::backend::routes::{ModelRoute, RouteRule, RouteTable};
 use crate::backend::facets::{FacetSettings, PromptKnowledge};
+use crate::backend::routes::{ModelRoute, RouteRule, RouteTable};
 use crate::backend::{Backend, Lease};
 use std::sync::Arc;
 use std::time::Instant;

@@ -2,13 +2,13 @@
 //! of its prompt, and its session.
 
 use super::identity;
+use crate::backend::facets::PoolFacets;
 use crate::backend::pool::BackendPool;
 use crate::backend::routes::ModelRoute;
 use http::{HeaderMap, HeaderName};
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::{Arc, LazyLock};
-use tokenweir_peers::ExchangeKey;
 use tokenweir_protocol::headers::RequestId;
 use tokenweir_protocol::openai::left_out::LeftOut;
 use tokenweir_protocol::openai::request_fields::RequestFields;
@@ -36,19 +36,19 @@ static PROMPT_HASH_KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new)
 
 /// The fingerprint of the prompt: its length and the hashes of its blocks. Prompts for different
 /// models or with different `cache_salt`s share no cached prefix, so their hashes differ. `salt` is
-/// the `cache_salt` that the gateway sets. `None`: the `cache_salt` of the client is used. `key`:
-/// the key that gateways share so that they compute equal hashes.
+/// the `cache_salt` that the gateway sets. `None`: the `cache_salt` of the client is used. `facets`:
+/// the parts of the pool that share prompts with other gateways.
 pub(crate) fn hash_prompt(
     fields: &RequestFields,
     route: &ModelRoute,
     salt: Option<&str>,
     body: &PromptBody<'_>,
-    key: Option<&ExchangeKey>,
+    facets: &PoolFacets,
 ) -> Arc<PromptFingerprint> {
     let model = route.served_as.as_deref().or(fields.model.as_deref());
     let salt = salt.or(fields.prompt.salt.as_deref());
     let own_seed = || PROMPT_HASH_KEYS.hash_one((model, salt));
-    let seed = key.map_or_else(own_seed, |key| key.prompt_seed(model, salt));
+    let seed = facets.prompt_seed(model, salt).unwrap_or_else(own_seed);
     let pieces = fields.prompt.pieces(body.bytes, &body.left_out);
     Arc::new(PromptFingerprint::new(seed, pieces).with_media(body.media))
 }

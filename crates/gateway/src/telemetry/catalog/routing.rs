@@ -3,8 +3,8 @@
 
 use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource, or_nan};
 use super::super::status::StatusSnapshot;
+use crate::backend::facets::exchange::PeerExchangeStatus;
 use crate::backend::facets::kv_events::{CacheStatus, LearningCounts};
-use crate::backend::peers::PeerExchangeStatus;
 use tokenweir_kv_events::residency::StreamState;
 use tokenweir_request::record::{RequestRecord, ShadowDecision};
 use tokenweir_routing::PolicyKind;

@@ -71,8 +71,11 @@ impl Fixture {
 
     /// A backend whose KV events are in the state `exact`.
     pub(in crate::backend) fn of(knowledge: &Arc<CacheKnowledge>, backend: Arc<Backend>) -> Self {
-        let cache =
-            backend.facets.kv_events.cache_or(|| Arc::new(BackendCache::new(knowledge.clone()))).clone();
+        let cache = backend
+            .facets
+            .kv_events
+            .cache_or(|| Arc::new(BackendCache::new(knowledge.clone())))
+            .clone();
         let rank = cache.set_rank_count(1)[0].clone();
         let mut sink = RankSink::new(&backend.identity.id, &cache, rank);
         sink.on_state(StreamState::Exact);

@@ -2,6 +2,7 @@
 //! a bounded queue.
 
 use super::status::{PeerCounters, PeerExchangeStatus, add};
+use crate::backend::facets::{BackendFacet, LoadChange};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 use tokenweir_peers::bus::BusSettings;
@@ -40,12 +41,27 @@ pub(in crate::backend) struct Decision {
     pub(in crate::backend) prompt: Option<SentPrompt>,
 }
 
+/// The exchange as an optional part of a backend.
+#[derive(Debug, Default)]
+pub(in crate::backend) struct ExchangeFacet {
+    /// The exchange of the pool. `None`: the backend is in no pool, or the pool has no exchange.
+    pub(in crate::backend::facets) exchange: Option<Arc<PeerExchange>>,
+}
+
+impl BackendFacet for ExchangeFacet {
+    fn on_load_change(&self, change: &LoadChange<'_>) {
+        if let Some(exchange) = &self.exchange {
+            let pending_tokens = change.estimator.local_load().backlog;
+            exchange.enqueue(change.backend, pending_tokens, change.prompt);
+        }
+    }
+}
+
 /// Maximum number of decisions that wait for the exchange task. Further decisions are dropped.
 const QUEUE_SIZE: usize = 1_024;
 
 impl PeerExchange {
-    /// An exchange without a connection. [`run`](crate::backend::tasks::peer_exchange::run)
-    /// connects it to the message bus.
+    /// An exchange without a connection. `drivers/exchange.rs` connects it to the message bus.
     pub fn new(settings: PeerExchangeSettings) -> Arc<Self> {
         let (decisions, queue) = mpsc::channel(QUEUE_SIZE);
         let receiver = Receiver::new(settings.key.clone(), SessionId::default());
@@ -58,20 +74,19 @@ impl PeerExchange {
         })
     }
 
-    /// The key that all gateways share, so that they hash prompts equally.
-    pub const fn key(&self) -> &ExchangeKey {
-        &self.settings.key
+    /// The seed of the hashes of a prompt for `model` with the `cache_salt` `salt`, which all gateways share.
+    pub(in crate::backend::facets) fn prompt_seed(
+        &self,
+        model: Option<&str>,
+        salt: Option<&str>,
+    ) -> u64 {
+        self.settings.key.prompt_seed(model, salt)
     }
 
     /// Enqueues a report to the other gateways: the prompt tokens of this gateway that a backend must
     /// still compute, and the prompt that the gateway sent to it. `backend`: the hash of the backend's
     /// name. Never waits.
-    pub(in crate::backend) fn enqueue(
-        &self,
-        backend: u64,
-        pending_tokens: u64,
-        prompt: Option<&Arc<PromptFingerprint>>,
-    ) {
+    fn enqueue(&self, backend: u64, pending_tokens: u64, prompt: Option<&Arc<PromptFingerprint>>) {
         let decision = Decision {
             backlog: BackendBacklog { backend, pending_tokens },
             prompt: prompt.map(|prompt| SentPrompt { backend, prompt: prompt.clone() }),

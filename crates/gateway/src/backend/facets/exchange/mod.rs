@@ -5,8 +5,9 @@
 //! A request only puts a value into a bounded queue, and does not wait. While the message bus cannot be
 //! reached, the gateway estimates from its own requests only.
 
-pub(super) mod peer_exchange;
-pub(super) mod status;
+pub(in crate::backend) mod peer_exchange;
+pub(in crate::backend) mod status;
 
+pub(super) use peer_exchange::ExchangeFacet;
 pub use peer_exchange::{PeerExchange, PeerExchangeSettings};
 pub use status::PeerExchangeStatus;

@@ -2,14 +2,15 @@
 //! gateway in batches, and applies the messages of the other gateways.
 
 use crate::backend::Backend;
-use crate::backend::peers::peer_exchange::{Decision, PeerExchange};
-use crate::backend::peers::status::add;
+use crate::backend::facets::exchange::peer_exchange::{Decision, PeerExchange};
+use crate::backend::facets::exchange::status::add;
 use crate::backend::pool::BackendPool;
 use ring::rand::{SecureRandom, SystemRandom};
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
+use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_peers::bus::{BusError, Publisher, Subscription};
 use tokenweir_peers::{Batch, PeerMessage, ReceivedMessage, Receiver, Sealer, SessionId};
 use tokenweir_protocol::clock;
@@ -35,8 +36,16 @@ struct BackendsByHash {
     by_hash: HashMap<u64, Arc<Backend>>,
 }
 
+/// Starts the exchange of a pool. `None`: no exchange is configured.
+pub(super) fn start(pool: &Arc<BackendPool>) -> Option<SupervisedTask> {
+    let exchange = pool.facets.exchange.clone()?;
+    let pool = pool.clone();
+    let run = move || run(exchange.clone(), pool.clone());
+    Some(supervise::spawn(BackgroundTask::PeerExchange, run))
+}
+
 /// Runs the exchange: connects to the message bus, and connects again after each failure.
-pub async fn run(exchange: Arc<PeerExchange>, pool: Arc<BackendPool>) {
+async fn run(exchange: Arc<PeerExchange>, pool: Arc<BackendPool>) {
     let mut queue = exchange.queue.lock().await;
     let mut session = SessionId::default();
     let key = &exchange.settings.key;
@@ -199,7 +208,7 @@ fn now_millis() -> u64 {
 mod tests {
     use super::*;
     use crate::backend::PoolSettings;
-    use crate::backend::peers::PeerExchangeSettings;
+    use crate::backend::facets::exchange::PeerExchangeSettings;
     use std::time::Instant;
     use tokenweir_peers::ExchangeKey;
     use tokenweir_peers::bus::BusSettings;
