@@ -57,6 +57,7 @@ pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot 
     let load = state.sample.map(|sample| sample.load).unwrap_or_default();
     let age = state.sample.map(|sample| now.saturating_duration_since(sample.scraped_at));
     let sleeps = backend.facets.sleep.counts();
+    let gpu_cost = backend.facets.gpu.cost();
     let facts = BackendFacts {
         url: backend.identity.address.to_string(),
         health: state.health.as_str().to_owned(),
@@ -85,11 +86,11 @@ pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot 
         backend: backend.identity.id.to_string(),
         facts,
         ejections: backend.health.breaker.ejections(),
-        role: backend.identity.role().map(Role::as_str),
+        role: backend.facets.prefill_leg.role().map(Role::as_str),
         ranks: backend.facets.ranks.status(),
         sleep_counts: [sleeps.wakes, sleeps.sleeps],
         stalls: backend.load.stall_count(),
-        gpu_cost: backend.identity.settings().gpu_cost,
+        gpu_cost: [gpu_cost.gpus, gpu_cost.hour_price],
         restarts: backend.load.restart_count(),
         engine: state.sample.map(|sample| sample.load),
         kv_events: backend.facets.kv_events.cache().map(|cache| cache.status()),

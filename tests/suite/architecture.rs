@@ -148,6 +148,27 @@ fn source_files_and_the_modules_of_a_folder_have_no_import_cycles() {
 }
 
 #[test]
+fn only_facets_and_drivers_name_optional_parts() {
+    let backend = repository_root().join("crates/gateway/src/backend");
+    let parts = fs::read_dir(backend.join("facets")).unwrap().map(|entry| entry.unwrap().path());
+    let parts: Vec<PathBuf> = parts.filter(|path| path.is_dir()).collect();
+    assert!(parts.len() > 3);
+    for (file, source) in sources(&backend) {
+        let is_test = file.ends_with("tests.rs");
+        if is_test || file.starts_with("facets/") || file.starts_with("drivers/") {
+            continue;
+        }
+        let code = source.split("#[cfg(test)]").next().unwrap();
+        for part in &parts {
+            let part = part.file_name().unwrap().to_str().unwrap();
+            for name in [format!("facets::{part}"), format!("facets.{part}")] {
+                assert!(!code.contains(&name), "backend/{file} names {name}");
+            }
+        }
+    }
+}
+
+#[test]
 fn a_source_folder_has_a_limited_number_of_files() {
     for (name, sources) in crates() {
         let mut counts = BTreeMap::new();

@@ -87,7 +87,7 @@ impl DiagnosisTask {
         let gpus = self.admin.gpus.assign(backends.iter().map(|it| gpu_backend(it)), now);
         let samples = backends.iter().zip(gpus.conditions()).map(|(backend, gpus)| {
             let is_throttled = gpus.and_then(|gpus| gpus.is_throttled);
-            backend.load.is_gpu_throttled.set(is_throttled.unwrap_or(false));
+            backend.facets.gpu.is_throttled.set(is_throttled.unwrap_or(false));
             let counts = self.request_counters.take(&backend.identity.id);
             (backend.identity.id.clone(), sample_backend(backend, counts, queued, gpus, now))
         });

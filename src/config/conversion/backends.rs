@@ -28,15 +28,10 @@ impl Config {
             let authorization = secret.transpose()?.map(|secret| secret.bearer().clone());
             let settings = BackendSettings {
                 weight: entry.weight,
-                role: entry.role,
                 may_inject_usage: entry.usage.unwrap_or(self.usage) == UsageMode::Inject,
                 continuous_usage_share: self.continuous_usage,
                 is_drained: entry.drained,
                 pod: entry.pod.as_deref().map(Into::into),
-                gpu_cost: BackendSettings::gpu_cost(
-                    entry.gpus.or(self.cost.gpus),
-                    entry.gpu_hour_price.or(self.cost.gpu_hour_price),
-                ),
             };
             let kv_events = entry.kv_events.clone().unwrap_or_default();
             let backend = Backend::new(entry.id(), entry.url.clone(), authorization);
@@ -46,6 +41,10 @@ impl Config {
             backend.health.breaker.set(self.circuit_breaker);
             backend.load.set_horizon(horizon);
             backend.facets.ranks.enable(self.routing.data_parallel_ranks);
+            backend.facets.prefill_leg.set_role(entry.role);
+            let gpus = entry.gpus.or(self.cost.gpus);
+            let gpu_hour_price = entry.gpu_hour_price.or(self.cost.gpu_hour_price);
+            backend.facets.gpu.set_cost(gpus, gpu_hour_price);
             Ok(backend)
         };
         entries.iter().map(build).collect()

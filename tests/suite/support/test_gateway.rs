@@ -365,16 +365,16 @@ fn pool(backends: &[SocketAddr], setup: &Setup) -> Arc<BackendPool> {
         let key = setup.backend_key.map(HeaderValue::from_static);
         let kv_events = KvEventSource::default().resolve(&setup.kv_events, &address);
         let settings = BackendSettings {
-            role,
             may_inject_usage: setup.injects_usage,
             continuous_usage_share: setup.continuous_usage,
-            gpu_cost: BackendSettings::gpu_cost(setup.gpus, setup.gpu_hour_price),
             ..BackendSettings::default()
         };
         let mut backend = Backend::new(address.default_id(), address, key).with_settings(settings);
         backend.identity.metrics_url.clone_from(&setup.metrics_url);
         backend.facets.kv_events.source = kv_events;
         backend.facets.ranks.enable(setup.data_parallel_ranks);
+        backend.facets.prefill_leg.set_role(role);
+        backend.facets.gpu.set_cost(setup.gpus, setup.gpu_hour_price);
         backend.health.breaker.set(setup.health);
         backend
     };

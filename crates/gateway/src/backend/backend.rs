@@ -33,11 +33,11 @@ use tokenweir_routing::resilience::{Availability, BreakerAction, FailureKind};
 pub struct Backend {
     /// The name, the address and the settings.
     pub identity: BackendIdentity,
-    /// The optional parts.
-    pub facets: BackendFacets,
     /// The state from health checks and scrapes, the circuit breaker, and whether an operator
     /// drained the backend.
     pub health: BackendHealth,
+    /// The optional parts.
+    pub facets: BackendFacets,
     /// The requests in flight, the estimates of load and speed, and the stalls and gaps of streams.
     pub load: BackendLoad,
     /// The membership in a pool, to which changes of health and load are published.
@@ -58,8 +58,8 @@ impl Backend {
         let now = clock::now();
         Self {
             identity: BackendIdentity::new(id, address, authorization),
-            facets: BackendFacets::default(),
             health: BackendHealth::new(now),
+            facets: BackendFacets::default(),
             load: BackendLoad::new(now),
             membership: PoolMembership::none(now),
             idle_pool: IdlePool::default(),
@@ -174,14 +174,14 @@ impl Backend {
             seconds = drain.ends_at.map(|at| (at - drain.began_at).as_secs()),
             "backend drained: it gets no new requests, and completes those in progress"
         );
-        let [previous, _] = self.health.update_drain(|current| {
+        let change = self.health.update_drain(|current| {
             let Some(Drain { started, began_at, .. }) = current else {
                 return Some(Arc::new(drain));
             };
             Some(Arc::new(Drain { started: *started, began_at: *began_at, ..drain }))
         });
         self.on_change(clock::now());
-        previous.is_none()
+        change.previous.is_none()
     }
 
     /// Ends the drain of the backend. Returns whether the backend was drained.
@@ -202,10 +202,13 @@ impl Backend {
         initiator: DrainInitiator,
         condition: impl FnOnce(&Drain) -> bool,
     ) -> bool {
-        let [previous, next] = self.health.update_drain(|current| {
+        let change = self.health.update_drain(|current| {
             current.filter(|drain| !condition(drain)).cloned().map(Arc::new)
         });
-        let Some(ended) = previous.filter(|_| next.is_none()) else { return false };
+        if change.next.is_some() {
+            return false;
+        }
+        let Some(ended) = change.previous else { return false };
         let now = clock::now();
         tracing::info!(
             backend = %self.identity.id,
@@ -354,9 +357,8 @@ impl Backend {
 
     /// The condition of the backend at `now`: its reported load and its state.
     pub(super) fn condition(&self, now: Instant) -> BackendCondition {
-        BackendCondition {
-            is_gpu_throttled: self.load.is_gpu_throttled.get(),
-            ..self.health.load_state().condition(now)
-        }
+        let mut condition = self.health.load_state().condition(now);
+        self.facets.complete_condition(&mut condition);
+        condition
     }
 }

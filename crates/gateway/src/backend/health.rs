@@ -43,6 +43,12 @@ pub struct BackendHealth {
     signals: Box<HealthSignals>,
 }
 
+/// The drain of a backend before and after a change. `None`: the backend is not drained.
+pub(super) struct DrainChange {
+    pub(super) previous: Option<Arc<Drain>>,
+    pub(super) next: Option<Arc<Drain>>,
+}
+
 /// Signals between the health checker of a backend and the requests to the backend.
 #[derive(Debug, Default)]
 struct HealthSignals {
@@ -114,16 +120,16 @@ impl BackendHealth {
     }
 
     /// Replaces the drain of the backend by the result of `change`, which gets the current drain.
-    /// Returns the previous and the new drain.
     pub(super) fn update_drain(
         &self,
         change: impl FnOnce(Option<&Drain>) -> Option<Arc<Drain>>,
-    ) -> [Option<Arc<Drain>>; 2] {
+    ) -> DrainChange {
         let mut drain = lock(&self.signals.drain);
         let next = change(drain.as_deref());
         // The lock is still held, so `is_drained` always matches the stored drain.
         self.is_drained.set(next.is_some());
-        [std::mem::replace(&mut *drain, next.clone()), next]
+        let previous = std::mem::replace(&mut *drain, next.clone());
+        DrainChange { previous, next }
     }
 
     /// Whether the backend is drained.
@@ -333,8 +339,9 @@ mod tests {
     }
 
     #[test]
-    fn a_drained_backend_has_the_availability_drained_whether_it_is_unknown_up_or_down() {
-        let (health, now) = (new_health(), clock::now());
+    fn a_drained_backend_is_drained_in_any_health() {
+        let health = new_health();
+        let now = clock::now();
         assert_eq!(health.availability(1, now), Availability::Unknown);
         let drain = Arc::new(Drain::begin(DrainInitiator::Configuration, None, None));
         health.update_drain(|_| Some(drain));
@@ -347,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_that_rejects_a_listed_model_is_checked_once_until_its_new_model_list_arrives() {
+    fn a_rejected_model_causes_one_check() {
         let health = new_health();
         let is_check_requested = || health.wait_check_requested().now_or_never().is_some();
         health.mark_models_stale();
@@ -361,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_ends_when_the_first_health_check_completes_or_the_backend_is_declared_down() {
+    fn a_wait_ends_with_its_event() {
         let health = new_health();
         assert!(health.wait_first_check().now_or_never().is_none());
         health.on_check_completed();

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::address::{BackendAddress, MetricsUrl};
-use tokenweir_engine::prefill_leg::Role;
 use tokenweir_protocol::limits::rate_limiter::GcraLimiter;
 use tokenweir_routing::mix;
 
@@ -39,8 +38,6 @@ pub struct BackendIdentity {
 pub struct BackendSettings {
     /// The configured weight. 0: the backend gets no new requests.
     pub weight: u32,
-    /// Which legs of requests the backend serves: prefill, decode or both. `None`: whole requests only.
-    pub role: Option<Role>,
     /// Whether the gateway may request usage that the client did not request.
     pub may_inject_usage: bool,
     /// Share of streams, from 0 to 1, for which the gateway requests usage in every event.
@@ -50,8 +47,6 @@ pub struct BackendSettings {
     /// The name of the Kubernetes pod of the backend. `None`: not known. A new pod can get the
     /// address of an earlier one.
     pub pod: Option<Arc<str>>,
-    /// Number of GPUs, and price of all of them for one hour. `None`: not configured.
-    pub gpu_cost: [Option<f64>; 2],
 }
 
 /// Maximum number of streams per second and backend, in addition to the configured share, for which
@@ -102,31 +97,16 @@ impl BackendIdentity {
     pub(super) fn weight(&self) -> u32 {
         self.weight.load(Ordering::Relaxed)
     }
-
-    /// Which legs of requests the backend serves: prefill, decode or both. `None`: whole requests only.
-    pub fn role(&self) -> Option<Role> {
-        self.settings.load().role
-    }
-}
-
-impl BackendSettings {
-    /// The number of GPUs of a backend, and the price of all its GPUs for one hour.
-    pub fn gpu_cost(gpus: Option<u32>, gpu_hour_price: Option<f64>) -> [Option<f64>; 2] {
-        let gpus = gpus.map(f64::from);
-        [gpus, gpus.zip(gpu_hour_price).map(|(gpus, price)| gpus * price)]
-    }
 }
 
 impl Default for BackendSettings {
     fn default() -> Self {
         Self {
             weight: 1,
-            role: None,
             may_inject_usage: true,
             continuous_usage_share: 0.0,
             is_drained: false,
             pod: None,
-            gpu_cost: [None; 2],
         }
     }
 }

@@ -8,7 +8,6 @@ use bytes::Bytes;
 use http::HeaderMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
-use tokenweir_engine::prefill_leg::Role;
 use tokenweir_net::supervise::{self, BackgroundTask};
 use tokenweir_protocol::clock;
 use tokenweir_protocol::mutex::lock;
@@ -69,13 +68,13 @@ impl Lease {
     }
 
     /// Removes the prefill of the request from the load of this backend, because another backend
-    /// computes it. Without `is_elsewhere`, adds the prefill again.
-    pub(crate) fn move_prefill(&self, is_elsewhere: bool) {
-        self.0.observe(|estimator, reservation| estimator.move_prefill(reservation, is_elsewhere));
+    /// computes it. Without `is_removed`, adds the prefill again.
+    pub(crate) fn move_prefill(&self, is_removed: bool) {
+        self.0.observe(|estimator, reservation| estimator.move_prefill(reservation, is_removed));
         self.backend().on_change(clock::now());
     }
 
-    /// Records that the prefill leg of the lease has ended with success. `usage`: the token counts
+    /// Records that the prefill for another backend has ended with success. `usage`: the token counts
     /// in its response.
     pub(crate) fn on_prefilled(&self, usage: &Usage, now: Instant) {
         self.0.on_first_output(now);
@@ -92,7 +91,8 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let (reservation, now) = (*lock(&self.0.reservation), clock::now());
+        let reservation = *lock(&self.0.reservation);
+        let now = clock::now();
         let backend = self.backend();
         let was_pending = reservation.is_pending();
         backend.load.estimator.release(reservation, now);
@@ -118,15 +118,19 @@ impl BackendMonitor for LeaseState {
 
     fn wait_reports(&self, from: Instant, until: Instant) -> WaitReports {
         let estimator = &self.backend.load.estimator;
-        let (queues, slots) = (estimator.reported_queues(), estimator.slots());
+        let queues = estimator.reported_queues();
+        let slots = estimator.slots();
+        let mut running_while_queued = queues.running_in(from, until);
         // The queue of a first burst of requests may be empty again before a scrape shows it. So until
         // the number of sequence slots is known, later reports count too.
-        let later = || queues.running_in(until, clock::now()).filter(|_| slots.is_none());
+        if running_while_queued.is_none() && slots.is_none() {
+            running_while_queued = queues.running_in(until, clock::now());
+        }
         WaitReports {
             mean_prefill: self.backend.health.load_state().mean_prefill(),
             mean_prompt_tokens: estimator.learned().prompt_tokens(),
             slots,
-            running_while_queued: queues.running_in(from, until).or_else(later),
+            running_while_queued,
             max_answering: estimator.max_answering(),
             last_output_at: self.backend.load.last_output_at.get(),
         }
@@ -184,20 +188,6 @@ impl BackendMonitor for LeaseState {
 }
 
 impl Backend {
-    /// Whether the backend serves prefill legs: its role allows them, and since its start it has kept
-    /// the KV blocks of all prefill legs.
-    pub(super) fn serves_prefill_legs(&self) -> bool {
-        self.identity.role().is_some_and(Role::serves_prefill_legs) && !self.load.lacks_blocks.get()
-    }
-
-    /// Records that the response to a prefill leg names no KV blocks that another backend could fetch.
-    /// Until the backend restarts, it gets no prefill leg.
-    pub fn on_leg_without_blocks(&self) {
-        if !self.load.lacks_blocks.replace(true) {
-            tracing::warn!(backend = %self.identity.id, "the backend keeps no KV cache blocks for decode backends: it gets no prefill legs until it restarts");
-        }
-    }
-
     /// Prompt tokens that the engine has to compute before those of a new request.
     pub fn backlog_tokens(&self, now: Instant) -> f64 {
         let candidate = self.candidate(&PromptFingerprint::default(), None, clock::nanos(now));

@@ -27,12 +27,6 @@ pub struct BackendLoad {
     stall_count: AtomicU64,
     /// Number of restarts of the server process since the backend joined the gateway.
     restart_count: AtomicU64,
-    /// Whether, since its start, the backend answered a prefill leg without naming KV blocks, because it
-    /// has no KV connector.
-    pub(super) lacks_blocks: AtomicFlag,
-    /// Whether a GPU of the backend lowers its clock because of a fault of cooling or of the power
-    /// supply. False: no GPU lowers its clock, or the state of the GPUs is not known.
-    pub is_gpu_throttled: AtomicFlag,
     /// When a response last had output, which shows that the engine works. `None`: never.
     pub(super) last_output_at: AtomicInstant,
 }
@@ -51,8 +45,6 @@ impl BackendLoad {
             stream_profile: StreamProfile::default(),
             stall_count: AtomicU64::new(0),
             restart_count: AtomicU64::new(0),
-            lacks_blocks: AtomicFlag::default(),
-            is_gpu_throttled: AtomicFlag::default(),
             last_output_at: AtomicInstant::default(),
         }
     }
@@ -101,7 +93,6 @@ impl BackendLoad {
     pub(super) fn on_restart(&self) {
         self.restart_count.fetch_add(1, Ordering::Relaxed);
         self.estimator.on_restart();
-        self.lacks_blocks.set(false);
         self.stream_profile.on_restart();
     }
 
@@ -127,8 +118,9 @@ mod tests {
     use tokenweir_protocol::clock;
 
     #[test]
-    fn a_backend_counts_all_stalls_and_the_streams_that_are_stalled_now() {
-        let (load, now) = (BackendLoad::new(clock::now()), clock::now());
+    fn all_and_present_stalls_are_counted() {
+        let now = clock::now();
+        let load = BackendLoad::new(now);
         load.on_stall(true, now);
         load.on_stall(true, now);
         load.on_stall(false, now);

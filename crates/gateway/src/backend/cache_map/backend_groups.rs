@@ -30,7 +30,8 @@ impl BackendGroups {
     /// this cache, for a backend without exact KV events.
     pub(super) fn read(backend: &Backend, modelled: Option<&BackendUse>) -> Self {
         let mut groups = Self::default();
-        let events = backend.facets.kv_events.cache();
+        let parts = &backend.facets;
+        let events = parts.kv_events.cache();
         if let Some(cache) = events.filter(|cache| cache.state() == StreamState::Exact) {
             groups.source = CachedSource::Exact;
             groups.block_tokens = f64::from(cache.block_size());

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_engine::address::BackendId;
+use tokenweir_request::record::{BackendCondition, RequestRecord};
 use tokenweir_routing::resilience::FailureKind;
 use tokenweir_routing::{LoadEstimator, PromptFingerprint};
 
@@ -30,6 +31,20 @@ pub(in crate::backend) trait BackendFacet {
         false
     }
 
+    /// Forgets what holds for one start of the server only: the server has restarted.
+    fn on_restart(&self) {}
+
+    /// Whether the backend may get this part of a request.
+    fn suitability(&self, _part: RequestPart) -> Suitability {
+        Suitability::Suitable
+    }
+
+    /// Sets what the part knows in the condition of the backend.
+    fn complete_condition(&self, _condition: &mut BackendCondition) {}
+
+    /// Learns from the record of a request that the backend has answered.
+    fn on_finished(&self, _record: &RequestRecord, _estimator: &LoadEstimator) {}
+
     /// Called when the load that this gateway puts on the backend has changed.
     fn on_load_change(&self, _change: &LoadChange<'_>) {}
 
@@ -45,6 +60,26 @@ pub(in crate::backend) trait BackendFacet {
     fn is_activation_requested(&self) -> bool {
         false
     }
+}
+
+/// The part of a request that a lease is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum RequestPart {
+    /// The whole request, or all of it but a prefill at another backend.
+    Whole,
+    /// The prefill for another backend.
+    Prefill,
+}
+
+/// Whether a backend may get a part of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::backend) enum Suitability {
+    /// It may.
+    Suitable,
+    /// It gets the request only if no other backend is up, for this reason.
+    LastChoice(&'static str),
+    /// It does not get the request.
+    Unsuitable,
 }
 
 /// A change of the load that this gateway puts on a backend.
@@ -78,4 +113,15 @@ pub(in crate::backend) struct TargetPart {
     pub(in crate::backend) index: usize,
     /// Number of parts.
     pub(in crate::backend) count: usize,
+}
+
+impl Suitability {
+    /// The worse of two judgements.
+    pub(in crate::backend) fn or_worse(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Unsuitable, _) | (_, Self::Unsuitable) => Self::Unsuitable,
+            (Self::LastChoice(_), _) => self,
+            (Self::Suitable, _) => other,
+        }
+    }
 }

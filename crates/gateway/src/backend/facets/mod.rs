@@ -3,15 +3,20 @@
 
 pub mod exchange;
 mod facet;
+pub mod gpu;
 pub mod kv_events;
+pub mod prefill_leg;
 pub mod ranks;
 pub mod sleep;
 
-pub(in crate::backend) use facet::{BackendFacet, LoadChange, Target, TargetPart};
+pub(crate) use facet::RequestPart;
+pub(in crate::backend) use facet::{BackendFacet, LoadChange, Suitability, Target, TargetPart};
 
 use exchange::{ExchangeFacet, PeerExchange};
+use gpu::GpuFacet;
 use http::HeaderMap;
 use kv_events::{CacheKnowledge, CacheLookup, FollowedBlocks, KvEventsFacet, KvEventsSettings};
+use prefill_leg::PrefillLegFacet;
 use ranks::{DataParallelRanks, LeasedRank, RankCheck};
 use sleep::{SleepControl, SleepFacet, SleepPermits, SleepSettings};
 use std::sync::Arc;
@@ -19,21 +24,26 @@ use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::dialect::EngineLoad;
 use tokenweir_protocol::openai::Usage;
+use tokenweir_request::record::{BackendCondition, RequestRecord};
 use tokenweir_routing::resilience::{Availability, FailureKind};
 use tokenweir_routing::{Candidate, KnownPrefix, LoadEstimator, PromptFingerprint, Reservation};
 
 /// The state of the optional parts of one backend.
 #[derive(Debug, Default)]
-#[repr(C)] // the fields that routing reads of each candidate come last, next to the health
+#[repr(C)] // the parts that routing reads of each candidate come first
 pub struct BackendFacets {
-    /// The exchange with other gateways.
-    exchange: ExchangeFacet,
-    /// Sleep mode of the engine.
-    pub sleep: SleepFacet,
-    /// The KV events of the engine.
-    pub kv_events: KvEventsFacet,
     /// The data-parallel ranks, if they are targets of routing.
     pub ranks: DataParallelRanks,
+    /// The KV events of the engine.
+    pub kv_events: KvEventsFacet,
+    /// The exchange with other gateways.
+    exchange: ExchangeFacet,
+    /// The GPUs.
+    pub gpu: GpuFacet,
+    /// The role in the prefill of requests.
+    pub prefill_leg: PrefillLegFacet,
+    /// Sleep mode of the engine.
+    pub sleep: SleepFacet,
 }
 
 /// What the optional parts know of the prompt of a request, while its candidates are computed.
@@ -83,24 +93,23 @@ impl FacetSettings {
     }
 }
 
-/// Evaluates an expression for each part of a backend, or for each part and the same part of another value.
+/// Evaluates an expression for each part of a backend, or for each part and the same part of another backend.
 macro_rules! each {
     ($facets:expr, $facet:ident => $call:expr) => {
         each!($facets, $facets, $facet, _other => $call)
     };
-    ($facets:expr, $others:expr, $facet:ident, $other:ident => $call:expr) => {{
-        let $facet = &$facets.exchange;
-        let $other = &$others.exchange;
-        $call;
-        let $facet = &$facets.sleep;
-        let $other = &$others.sleep;
-        $call;
-        let $facet = &$facets.kv_events;
-        let $other = &$others.kv_events;
-        $call;
-        let $facet = &$facets.ranks;
-        let $other = &$others.ranks;
-        $call;
+    ($facets:expr, $others:expr, $facet:ident, $other:ident => $call:expr) => {
+        each!(
+            @ $facets, $others, $facet, $other, $call;
+            ranks kv_events exchange gpu prefill_leg sleep
+        )
+    };
+    (@ $facets:expr, $others:expr, $facet:ident, $other:ident, $call:expr; $($part:ident)*) => {{
+        $(
+            let $facet = &$facets.$part;
+            let $other = &$others.$part;
+            $call;
+        )*
     }};
 }
 
@@ -157,6 +166,37 @@ impl BackendFacets {
         let mut is_handled = false;
         each!(self, facet => is_handled |= facet.on_failure(kind, id));
         is_handled
+    }
+
+    /// Forgets what holds for one start of the server only: the server has restarted.
+    pub(in crate::backend) fn on_restart(&self) {
+        each!(self, facet => facet.on_restart());
+    }
+
+    /// Whether the backend may get this part of a request.
+    pub(in crate::backend) fn suitability(&self, part: RequestPart) -> Suitability {
+        let mut worst = Suitability::Suitable;
+        each!(self, facet => worst = worst.or_worse(facet.suitability(part)));
+        worst
+    }
+
+    /// Sets what the parts know in the condition of the backend.
+    pub(in crate::backend) fn complete_condition(&self, condition: &mut BackendCondition) {
+        each!(self, facet => facet.complete_condition(condition));
+    }
+
+    /// Whether a part of the backend learns from the record of a request.
+    pub(in crate::backend) fn learn_from(record: &RequestRecord) -> bool {
+        PrefillLegFacet::learns_from(record)
+    }
+
+    /// Learns from the record of a request that the backend has answered.
+    pub(in crate::backend) fn on_finished(
+        &self,
+        record: &RequestRecord,
+        estimator: &LoadEstimator,
+    ) {
+        each!(self, facet => facet.on_finished(record, estimator));
     }
 
     /// Called when the load that this gateway puts on the backend has changed.

@@ -66,9 +66,11 @@ impl HealthChecker {
     fn record_front_end(&self) {
         let state = self.backend.health.state();
         let is_rust = self.metrics_page.last.is_openmetrics;
-        let front_end = if is_rust { FrontEnd::Rust } else { FrontEnd::Python };
-        let is_vllm = state.server_kind() == Some(EngineKind::Vllm);
-        let front_end = Some(front_end).filter(|_| is_vllm);
+        let front_end = match state.server_kind() {
+            Some(EngineKind::Vllm) if is_rust => Some(FrontEnd::Rust),
+            Some(EngineKind::Vllm) => Some(FrontEnd::Python),
+            _ => None,
+        };
         if front_end != state.front_end {
             self.backend.update_state(|state| state.front_end = front_end);
         }
@@ -80,6 +82,7 @@ impl HealthChecker {
         if previous.is_some_and(|previous| load.is_restart_of(previous)) {
             tracing::info!(%backend, "backend restarted: the counters on its metrics page began again");
             self.backend.load.on_restart();
+            self.backend.facets.on_restart();
             self.engine_progress = EngineProgress::default();
             self.reset_discovered_state();
         }
@@ -94,10 +97,9 @@ impl HealthChecker {
     fn log_scrape_error(&self, error: ScrapeError) {
         let help =
             engine_metrics::scrape_error_hint(error, self.backend.health.state().server_kind());
-        let (backend, error) = (&self.backend.identity.id, error.as_str());
         tracing::warn!(
-            %backend,
-            error,
+            backend = %self.backend.identity.id,
+            error = error.as_str(),
             help,
             "scrape failed: keeping the previous metrics of this backend"
         );

@@ -3,7 +3,7 @@
 
 use super::snapshot::PoolSnapshot;
 use crate::backend::capacity_notifier::CapacityNotifier;
-use crate::backend::facets::{FacetSettings, PoolFacets};
+use crate::backend::facets::{FacetSettings, PoolFacets, RequestPart, Suitability};
 use crate::backend::pool_membership::PoolMembership;
 use crate::backend::routes::model_labels::{
     DEFAULT_MAX_MODEL_LABELS, LabelledModel, ModelLabelTable,
@@ -18,7 +18,6 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::model::ServedModel;
-use tokenweir_engine::prefill_leg::Role;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::headers;
 use tokenweir_protocol::mutex::lock;
@@ -129,7 +128,7 @@ impl BackendPool {
             shadow_policies: Arc::default(),
             panic_threshold: 0.0,
             facets: FacetSettings::default(),
-            has_prefill_backends: false,
+            has_unsuitable: false,
         };
         let state = PoolState {
             model_lists: ModelListInterner::default(),
@@ -210,8 +209,10 @@ impl BackendPool {
         for (position, backend) in backends.iter().enumerate() {
             backend.set_position(position);
         }
-        let is_for_legs = |backend: &Arc<Backend>| backend.identity.role() == Some(Role::Prefill);
-        let has_prefill_backends = backends.iter().any(is_for_legs);
+        let is_suitable = |backend: &Arc<Backend>| {
+            backend.facets.suitability(RequestPart::Whole) == Suitability::Suitable
+        };
+        let has_unsuitable = !backends.iter().all(is_suitable);
         state.model_labels.max_labels = settings.max_model_labels;
         let labels = &mut state.model_labels;
         let routes = build_routes(&rules, &backends, labels, &previous.routes, backends_left);
@@ -224,7 +225,7 @@ impl BackendPool {
             shadow_policies: shadow_policies(&settings.policy, &settings.shadow_policies),
             panic_threshold: settings.panic_threshold,
             facets: settings.facets,
-            has_prefill_backends,
+            has_unsuitable,
             ..PoolSnapshot::clone(&previous)
         }));
         state.prune_retiring();

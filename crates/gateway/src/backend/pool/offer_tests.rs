@@ -11,7 +11,7 @@ use tokenweir_protocol::openai::Usage;
 use tokenweir_routing::PromptFingerprint;
 
 #[test]
-fn the_lost_tokens_of_an_offered_backend_are_those_that_only_a_full_backend_has_cached() {
+fn lost_tokens_are_cached_at_full_backends() {
     let thresholds = SaturationThresholds { waiting: None, kv_usage: None, in_flight: Some(1) };
     let (pool, known, new) = (pool(&[None, None]), long_prompt("known "), long_prompt("new "));
     let lost_tokens = |prompt| {
@@ -26,7 +26,7 @@ fn the_lost_tokens_of_an_offered_backend_are_those_that_only_a_full_backend_has_
 }
 
 #[test]
-fn a_request_stays_at_the_full_backend_that_has_its_prefix() {
+fn a_request_stays_with_its_prefix() {
     use tokenweir_routing::LoadReport;
     let (pool, known, now) = (pool(&[None, None]), long_prompt("known "), clock::now());
     let requirements = BackendRequirements { prompt: &known, ..requirements(None) };
@@ -49,7 +49,7 @@ fn a_request_stays_at_the_full_backend_that_has_its_prefix() {
 }
 
 #[test]
-fn a_backend_that_reports_unusable_numbers_fails_no_request_and_gets_requests_again() {
+fn unusable_numbers_fail_no_request() {
     use tokenweir_routing::LoadReport;
     for number in [f64::NAN, f64::INFINITY, -f64::INFINITY, 1e308] {
         let pool = pool(&[None, None]);
@@ -77,7 +77,7 @@ fn a_backend_that_reports_unusable_numbers_fails_no_request_and_gets_requests_ag
 }
 
 #[test]
-fn a_backend_whose_engine_seems_stuck_gets_only_requests_that_no_other_backend_can_serve() {
+fn a_stuck_backend_is_the_last_resort() {
     let pool = pool(&[Some(&["a"]), Some(&["a", "b"])]);
     let suspected = pool.backends()[1].clone();
     suspected.update_state(|state| state.set_down(DownCause::Stuck, &"no progress".into()));
@@ -94,7 +94,7 @@ fn a_backend_whose_engine_seems_stuck_gets_only_requests_that_no_other_backend_c
 }
 
 #[test]
-fn a_model_is_expected_to_be_served_if_the_configuration_or_a_removed_backend_names_it() {
+fn named_models_are_expected() {
     let is_expected = |pool: &BackendPool, model: &str| pool.routes().is_expected(Some(model));
     let unlisted = pool(&[None]);
     assert!(is_expected(&unlisted, "any"), "the backend may serve it");
@@ -118,7 +118,7 @@ fn a_model_is_expected_to_be_served_if_the_configuration_or_a_removed_backend_na
 }
 
 #[test]
-fn the_output_token_limit_of_the_client_bounds_the_expected_output_of_a_request() {
+fn the_token_limit_bounds_expected_output() {
     let pool = pool(&[None]);
     let tokens = |max_tokens, choices| {
         let requirements = BackendRequirements { max_tokens, choices, ..requirements(None) };
@@ -183,7 +183,7 @@ fn position(
 }
 
 #[test]
-fn a_request_is_not_sent_to_a_backend_that_is_too_short_while_a_longer_one_may_return() {
+fn a_long_request_waits_for_enough_context() {
     const LONG: u64 = 30_000;
     let down = |backend: &Arc<Backend>| backend.mark_down("refused");
     let starting = |backend: &Arc<Backend>| {
@@ -192,7 +192,9 @@ fn a_request_is_not_sent_to_a_backend_that_is_too_short_while_a_longer_one_may_r
     let drained = |backend: &Arc<Backend>| {
         backend.drain(Drain::begin(DrainInitiator::Configuration, None, None));
     };
-    let asleep = |backend: &Arc<Backend>| backend.update_state(|state| state.withdrawal = Some(Availability::Asleep));
+    let asleep = |backend: &Arc<Backend>| {
+        backend.update_state(|state| state.withdrawal = Some(Availability::Asleep));
+    };
     for rest in [&down as &dyn Fn(&Arc<Backend>), &starting, &drained, &asleep] {
         let pool = uneven_pool();
         assert_eq!(position(&pool, LONG, None), Ok(1));
@@ -209,7 +211,7 @@ fn a_request_is_not_sent_to_a_backend_that_is_too_short_while_a_longer_one_may_r
 }
 
 #[test]
-fn a_long_request_wakes_only_a_backend_whose_context_is_long_enough() {
+fn only_backends_with_enough_context_are_woken() {
     // The choice among several is random.
     for _ in 0..16 {
         let pool = uneven_pool();
@@ -224,7 +226,7 @@ fn a_long_request_wakes_only_a_backend_whose_context_is_long_enough() {
 }
 
 #[test]
-fn requests_wait_in_a_group_of_their_own_if_some_backends_of_the_model_cannot_serve_them() {
+fn long_requests_wait_in_their_own_group() {
     let pool = uneven_pool();
     let group = |bytes, longer_than| {
         let prompt = prompt_of(bytes);
@@ -236,7 +238,7 @@ fn requests_wait_in_a_group_of_their_own_if_some_backends_of_the_model_cannot_se
 }
 
 #[test]
-fn a_backend_gets_no_prompt_as_long_as_one_that_it_refused_although_usage_shows_few_tokens() {
+fn a_refused_length_is_not_sent_again() {
     let (pool, now) = (uneven_pool(), clock::now());
     let short = pool.backends()[0].clone();
     short.load.estimator.learned().on_too_long(33_000, 2_049, now);

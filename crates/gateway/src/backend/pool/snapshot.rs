@@ -7,7 +7,7 @@ use super::eligible_backends::{
 };
 use super::panic_mode::{self, PanicModeLog};
 use super::readiness_log::ReadinessLog;
-use crate::backend::facets::{FacetSettings, PromptKnowledge};
+use crate::backend::facets::{FacetSettings, PromptKnowledge, RequestPart};
 use crate::backend::routes::{ModelRoute, RouteRule, RouteTable};
 use crate::backend::{Backend, Lease};
 use std::sync::Arc;
@@ -44,8 +44,8 @@ pub(super) struct PoolSnapshot {
     pub(super) panic_threshold: f64,
     /// The settings of the optional parts of all backends.
     pub(super) facets: FacetSettings,
-    /// Whether any backend has the role prefill.
-    pub(super) has_prefill_backends: bool,
+    /// Whether an optional part of any backend keeps whole requests away from it.
+    pub(super) has_unsuitable: bool,
 }
 
 /// Maximum number of backends whose caches are compared to find the least work (uncached prompt and
@@ -89,7 +89,7 @@ impl PoolSnapshot {
                 }
                 Ok(Some(PickedBackend { context, choice, most_cached, excluded }))
             }
-            None if search.is_prefill_leg => Ok(None),
+            None if search.part != RequestPart::Whole => Ok(None),
             None if eligible.are_full => {
                 self.request_activation(route, requirements, now);
                 Ok(None)
@@ -165,7 +165,8 @@ impl PoolSnapshot {
         let lease = Lease::new(backend.clone(), candidate, prompt, is_stream, now);
         self.candidate_sampler.sent(prompt, candidate.position);
         let condition = backend.condition(now);
-        let (fleet, shadow) = (&self.backend_ids, &self.shadow_policies);
+        let fleet = &self.backend_ids;
+        let shadow = &self.shadow_policies;
         let mut decision = RoutingDecision::new(context, choice, condition, fleet, shadow);
         decision.excluded = excluded;
         (lease, Arc::new(decision))
@@ -195,8 +196,9 @@ impl PoolSnapshot {
         request: &RoutingRequest,
         search: &BackendSearch<'_>,
     ) -> EligibleBackends {
-        let (sampler, prompt) = (&self.candidate_sampler, search.requirements.prompt);
-        let sample = sampler.sample(self.policy.kind, &route.backends, prompt, request);
+        let prompt = search.requirements.prompt;
+        let sample =
+            self.candidate_sampler.sample(self.policy.kind, &route.backends, prompt, request);
         let filter_positions = |positions: &[usize], breaker_mode| {
             self.filter_eligible(positions, route, &BackendSearch { breaker_mode, ..*search })
         };
@@ -239,8 +241,8 @@ impl PoolSnapshot {
         let BackendSearch { requirements, now, .. } = *search;
         let mut up = self.filter_up(positions, search);
         let is_sample = positions.len() < route.backends.len();
-        if self.has_prefill_backends || search.is_prefill_leg {
-            self.retain_role(&mut up, search.is_prefill_leg, is_sample);
+        if self.has_unsuitable || search.part != RequestPart::Whole {
+            self.retain_suitable(&mut up, search.part, is_sample);
         }
         self.retain_capable(&mut up, route, search, is_sample);
         let mut eligible = EligibleBackends {
@@ -264,7 +266,8 @@ impl PoolSnapshot {
             // The candidate is passed by reference, because it has more than 200 bytes.
             let visit = |candidate: &mut Candidate| {
                 candidate.output = requirements.bounded_output(candidate.output);
-                (candidate.position, candidate.has_adapter) = (position, has_adapter);
+                candidate.position = position;
+                candidate.has_adapter = has_adapter;
                 eligible.most_cached = eligible.most_cached.max(candidate.cached);
                 eligible.candidates.push(*candidate);
             };

@@ -195,13 +195,11 @@ fn end(
     give_up(exchange, reported_in_stream(failure, request), lease, reason)
 }
 
-/// Excludes the backend of a failed attempt from further attempts, with two exceptions. A backend that
-/// refused an optional part may get the request again without that part. A backend that
-/// could not read the blocks of a prefill leg may get the request again and computes the prompt itself.
+/// Excludes the backend of a failed attempt from further attempts. If the failure concerns an optional part
+/// alone, the backend may get the request again without that part.
 fn exclude_failed(tried: &mut Vec<Arc<Backend>>, lease: &Lease, kind: FailureKind) {
     let backend = lease.backend();
-    let is_handled = backend.facets.on_failure(kind, &backend.identity.id);
-    if !is_handled && kind != FailureKind::TransferFailed {
+    if !backend.facets.on_failure(kind, &backend.identity.id) {
         tried.push(backend.clone());
     }
 }

@@ -8,6 +8,7 @@ use super::super::request::body_memory::BodyMemoryPermit;
 use super::attempt::{self, PreparedRequest};
 use super::attempt_failure::send_failure;
 use crate::backend::Lease;
+use crate::backend::facets::RequestPart;
 use crate::backend::pool::BackendRequirements;
 use bytes::Bytes;
 use http::Response;
@@ -61,7 +62,7 @@ pub(super) fn is_possible(lease: &Lease, exchange: &mut Exchange) -> bool {
         // The value is that of an earlier attempt.
         legs.is_used = false;
     }
-    lease.backend().identity.role().is_some_and(Role::serves_decode_legs)
+    lease.backend().facets.prefill_leg.role().is_some_and(Role::serves_decode_legs)
 }
 
 impl Legs {
@@ -150,7 +151,8 @@ async fn send_legs(
     let mut skip = PrefillSkip::NoBackend;
     while tried.len() <= MAX_LEGS {
         let (pool, now) = (&request.context.state.pool, clock::now());
-        let Some(offer) = pool.offer_prefill_leg(requirements, &tried, now) else { break };
+        let offer = pool.offer_part(RequestPart::Prefill, requirements, &tried, now);
+        let Some(offer) = offer else { break };
         let record = exchange.record();
         let Some(decision) = record.decision.as_deref() else { break };
         let (alone, candidate) = (decision.selected().ttft, decision.selected_candidate());
@@ -217,7 +219,10 @@ async fn send_leg(
     match failure {
         // All backends may refuse the same request, so a refusal does not show a fault of this backend.
         Some(kind) if kind.is_judged_by_peers() => {}
-        Some(FailureKind::TransferFailed) => lease.backend().on_leg_without_blocks(),
+        Some(FailureKind::TransferFailed) => {
+            let backend = lease.backend();
+            backend.facets.prefill_leg.on_leg_without_blocks(&backend.identity.id);
+        }
         Some(kind) => lease.backend().on_failure(kind, kind.as_str(), None, now),
         None => {}
     }

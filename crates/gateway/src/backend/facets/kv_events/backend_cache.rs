@@ -156,12 +156,13 @@ impl Drop for BackendCache {
 
 /// The KV events of one backend.
 #[derive(Debug, Default)]
+#[repr(C)] // routing reads the cache of each candidate
 pub struct KvEventsFacet {
-    /// The publishers of KV events. `None`: the gateway does not subscribe to them.
-    pub source: Option<KvEventSource>,
     /// The prefix cache of the backend as its KV events show it. Empty until the gateway subscribes
     /// to the events.
     cache: OnceLock<Arc<BackendCache>>,
+    /// The publishers of KV events. `None`: the gateway does not subscribe to them.
+    pub source: Option<KvEventSource>,
 }
 
 impl KvEventsFacet {
