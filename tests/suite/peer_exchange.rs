@@ -157,13 +157,13 @@ async fn post(addr: SocketAddr, prompt: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_sends_a_prompt_to_the_backend_to_which_its_peer_gateway_sent_it() {
+async fn a_gateway_follows_the_prompts_of_its_peer() {
     let Some(Pair { gateways, bus: _bus }) = Pair::start("same").await else { return };
     gateways.assert_shared("tokenweir_peer_decisions_total{result=\"received\"}").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_are_served_while_redis_is_down_and_the_gateways_connect_to_it_again() {
+async fn requests_are_served_while_redis_is_down() {
     let Some(mut pair) = Pair::start("away").await else { return };
     pair.bus.process.kill().await.unwrap();
     for (port, gateway) in &pair.gateways.processes {
@@ -182,7 +182,7 @@ async fn requests_are_served_while_redis_is_down_and_the_gateways_connect_to_it_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn foreign_messages_on_the_redis_channel_are_counted_and_change_nothing() {
+async fn foreign_messages_change_nothing() {
     let Some(pair) = Pair::start("hostile").await else { return };
     let (_, gateway) = &pair.gateways.processes[0];
     let head = [&b"twpx\x01"[..], &[7; 24]].concat();

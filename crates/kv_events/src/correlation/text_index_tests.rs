@@ -190,7 +190,7 @@ fn next_prompt(random: &mut fastrand::Rng, sent: &mut Vec<Prompt>) -> Prompt {
 const TEXT_BLOCK_TOKENS: u64 = 128 + BLOCK_SIZE as u64;
 
 #[test]
-fn cached_tokens_of_a_repeated_prompt_are_predicted_to_one_text_block_also_after_eviction() {
+fn a_repeated_prompt_is_predicted_after_eviction() {
     let mut random = fastrand::Rng::with_seed(1);
     let mut fixture = Fixture::new(1_000);
     let prompt = Prompt::random(&mut random, 4_000);
@@ -204,7 +204,7 @@ fn cached_tokens_of_a_repeated_prompt_are_predicted_to_one_text_block_also_after
 }
 
 #[test]
-fn a_prefix_that_another_gateway_sent_is_known_once_this_gateway_has_sent_one_request_with_it() {
+fn one_request_teaches_a_foreign_prefix() {
     let mut random = fastrand::Rng::with_seed(2);
     let mut fixture = Fixture::new(10_000);
     let system = Prompt::random(&mut random, 3_000);
@@ -225,7 +225,7 @@ fn a_prefix_that_another_gateway_sent_is_known_once_this_gateway_has_sent_one_re
 }
 
 #[test]
-fn predicted_cached_tokens_are_right_to_one_text_block_under_eviction_and_with_a_second_gateway() {
+fn predictions_are_right_to_one_text_block() {
     let mut random = fastrand::Rng::with_seed(3);
     let mut fixture = Fixture::new(3_000);
     // Two lists: the prompts that the other gateway sent, and the prompts that this gateway sent.
@@ -250,7 +250,7 @@ fn predicted_cached_tokens_are_right_to_one_text_block_under_eviction_and_with_a
 }
 
 #[test]
-fn a_certain_prediction_of_cached_tokens_is_right_to_one_engine_block() {
+fn certain_predictions_are_right_to_one_block() {
     let mut random = fastrand::Rng::with_seed(4);
     let mut fixture = Fixture::new(2_000);
     let mut prompts = vec![Prompt::random(&mut random, 700)];
@@ -274,7 +274,7 @@ fn a_certain_prediction_of_cached_tokens_is_right_to_one_engine_block() {
 }
 
 #[test]
-fn the_text_index_ignores_a_request_whose_stored_blocks_contradict_its_reported_token_counts() {
+fn contradicting_counts_are_ignored() {
     let mut index = TextIndex::new(100, 100, 0);
     let chain = RequestChain { parent: Some(1), first_depth: 1, blocks: vec![2, 3] };
     let request = AnsweredRequest {

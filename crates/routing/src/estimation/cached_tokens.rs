@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn conclusive_kv_events_replace_the_estimate_from_sent_prompts_and_others_only_raise_it() {
+    fn conclusive_prefixes_replace_the_estimate() {
         let known = |tokens, blocks, is_decided| Some(known(tokens, blocks, is_decided));
         assert_eq!(cached(None), (384.0, 3, CachedSource::Approximate));
         assert_eq!(cached(known(0.0, 0, true)), (0.0, 0, CachedSource::Exact));
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn prompts_that_await_output_raise_the_cached_tokens_that_kv_events_show() {
+    fn prompts_without_output_raise_cached_tokens() {
         let cached =
             |tokens| CachedTokens::new(1_000.0, 128.0, Some(&known(tokens, 1, true)), || 3, || 7);
         let raised = cached(128.0);
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn the_estimated_length_of_a_prompt_is_at_least_its_number_of_cached_tokens() {
+    fn a_prompt_is_as_long_as_its_prefix() {
         let known = known(1_200.0, 9, true);
         let cached = CachedTokens::new(1_000.0, 128.0, Some(&known), || 0, || 0);
         assert_eq!((cached.prompt, cached.cached), (1_200.0, 1_200.0));

@@ -26,8 +26,10 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// Time without any message, including those of this gateway, after which the gateway connects
 /// again.
 const SILENCE_LIMIT: Duration = Duration::from_secs(5);
-/// First and longest time between two attempts to connect.
-const RETRY_DELAYS: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
+/// First time between two attempts to connect. Each further one is twice as long.
+const FIRST_RETRY_DELAY: Duration = Duration::from_millis(100);
+/// Longest time between two attempts to connect.
+const LONGEST_RETRY_DELAY: Duration = Duration::from_secs(5);
 
 /// The backends of the pool by the hash of their names.
 #[derive(Default)]
@@ -56,7 +58,7 @@ async fn run(exchange: Arc<PeerExchange>, pool: Arc<BackendPool>) {
         return;
     };
     *exchange.receiver() = Receiver::new(key.clone(), session);
-    let [mut delay, longest_delay] = RETRY_DELAYS;
+    let mut delay = FIRST_RETRY_DELAY;
     loop {
         let connected = tokio::select! {
             connected = exchange.settings.bus.connect() => connected,
@@ -77,7 +79,7 @@ async fn run(exchange: Arc<PeerExchange>, pool: Arc<BackendPool>) {
             );
         }
         let _ = timeout(delay, exchange.discard(&mut queue)).await;
-        delay = (delay * 2).min(longest_delay);
+        delay = (delay * 2).min(LONGEST_RETRY_DELAY);
     }
 }
 
@@ -144,7 +146,7 @@ impl PeerExchange {
                 Ok(bytes) => bytes,
                 Err(error) => return error,
             };
-            [*retry_delay, _] = RETRY_DELAYS;
+            *retry_delay = FIRST_RETRY_DELAY;
             if self.counters.set_connection(Ok(())) {
                 tracing::info!("connected to the message bus of the gateways");
             }
@@ -234,7 +236,7 @@ mod tests {
 
     /// Runs in real time, because the server uses real sockets.
     #[tokio::test]
-    async fn the_gateway_reconnects_to_a_message_bus_that_refuses_to_publish_with_growing_delays() {
+    async fn reconnection_delays_grow() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let bus = BusSettings {
             url: format!("redis://{}", listener.local_addr().unwrap()),

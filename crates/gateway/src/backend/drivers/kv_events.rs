@@ -92,7 +92,8 @@ impl PublisherFinder {
         client: HttpClient,
         timeout: Duration,
     ) -> Self {
-        let (address, authorization) = (identity.address.clone(), identity.authorization.as_ref());
+        let address = identity.address.clone();
+        let authorization = identity.authorization.as_ref();
         Self {
             host: host_of(&address),
             fetcher: PageFetcher::new(client, address, authorization, timeout, MAX_LIST_BYTES),

@@ -15,19 +15,16 @@ use std::sync::Arc;
 use tokenweir_net::supervise::SupervisedTask;
 
 /// Background tasks of optional parts. They end when the value is dropped.
-pub(in crate::backend) type FacetTasks = Vec<SupervisedTask>;
+type FacetTasks = Vec<SupervisedTask>;
 
 /// Starts the tasks that the optional parts run once for all backends of a pool.
-pub(in crate::backend) fn start_pool_tasks(pool: &Arc<BackendPool>) -> FacetTasks {
+fn start_pool_tasks(pool: &Arc<BackendPool>) -> FacetTasks {
     let learner = start_learner(&pool.facets.kv_events);
     exchange::start(pool).into_iter().chain([learner]).collect()
 }
 
 /// Starts the tasks that the optional parts run for one backend.
-pub(in crate::backend) fn start_backend_tasks(
-    backend: &Arc<Backend>,
-    context: &CheckContext,
-) -> FacetTasks {
+fn start_backend_tasks(backend: &Arc<Backend>, context: &CheckContext) -> FacetTasks {
     kv_events::start(backend, context).into_iter().collect()
 }
 

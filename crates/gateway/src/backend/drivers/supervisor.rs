@@ -1,5 +1,6 @@
-//! Runs one health checker for each backend of the pool, and the background tasks of its optional parts. A new backend is checked before it joins
-//! the pool, so that the policy can pick the backend as soon as it is in the pool.
+//! Runs one health checker for each backend of the pool, and the background tasks of its optional parts. A
+//! new backend is checked before it joins the pool, so that the policy can pick the backend as soon as it is
+//! in the pool.
 
 use crate::backend::drivers::{self, FacetTasks};
 use crate::backend::health_checker::{CheckContext, HealthChecker, ScrapeObserver, ScrapeSettings};
@@ -117,7 +118,8 @@ impl HealthCheckSupervisor {
     }
 
     fn start_checker(&mut self, backend: Arc<Backend>) {
-        let (context, checked_backend) = (self.context.clone(), backend.clone());
+        let context = self.context.clone();
+        let checked_backend = backend.clone();
         let run_checker =
             move || HealthChecker::new(context.clone(), checked_backend.clone()).run();
         let task = supervise::spawn(BackgroundTask::HealthCheck, run_checker);

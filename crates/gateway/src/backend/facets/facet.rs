@@ -10,7 +10,7 @@ use tokenweir_routing::{LoadEstimator, PromptFingerprint};
 
 /// The state of one optional part of a backend. A part implements the methods that it needs. The calls are
 /// static, so a method that a part leaves out costs nothing.
-pub(in crate::backend) trait BackendFacet {
+pub(crate) trait BackendFacet {
     /// Whether the part can stay if a reload builds it as `other`. Otherwise the backend is a new one.
     fn is_same_endpoint(&self, _other: &Self) -> bool {
         true
@@ -73,7 +73,7 @@ pub(crate) enum RequestPart {
 
 /// Whether a backend may get a part of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::backend) enum Suitability {
+pub(crate) enum Suitability {
     /// It may.
     Suitable,
     /// It gets the request only if no other backend is up, for this reason.
@@ -84,40 +84,40 @@ pub(in crate::backend) enum Suitability {
 
 /// A change of the load that this gateway puts on a backend.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::backend) struct LoadChange<'a> {
+pub(crate) struct LoadChange<'a> {
     /// Hash of the name of the backend.
-    pub(in crate::backend) backend: u64,
+    pub(crate) backend: u64,
     /// The load of the backend.
-    pub(in crate::backend) estimator: &'a LoadEstimator,
+    pub(crate) estimator: &'a LoadEstimator,
     /// The prompt that was sent to the backend. `None`: a prompt was computed, or a request ended.
-    pub(in crate::backend) prompt: Option<&'a Arc<PromptFingerprint>>,
+    pub(crate) prompt: Option<&'a Arc<PromptFingerprint>>,
 }
 
 /// A target of routing: a backend, or a part of a backend with a load of its own.
 #[derive(Debug, Clone, Copy)]
-pub(in crate::backend) struct Target<'a> {
+pub(crate) struct Target<'a> {
     /// Estimates the load of the target.
-    pub(in crate::backend) estimator: &'a LoadEstimator,
+    pub(crate) estimator: &'a LoadEstimator,
     /// Hash of the name of the target.
-    pub(in crate::backend) key: u64,
+    pub(crate) key: u64,
     /// The part of the backend. `None`: the whole backend.
-    pub(in crate::backend) part: Option<TargetPart>,
+    pub(crate) part: Option<TargetPart>,
 }
 
 /// One of several parts of a backend that are targets of routing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::backend) struct TargetPart {
+pub(crate) struct TargetPart {
     /// The number of the part on the metrics page.
-    pub(in crate::backend) number: u32,
+    pub(crate) number: u32,
     /// Index of the part, in the order of the numbers.
-    pub(in crate::backend) index: usize,
+    pub(crate) index: usize,
     /// Number of parts.
-    pub(in crate::backend) count: usize,
+    pub(crate) count: usize,
 }
 
 impl Suitability {
     /// The worse of two judgements.
-    pub(in crate::backend) fn or_worse(self, other: Self) -> Self {
+    pub(crate) fn or_worse(self, other: Self) -> Self {
         match (self, other) {
             (Self::Unsuitable, _) | (_, Self::Unsuitable) => Self::Unsuitable,
             (Self::LastChoice(_), _) => self,

@@ -9,8 +9,7 @@ pub mod prefill_leg;
 pub mod ranks;
 pub mod sleep;
 
-pub(crate) use facet::RequestPart;
-pub(in crate::backend) use facet::{BackendFacet, LoadChange, Suitability, Target, TargetPart};
+pub(crate) use facet::{BackendFacet, LoadChange, RequestPart, Suitability, Target, TargetPart};
 
 use exchange::{ExchangeFacet, PeerExchange};
 use gpu::GpuFacet;
@@ -47,15 +46,15 @@ pub struct BackendFacets {
 }
 
 /// What the optional parts know of the prompt of a request, while its candidates are computed.
-pub(in crate::backend) struct PromptKnowledge<'a> {
+pub(crate) struct PromptKnowledge<'a> {
     kv_events: CacheLookup<'a>,
     /// Number of leading text blocks of the prompt that the last candidate has cached.
-    pub(in crate::backend) cached_blocks: u32,
+    pub(crate) cached_blocks: u32,
 }
 
 /// What the optional parts keep for one lease of a backend.
 #[derive(Debug)]
-pub(in crate::backend) struct LeaseFacets {
+pub(crate) struct LeaseFacets {
     /// The blocks of the request in the KV events of the backend.
     followed: FollowedBlocks,
     /// The load that the lease adds to a data-parallel rank. `None`: the backend chooses the rank.
@@ -76,14 +75,14 @@ pub struct PoolFacets {
     pub exchange: Option<Arc<PeerExchange>>,
     /// What the KV events of all backends show.
     pub kv_events: Arc<CacheKnowledge>,
-    pub(in crate::backend) sleep: SleepPermits,
+    pub(crate) sleep: SleepPermits,
 }
 
 /// The state that the optional parts keep in the health checker of one backend.
 #[derive(Debug)]
-pub(in crate::backend) struct CheckFacets {
-    pub(in crate::backend) sleep: SleepControl,
-    pub(in crate::backend) ranks: RankCheck,
+pub(crate) struct CheckFacets {
+    pub(crate) sleep: SleepControl,
+    pub(crate) ranks: RankCheck,
 }
 
 impl FacetSettings {
@@ -134,29 +133,29 @@ impl Default for PoolFacets {
 
 impl BackendFacets {
     /// Connects the parts of a backend to those of its pool.
-    pub(in crate::backend) fn join_pool(&mut self, pool: &PoolFacets) {
+    pub(crate) fn join_pool(&mut self, pool: &PoolFacets) {
         self.exchange.exchange.clone_from(&pool.exchange);
     }
 
     /// Whether the parts can stay if a reload builds them as `other`.
-    pub(in crate::backend) fn is_same_endpoint(&self, other: &Self) -> bool {
+    pub(crate) fn is_same_endpoint(&self, other: &Self) -> bool {
         let mut is_same = true;
         each!(self, other, facet, updated => is_same &= facet.is_same_endpoint(updated));
         is_same
     }
 
     /// Takes over the settings that a reload can change.
-    pub(in crate::backend) fn adopt_settings(&self, other: &Self) {
+    pub(crate) fn adopt_settings(&self, other: &Self) {
         each!(self, other, facet, updated => facet.adopt_settings(updated));
     }
 
     /// Sets the age of a load report at which it has half of its weight in predictions.
-    pub(in crate::backend) fn set_horizon(&self, horizon: Duration) {
+    pub(crate) fn set_horizon(&self, horizon: Duration) {
         each!(self, facet => facet.set_horizon(horizon));
     }
 
     /// Forgets what the next start of the server can change: the backend is down, or has restarted.
-    pub(in crate::backend) fn forget_server(&self) {
+    pub(crate) fn forget_server(&self) {
         each!(self, facet => facet.forget_server());
     }
 
@@ -169,58 +168,50 @@ impl BackendFacets {
     }
 
     /// Forgets what holds for one start of the server only: the server has restarted.
-    pub(in crate::backend) fn on_restart(&self) {
+    pub(crate) fn on_restart(&self) {
         each!(self, facet => facet.on_restart());
     }
 
     /// Whether the backend may get this part of a request.
-    pub(in crate::backend) fn suitability(&self, part: RequestPart) -> Suitability {
+    pub(crate) fn suitability(&self, part: RequestPart) -> Suitability {
         let mut worst = Suitability::Suitable;
         each!(self, facet => worst = worst.or_worse(facet.suitability(part)));
         worst
     }
 
     /// Sets what the parts know in the condition of the backend.
-    pub(in crate::backend) fn complete_condition(&self, condition: &mut BackendCondition) {
+    pub(crate) fn complete_condition(&self, condition: &mut BackendCondition) {
         each!(self, facet => facet.complete_condition(condition));
     }
 
     /// Whether a part of the backend learns from the record of a request.
-    pub(in crate::backend) fn learn_from(record: &RequestRecord) -> bool {
+    pub(crate) fn learn_from(record: &RequestRecord) -> bool {
         PrefillLegFacet::learns_from(record)
     }
 
     /// Learns from the record of a request that the backend has answered.
-    pub(in crate::backend) fn on_finished(
-        &self,
-        record: &RequestRecord,
-        estimator: &LoadEstimator,
-    ) {
+    pub(crate) fn on_finished(&self, record: &RequestRecord, estimator: &LoadEstimator) {
         each!(self, facet => facet.on_finished(record, estimator));
     }
 
     /// Called when the load that this gateway puts on the backend has changed.
-    pub(in crate::backend) fn on_load_change(&self, change: &LoadChange<'_>) {
+    pub(crate) fn on_load_change(&self, change: &LoadChange<'_>) {
         each!(self, facet => facet.on_load_change(change));
     }
 
     /// Passes the targets of routing to `visit`: those inside the backend, or else the `whole` backend.
-    pub(in crate::backend) fn visit_targets(
-        &self,
-        whole: &Target<'_>,
-        mut visit: impl FnMut(&Target<'_>),
-    ) {
+    pub(crate) fn visit_targets(&self, whole: &Target<'_>, mut visit: impl FnMut(&Target<'_>)) {
         each!(self, facet => if facet.visit_targets(&mut visit) { return });
         visit(whole);
     }
 
     /// Asks the parts to make the backend available.
-    pub(in crate::backend) fn request_activation(&self) {
+    pub(crate) fn request_activation(&self) {
         each!(self, facet => facet.request_activation());
     }
 
     /// Whether a part was asked to make the backend available, and has not done it yet.
-    pub(in crate::backend) fn is_activation_requested(&self) -> bool {
+    pub(crate) fn is_activation_requested(&self) -> bool {
         let mut is_requested = false;
         each!(self, facet => is_requested |= facet.is_activation_requested());
         is_requested
@@ -228,13 +219,13 @@ impl BackendFacets {
 }
 
 impl<'a> PromptKnowledge<'a> {
-    pub(in crate::backend) fn new(prompt: &'a PromptFingerprint) -> Self {
+    pub(crate) fn new(prompt: &'a PromptFingerprint) -> Self {
         Self { kv_events: CacheLookup::new(prompt), cached_blocks: 0 }
     }
 
     /// How much of the prompt is known to be in the cache of a target of the backend with these parts. `None`:
     /// it is not known.
-    pub(in crate::backend) fn prefix(
+    pub(crate) fn prefix(
         &mut self,
         facets: &BackendFacets,
         target: &Target<'_>,
@@ -245,7 +236,7 @@ impl<'a> PromptKnowledge<'a> {
 
 impl LeaseFacets {
     /// The lease of the backend with these parts, which the policy picked as `candidate`.
-    pub(in crate::backend) fn new(
+    pub(crate) fn new(
         facets: &BackendFacets,
         candidate: &Candidate,
         prompt: &PromptFingerprint,
@@ -257,22 +248,19 @@ impl LeaseFacets {
     }
 
     /// Applies an observation of the response to the load of the target inside the backend, if there is one.
-    pub(in crate::backend) fn observe(
-        &self,
-        observe: impl FnOnce(&LoadEstimator, &mut Reservation),
-    ) {
+    pub(crate) fn observe(&self, observe: impl FnOnce(&LoadEstimator, &mut Reservation)) {
         if let Some(rank) = &self.rank {
             rank.observe(observe);
         }
     }
 
     /// Records the token counts that the response reported.
-    pub(in crate::backend) fn set_usage(&self, usage: Usage) {
+    pub(crate) fn set_usage(&self, usage: Usage) {
         self.followed.set_usage(usage);
     }
 
     /// Adds the headers that the parts of the backend need to the headers of the request with this prompt.
-    pub(in crate::backend) fn set_headers(
+    pub(crate) fn set_headers(
         &self,
         facets: &BackendFacets,
         prompt: &Arc<PromptFingerprint>,
@@ -286,7 +274,7 @@ impl LeaseFacets {
 
     /// The kind of a refusal that concerns an optional part. `says`: whether the response contains a text.
     /// `None`: it concerns none.
-    pub(in crate::backend) fn refusal(&self, says: impl Fn(&[u8]) -> bool) -> Option<FailureKind> {
+    pub(crate) fn refusal(&self, says: impl Fn(&[u8]) -> bool) -> Option<FailureKind> {
         let is_about_rank = self.rank.is_some() && says(ranks::REFUSED_FIELD);
         is_about_rank.then_some(FailureKind::RankRefused)
     }
@@ -294,28 +282,28 @@ impl LeaseFacets {
 
 impl CheckFacets {
     /// The state before the first check, at `now`.
-    pub(in crate::backend) fn new(now: Instant) -> Self {
+    pub(crate) fn new(now: Instant) -> Self {
         Self { sleep: SleepControl::new(now), ranks: RankCheck::default() }
     }
 
     /// Forgets what another start of the server can change.
-    pub(in crate::backend) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.sleep.reset();
         self.ranks.reset();
     }
 
     /// Prepares a scrape of the backend with these parts.
-    pub(in crate::backend) fn before_scrape(&mut self, facets: &BackendFacets) {
+    pub(crate) fn before_scrape(&mut self, facets: &BackendFacets) {
         self.ranks.before_scrape(&facets.ranks);
     }
 
     /// Reads a metrics page. `None`: the backend answered with an error.
-    pub(in crate::backend) fn read_page(&mut self, page: Option<(&[u8], &EngineLoad)>) {
+    pub(crate) fn read_page(&mut self, page: Option<(&[u8], &EngineLoad)>) {
         self.ranks.read_page(page);
     }
 
     /// Records a successful scrape of the backend, which began at `scraped_at`.
-    pub(in crate::backend) fn after_scrape(&self, facets: &BackendFacets, scraped_at: Instant) {
+    pub(crate) fn after_scrape(&self, facets: &BackendFacets, scraped_at: Instant) {
         self.ranks.after_scrape(&facets.ranks, scraped_at);
     }
 }

@@ -77,7 +77,8 @@ mod tests {
     /// generation tokens, the hash of the values, and whether a response had output since the previous
     /// scrape.
     fn standstill(waiting: f64, scrapes: &[(Option<f64>, Option<u64>, bool)]) -> u64 {
-        let (mut progress, start) = (EngineProgress::default(), clock::now());
+        let mut progress = EngineProgress::default();
+        let start = clock::now();
         for ((generation_tokens, values, has_output), second) in scrapes.iter().copied().zip(0..) {
             let load = EngineLoad {
                 running: Some(0.0),
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_with_requests_is_at_a_standstill_while_its_metrics_and_output_do_not_change() {
+    fn unchanged_metrics_and_output_are_a_standstill() {
         let same = (Some(7.0), Some(1), false);
         assert_eq!(standstill(3.0, &[(Some(7.0), None, false), same, same]), 2);
         for moved in

@@ -56,7 +56,7 @@ impl MetricsPage {
         let configured = identity.metrics_url.as_ref().map(|url| {
             // The API key of the backend is not sent to another host or port.
             let is_backend = url.address.is_same_server(&identity.address);
-            let key = identity.authorization.as_ref().filter(|_| is_backend);
+            let key = if is_backend { identity.authorization.as_ref() } else { None };
             let address = url.address.clone();
             (PageFetcher::new(client.clone(), address, key, timeout, max_page), url.path.clone())
         });
@@ -71,7 +71,7 @@ impl MetricsPage {
     /// Returns why the backend answered the last request for the metrics page with 503. `None`: the
     /// response had another status, or the page has a configured URL.
     pub(super) fn unavailable(&self) -> Option<DownCause> {
-        self.last.unavailable.filter(|_| self.configured.is_none())
+        if self.configured.is_some() { None } else { self.last.unavailable }
     }
 
     /// Whether the backend itself serves the page.
@@ -107,10 +107,11 @@ impl MetricsPage {
 /// Reads the load from a response to a scrape. The hash of all values is computed only if the token
 /// counts have not changed: only then it decides whether the engine works.
 fn read_load(
-    (status, page): (StatusCode, &[u8]),
+    response: (StatusCode, &[u8]),
     last: &mut LastPage,
     facets: &mut CheckFacets,
 ) -> Result<EngineLoad, ScrapeError> {
+    let (status, page) = response;
     if status != StatusCode::OK {
         let says = |text: &[u8]| memmem::find(page, text).is_some();
         let unavailable = (status == StatusCode::SERVICE_UNAVAILABLE).then(|| match () {

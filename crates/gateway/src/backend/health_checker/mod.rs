@@ -137,8 +137,9 @@ struct Findings {
 impl HealthChecker {
     pub(super) fn new(context: Arc<CheckContext>, backend: Arc<Backend>) -> Self {
         let BackendIdentity { address, authorization: key, .. } = &backend.identity;
-        let (client, settings) = (context.client.clone(), context.settings);
-        let (timeout, max_page) = (settings.timeout, settings.max_page);
+        let client = context.client.clone();
+        let settings = context.settings;
+        let ScrapeSettings { timeout, max_page, .. } = settings;
         let metrics_page = MetricsPage::new(&backend.identity, &client, timeout, max_page);
         let fetcher = PageFetcher::new(client, address.clone(), key.as_ref(), timeout, max_page);
         let now = clock::now();

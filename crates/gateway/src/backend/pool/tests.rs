@@ -49,7 +49,7 @@ pub(super) fn lease(pool: &BackendPool, model: Option<&str>) -> Result<Lease, Ga
 }
 
 #[test]
-fn a_model_is_unknown_only_if_every_backend_has_listed_its_models() {
+fn unknown_models_need_complete_lists() {
     let all_known = pool(&[Some(&["a"]), Some(&["b"])]);
     let error = lease(&all_known, Some("c")).unwrap_err();
     assert_eq!(error, GatewayError::UnknownModel { model: "c".into(), known: "`a`, `b`".into() });
@@ -60,7 +60,7 @@ fn a_model_is_unknown_only_if_every_backend_has_listed_its_models() {
 }
 
 #[test]
-fn a_backend_that_is_down_or_that_the_request_has_tried_is_not_picked() {
+fn down_and_tried_backends_are_not_picked() {
     let pool = pool(&[None, None]);
     let (first, _) = pool.lease(requirements(None), &[], clock::now()).unwrap();
     let (second, _) =
@@ -122,7 +122,7 @@ pub(super) fn pick(
 }
 
 #[test]
-fn a_request_waits_for_a_full_backend_rather_than_a_stuck_one() {
+fn a_full_backend_precedes_a_stuck_one() {
     let thresholds = SaturationThresholds { waiting: None, kv_usage: None, in_flight: Some(2) };
     let pool = pool(&[None, None]);
     let start = clock::now();
@@ -140,7 +140,7 @@ fn a_request_waits_for_a_full_backend_rather_than_a_stuck_one() {
 }
 
 #[test]
-fn requests_in_a_large_pool_have_prefix_affinity_and_find_every_backend_that_is_up() {
+fn a_large_pool_has_prefix_affinity() {
     let pool = pool(&[None; 200]);
     let prompt = long_prompt("a long prompt ");
     let pick = |seed| pick(&pool, &prompt, seed);
@@ -175,7 +175,7 @@ fn requests_in_a_large_pool_have_prefix_affinity_and_find_every_backend_that_is_
 }
 
 #[tokio::test]
-async fn freed_capacity_and_pool_updates_notify_the_admission_queue_only_while_requests_wait() {
+async fn only_waiting_requests_are_notified() {
     let pool = pool(&[None]);
     let is_notified = || {
         futures_util::FutureExt::now_or_never(pool.capacity_notifier.wait_capacity_freed())
@@ -216,7 +216,7 @@ fn ports(pool: &BackendPool) -> Vec<u16> {
 }
 
 #[test]
-fn a_backend_that_stays_in_the_pool_at_an_update_keeps_its_state_and_gets_the_new_settings() {
+fn an_update_keeps_the_state_of_backends() {
     let pool = pool(&[Some(&["a"]), Some(&["b"])]);
     let before = pool.backends();
     let lease = lease(&pool, Some("a")).unwrap();
@@ -235,7 +235,7 @@ fn a_backend_that_stays_in_the_pool_at_an_update_keeps_its_state_and_gets_the_ne
 }
 
 #[test]
-fn a_drain_ends_when_its_duration_is_over_and_a_second_drain_replaces_the_duration() {
+fn a_second_drain_replaces_the_duration() {
     let pool = pool(&[None, None]);
     let (backend, now) = (pool.backends()[0].clone(), clock::now());
     let name = backend.identity.id.as_str();
@@ -256,7 +256,7 @@ fn a_drain_ends_when_its_duration_is_over_and_a_second_drain_replaces_the_durati
 }
 
 #[test]
-fn a_configured_drain_is_applied_at_the_start_and_when_the_setting_changes() {
+fn a_configured_drain_follows_its_setting() {
     let pool = pool(&[]);
     let set = |is_drained| {
         let settings = BackendSettings { is_drained, ..Default::default() };
@@ -279,7 +279,7 @@ fn a_configured_drain_is_applied_at_the_start_and_when_the_setting_changes() {
 }
 
 #[test]
-fn a_pool_update_with_another_name_address_or_api_key_makes_a_new_backend() {
+fn another_name_or_key_makes_a_new_backend() {
     let same = backend_at(8000);
     let (id, address) = (&same.identity.id, &same.identity.address);
     let mut other_metrics = backend_at(8000);
@@ -298,7 +298,7 @@ fn a_pool_update_with_another_name_address_or_api_key_makes_a_new_backend() {
 }
 
 #[test]
-fn a_removed_backend_gets_no_new_requests_and_is_retiring_until_its_last_request_ends() {
+fn a_removed_backend_retires_after_its_last_request() {
     let pool = pool(&[None, None]);
     let leases = [lease(&pool, None).unwrap(), lease(&pool, None).unwrap()];
     set_backends(&pool, vec![backend_at(8001), backend_at(8002)]);
@@ -316,7 +316,7 @@ fn a_removed_backend_gets_no_new_requests_and_is_retiring_until_its_last_request
 }
 
 #[test]
-fn a_pool_update_changes_the_models_and_the_policy() {
+fn an_update_changes_models_and_policy() {
     let pool = pool(&[Some(&["a"]), Some(&["a"])]);
     let model = |backends: &[&str]| ModelConfig {
         name: "gpt".into(),
@@ -338,7 +338,7 @@ fn a_pool_update_changes_the_models_and_the_policy() {
 }
 
 #[test]
-fn a_large_pool_keeps_its_prefix_affinity_when_other_backends_change() {
+fn affinity_survives_changes_of_other_backends() {
     let pool = pool(&[None; 100]);
     let prompt = long_prompt("a long prompt ");
     let pick = |seed| pick(&pool, &prompt, seed).0;
@@ -353,7 +353,7 @@ fn a_large_pool_keeps_its_prefix_affinity_when_other_backends_change() {
 
 proptest! {
     #[test]
-    fn a_pool_update_results_in_exactly_the_given_backends_and_retained_ones_keep_their_positions(
+    fn retained_backends_keep_their_positions(
         lists in proptest::collection::vec(
             proptest::collection::btree_set(0..12_usize, 0..9), 1..6),
     ) {

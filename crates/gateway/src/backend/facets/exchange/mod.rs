@@ -5,8 +5,8 @@
 //! A request only puts a value into a bounded queue, and does not wait. While the message bus cannot be
 //! reached, the gateway estimates from its own requests only.
 
-pub(in crate::backend) mod peer_exchange;
-pub(in crate::backend) mod status;
+pub(crate) mod peer_exchange;
+pub(crate) mod status;
 
 pub(super) use peer_exchange::ExchangeFacet;
 pub use peer_exchange::{PeerExchange, PeerExchangeSettings};

@@ -23,29 +23,29 @@ pub struct PeerExchangeSettings {
 /// The data exchange with other gateways.
 #[derive(Debug)]
 pub struct PeerExchange {
-    pub(in crate::backend) settings: PeerExchangeSettings,
-    pub(in crate::backend) counters: PeerCounters,
+    pub(crate) settings: PeerExchangeSettings,
+    pub(crate) counters: PeerCounters,
     /// The state of the received messages. Only background tasks and the status lock it, never a
     /// request.
     receiver: Mutex<Receiver>,
     decisions: mpsc::Sender<Decision>,
     /// The decisions that wait for the exchange task. The task holds the lock while it runs.
-    pub(in crate::backend) queue: tokio::sync::Mutex<mpsc::Receiver<Decision>>,
+    pub(crate) queue: tokio::sync::Mutex<mpsc::Receiver<Decision>>,
 }
 
 /// A change of the load that this gateway puts on a backend.
 #[derive(Debug)]
-pub(in crate::backend) struct Decision {
-    pub(in crate::backend) backlog: BackendBacklog,
+pub(crate) struct Decision {
+    pub(crate) backlog: BackendBacklog,
     /// The prompt that was sent. `None`: the first output of a request arrived, or a request ended.
-    pub(in crate::backend) prompt: Option<SentPrompt>,
+    pub(crate) prompt: Option<SentPrompt>,
 }
 
 /// The exchange as an optional part of a backend.
 #[derive(Debug, Default)]
-pub(in crate::backend) struct ExchangeFacet {
+pub(crate) struct ExchangeFacet {
     /// The exchange of the pool. `None`: the backend is in no pool, or the pool has no exchange.
-    pub(in crate::backend::facets) exchange: Option<Arc<PeerExchange>>,
+    pub(crate) exchange: Option<Arc<PeerExchange>>,
 }
 
 impl BackendFacet for ExchangeFacet {
@@ -75,11 +75,7 @@ impl PeerExchange {
     }
 
     /// The seed of the hashes of a prompt for `model` with the `cache_salt` `salt`, which all gateways share.
-    pub(in crate::backend::facets) fn prompt_seed(
-        &self,
-        model: Option<&str>,
-        salt: Option<&str>,
-    ) -> u64 {
+    pub(crate) fn prompt_seed(&self, model: Option<&str>, salt: Option<&str>) -> u64 {
         self.settings.key.prompt_seed(model, salt)
     }
 
@@ -96,7 +92,7 @@ impl PeerExchange {
         }
     }
 
-    pub(in crate::backend) fn receiver(&self) -> MutexGuard<'_, Receiver> {
+    pub(crate) fn receiver(&self) -> MutexGuard<'_, Receiver> {
         lock(&self.receiver)
     }
 

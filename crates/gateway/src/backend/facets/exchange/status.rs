@@ -29,21 +29,21 @@ pub struct PeerExchangeStatus {
 
 /// Counters of the data exchange with other gateways.
 #[derive(Debug, Default)]
-pub(in crate::backend) struct PeerCounters {
-    pub(in crate::backend) sent_messages: AtomicU64,
-    pub(in crate::backend) sent_bytes: AtomicU64,
+pub(crate) struct PeerCounters {
+    pub(crate) sent_messages: AtomicU64,
+    pub(crate) sent_bytes: AtomicU64,
     /// Messages that could not be published.
-    pub(in crate::backend) failed_messages: AtomicU64,
-    pub(in crate::backend) received_messages: AtomicU64,
+    pub(crate) failed_messages: AtomicU64,
+    pub(crate) received_messages: AtomicU64,
     /// Received messages that were refused, by reason, in the order of [`Rejection::ALL`].
     rejected_messages: [AtomicU64; Rejection::ALL.len()],
-    pub(in crate::backend) sent_decisions: AtomicU64,
+    pub(crate) sent_decisions: AtomicU64,
     /// Decisions that were not sent, because the queue was full or there was no connection to the
     /// message bus.
-    pub(in crate::backend) dropped_decisions: AtomicU64,
-    pub(in crate::backend) received_decisions: AtomicU64,
+    pub(crate) dropped_decisions: AtomicU64,
+    pub(crate) received_decisions: AtomicU64,
     /// Prompts and backlogs of other gateways for backends that this gateway does not have.
-    pub(in crate::backend) unknown_backends: AtomicU64,
+    pub(crate) unknown_backends: AtomicU64,
     /// The result of the last try to connect to the message bus, with the reason of a failure.
     /// `None`: not tried yet.
     connection: Mutex<Option<Result<(), String>>>,
@@ -53,7 +53,7 @@ pub(in crate::backend) struct PeerCounters {
 const PRESENT_WITHIN: Duration = Duration::from_secs(5);
 
 /// Adds `count` to a counter.
-pub(in crate::backend) fn add(counter: &AtomicU64, count: usize) {
+pub(crate) fn add(counter: &AtomicU64, count: usize) {
     counter.fetch_add(count as u64, Ordering::Relaxed);
 }
 
@@ -72,13 +72,13 @@ impl PeerExchangeStatus {
 
 impl PeerCounters {
     /// Counts a received message that was refused. Returns whether it is the first one with this reason.
-    pub(in crate::backend) fn reject(&self, reason: Rejection) -> bool {
+    pub(crate) fn reject(&self, reason: Rejection) -> bool {
         self.rejected_messages[reason as usize].fetch_add(1, Ordering::Relaxed) == 0
     }
 
     /// Sets the state of the connection to the message bus. Returns whether the connection was made or
     /// lost.
-    pub(in crate::backend) fn set_connection(&self, state: Result<(), String>) -> bool {
+    pub(crate) fn set_connection(&self, state: Result<(), String>) -> bool {
         let mut connection = lock(&self.connection);
         let has_changed = connection.as_ref().is_none_or(|known| known.is_ok() != state.is_ok());
         *connection = Some(state);
@@ -87,10 +87,7 @@ impl PeerCounters {
 
     /// Returns the counters and the state of the exchange. `ages`: the age of the last message of
     /// each other gateway.
-    pub(in crate::backend) fn status(
-        &self,
-        ages: impl Iterator<Item = Duration>,
-    ) -> PeerExchangeStatus {
+    pub(crate) fn status(&self, ages: impl Iterator<Item = Duration>) -> PeerExchangeStatus {
         let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let ages: Vec<Duration> = ages.collect();
         let connection = lock(&self.connection).clone();

@@ -16,19 +16,19 @@ use tokenweir_protocol::atomic::AtomicFlag;
 /// The contents of the prefix cache of one backend, as far as its KV events show them.
 #[derive(Debug)]
 pub struct BackendCache {
-    pub(in crate::backend) knowledge: Arc<CacheKnowledge>,
+    pub(crate) knowledge: Arc<CacheKnowledge>,
     /// Number that identifies the backend in [`RequestKey`](tokenweir_kv_events::correlation::RequestKey).
-    pub(in crate::backend) number: u32,
+    pub(crate) number: u32,
     /// The caches of the data-parallel ranks. Hold a guard only during a lookup.
-    pub(in crate::backend) ranks: ArcSwap<Vec<Arc<RankCache>>>,
+    pub(crate) ranks: ArcSwap<Vec<Arc<RankCache>>>,
     /// What the gateway knows about the texts of the blocks of the backend. Hold a guard only during a
     /// lookup.
-    pub(in crate::backend) space: ArcSwap<KeySpace>,
+    pub(crate) space: ArcSwap<KeySpace>,
     /// Whether the backend shares the key space of another backend.
     has_joined: AtomicFlag,
     /// Whether the gateway no longer expects events from the backend, because the backend lists no
     /// publisher any more.
-    pub(in crate::backend) is_withdrawn: AtomicFlag,
+    pub(crate) is_withdrawn: AtomicFlag,
     errors: AtomicU64,
 }
 
@@ -95,7 +95,7 @@ impl BackendCache {
 
     /// Replaces the known caches of the data-parallel ranks by `count` empty ones, and returns
     /// these.
-    pub(in crate::backend) fn set_rank_count(&self, count: usize) -> Arc<Vec<Arc<RankCache>>> {
+    pub(crate) fn set_rank_count(&self, count: usize) -> Arc<Vec<Arc<RankCache>>> {
         let max_blocks = self.knowledge.settings.max_blocks;
         let ranks = std::iter::repeat_with(|| Arc::new(RankCache::new(max_blocks))).take(count);
         let ranks: Arc<Vec<Arc<RankCache>>> = Arc::new(ranks.collect());
@@ -106,21 +106,21 @@ impl BackendCache {
 
     /// Forgets the known contents of the cache. The backend counts as one without KV events until
     /// [`Self::set_rank_count`] sets ranks again.
-    pub(in crate::backend) fn withdraw(&self) {
+    pub(crate) fn withdraw(&self) {
         self.set_rank_count(0);
         self.is_withdrawn.set(true);
     }
 
     /// Replaces the key space by an empty one, and so forgets which texts the blocks contain: the
     /// engine may have restarted with another seed of its hashes.
-    pub(in crate::backend) fn leave_space(&self) {
+    pub(crate) fn leave_space(&self) {
         self.space.store(self.knowledge.spaces.add(self.knowledge.settings.max_blocks));
         self.has_joined.set(false);
     }
 
     /// Joins the key space of another backend if both engines have stored a block with the same hash.
     /// This shows that both engines give equal blocks the same hash.
-    pub(in crate::backend) fn join_space(&self, chain: &StoredChain<'_>) {
+    pub(crate) fn join_space(&self, chain: &StoredChain<'_>) {
         if self.has_joined.get() {
             return;
         }
@@ -132,18 +132,18 @@ impl BackendCache {
 
     /// Passes the groups of prompts of each rank to `visit`. Only background tasks call this,
     /// because it waits for the lock of the contents.
-    pub(in crate::backend) fn visit_groups(&self, mut visit: impl FnMut(&PrefixGroups)) {
+    pub(crate) fn visit_groups(&self, mut visit: impl FnMut(&PrefixGroups)) {
         self.ranks.load().iter().for_each(|rank| visit(rank.contents.read().groups()));
     }
 
     /// Number of tokens in a block. 0: the size is not known, or a writer has locked the contents.
-    pub(in crate::backend) fn block_size(&self) -> u32 {
+    pub(crate) fn block_size(&self) -> u32 {
         let ranks = self.ranks.load();
         let contents = ranks.first().and_then(|rank| rank.contents.try_read());
         contents.map_or(0, |contents| contents.block_size())
     }
 
-    pub(in crate::backend) fn count_error(&self) {
+    pub(crate) fn count_error(&self) {
         self.errors.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -172,7 +172,7 @@ impl KvEventsFacet {
     }
 
     /// The prefix cache of the backend, made by `create` if there is none yet.
-    pub(in crate::backend) fn cache_or(
+    pub(crate) fn cache_or(
         &self,
         create: impl FnOnce() -> Arc<BackendCache>,
     ) -> &Arc<BackendCache> {

@@ -14,7 +14,7 @@ use tokenweir_routing::PromptFingerprint;
 /// The followed request of a lease. Empty: the gateway does not look for the blocks of the request in the KV
 /// events of the backend.
 #[derive(Debug, Default)]
-pub(in crate::backend) struct FollowedBlocks(OnceLock<FollowedRequest>);
+pub(crate) struct FollowedBlocks(OnceLock<FollowedRequest>);
 
 /// One attempt of a followed request: KV events with the session id that the gateway set show which
 /// blocks the engine stored. When the value is dropped, the learner compares the prompt with them.
@@ -30,7 +30,7 @@ pub(super) struct FollowedRequest {
 impl FollowedBlocks {
     /// Begins to follow the blocks of the request in the KV events of the backend, and sets the session id that
     /// the request must have. Does nothing if the events are not received, or the prompt has no text.
-    pub(in crate::backend) fn set_header(
+    pub(crate) fn set_header(
         &self,
         facet: &KvEventsFacet,
         prompt: &Arc<PromptFingerprint>,
@@ -49,7 +49,7 @@ impl FollowedBlocks {
     }
 
     /// Stores the token counts that the response reported.
-    pub(in crate::backend) fn set_usage(&self, usage: Usage) {
+    pub(crate) fn set_usage(&self, usage: Usage) {
         if let Some(followed) = self.0.get() {
             followed.set_usage(usage);
         }

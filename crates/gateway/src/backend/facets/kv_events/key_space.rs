@@ -14,7 +14,7 @@ use tokenweir_protocol::mutex::{SharedLock, lock};
 
 /// What the gateway has learned about texts and blocks, for engines that give equal blocks the same
 /// hash. Requests do not wait for a writer, and only background tasks write.
-pub(in crate::backend) type KeySpace = SharedLock<TextIndex>;
+pub(crate) type KeySpace = SharedLock<TextIndex>;
 
 /// All key spaces of a gateway. The engines of one key space give equal blocks the same hash.
 #[derive(Debug, Default)]

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 #[derive(Debug)]
 pub struct CacheKnowledge {
     pub(super) settings: KvEventsSettings,
-    pub(in crate::backend) session_ids: SessionIds,
+    pub(crate) session_ids: SessionIds,
     pub(super) spaces: KeySpaces,
     /// The engine blocks of followed requests in flight. Only background tasks lock the table, so
     /// that no request waits.
@@ -85,7 +85,7 @@ impl CacheKnowledge {
 
     /// Locks the table of the engine blocks of followed requests in flight. Only background tasks
     /// call this.
-    pub(in crate::backend) fn chains(&self) -> MutexGuard<'_, RequestChains> {
+    pub(crate) fn chains(&self) -> MutexGuard<'_, RequestChains> {
         lock(&self.chains)
     }
 

@@ -14,7 +14,7 @@ use tokio::time::sleep_until;
 const GRACE: Duration = Duration::from_millis(250);
 
 /// Starts the learner task. The task ends when the returned value is dropped.
-pub(in crate::backend) fn start(knowledge: &Arc<CacheKnowledge>) -> SupervisedTask {
+pub(crate) fn start(knowledge: &Arc<CacheKnowledge>) -> SupervisedTask {
     let knowledge = knowledge.clone();
     supervise::spawn(BackgroundTask::KvEvents, move || run(knowledge.clone()))
 }

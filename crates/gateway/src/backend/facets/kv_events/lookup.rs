@@ -13,14 +13,14 @@ use tokenweir_routing::{KnownPrefix, PromptFingerprint};
 /// Looks the prompt of one request up in the caches of backends. If a background task has locked an
 /// index or the contents of a cache for a change, nothing counts as known about that cache: the request
 /// does not wait for the lock.
-pub(in crate::backend) struct CacheLookup<'a> {
+pub(crate) struct CacheLookup<'a> {
     text: PromptText<'a>,
     /// The lookups of the prompt text: one for each key space that was searched so far.
     lookups: Vec<(Arc<KeySpace>, PromptLookup)>,
 }
 
 impl<'a> CacheLookup<'a> {
-    pub(in crate::backend) fn new(prompt: &'a PromptFingerprint) -> Self {
+    pub(crate) fn new(prompt: &'a PromptFingerprint) -> Self {
         let text = PromptText { blocks: &prompt.blocks, whole: prompt.whole };
         Self { text, lookups: Vec::new() }
     }
@@ -28,7 +28,7 @@ impl<'a> CacheLookup<'a> {
     /// Returns how much of the prompt is in the prefix cache of a backend. `part`: the rank whose
     /// cache counts; without it, the caches of all ranks count. Returns `None` if nothing is known
     /// from KV events about this prompt at this backend.
-    pub(in crate::backend) fn known_prefix(
+    pub(crate) fn known_prefix(
         &mut self,
         facet: &KvEventsFacet,
         part: Option<TargetPart>,

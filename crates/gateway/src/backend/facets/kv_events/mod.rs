@@ -5,7 +5,7 @@
 //! gateway learns from requests that have ended (`learner.rs`). The modules of `tokenweir_kv_events`
 //! describe how both tasks work.
 
-pub(in crate::backend) mod backend_cache;
+pub(crate) mod backend_cache;
 mod followed_request;
 mod key_space;
 mod knowledge;
@@ -13,16 +13,16 @@ mod learner;
 mod lookup;
 mod rank_cache;
 mod rank_sink;
-pub(in crate::backend) mod settings;
-pub(in crate::backend) mod sources;
+pub(crate) mod settings;
+pub(crate) mod sources;
 
 pub use backend_cache::{BackendCache, CacheStatus, KvEventsFacet};
 pub(super) use followed_request::FollowedBlocks;
 pub use knowledge::{CacheKnowledge, LearningCounts};
-pub(in crate::backend) use learner::start as start_learner;
+pub(crate) use learner::start as start_learner;
 pub(super) use lookup::CacheLookup;
-pub(in crate::backend) use rank_sink::RankSink;
+pub(crate) use rank_sink::RankSink;
 pub use settings::{KvEventSource, KvEventsSettings};
 
 #[cfg(test)]
-pub(in crate::backend) mod tests;
+pub(crate) mod tests;

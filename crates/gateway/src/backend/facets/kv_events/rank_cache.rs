@@ -6,9 +6,9 @@ use tokenweir_protocol::mutex::SharedLock;
 
 /// The contents of the prefix cache of one data-parallel rank, as far as its KV events show them.
 #[derive(Debug)]
-pub(in crate::backend) struct RankCache {
+pub(crate) struct RankCache {
     /// The contents of the cache. Requests do not wait for a writer, and only background tasks write.
-    pub(in crate::backend) contents: SharedLock<CacheContents>,
+    pub(crate) contents: SharedLock<CacheContents>,
     /// How far the contents can be trusted: a [`StreamState`] as its index in `StreamState::ALL`.
     pub(super) state: AtomicU8,
     pub(super) batches: AtomicU64,
@@ -23,11 +23,11 @@ impl RankCache {
         }
     }
 
-    pub(in crate::backend) fn set_state(&self, state: StreamState) {
+    pub(crate) fn set_state(&self, state: StreamState) {
         self.state.store(state as u8, Ordering::Relaxed);
     }
 
-    pub(in crate::backend) fn count_batch(&self) {
+    pub(crate) fn count_batch(&self) {
         self.batches.fetch_add(1, Ordering::Relaxed);
     }
 }

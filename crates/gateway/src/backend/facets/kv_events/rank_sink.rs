@@ -10,7 +10,7 @@ use tokenweir_kv_events::residency::StreamState;
 use tokenweir_kv_events::zmtp::{ApplyError, ConnectionError, EventSink};
 
 /// Applies the KV events of one data-parallel rank to the known contents of its cache.
-pub(in crate::backend) struct RankSink {
+pub(crate) struct RankSink {
     backend: BackendId,
     cache: Arc<BackendCache>,
     rank: Arc<RankCache>,
@@ -18,13 +18,12 @@ pub(in crate::backend) struct RankSink {
 }
 
 impl RankSink {
-    pub(in crate::backend) fn new(
+    pub(crate) fn new(
         backend: &BackendId,
         cache: &Arc<BackendCache>,
         rank: Arc<RankCache>,
     ) -> Self {
-        let (backend, cache) = (backend.clone(), cache.clone());
-        Self { backend, cache, rank, state: StreamState::Off }
+        Self { backend: backend.clone(), cache: cache.clone(), rank, state: StreamState::Off }
     }
 
     /// Applies one event. Takes the locks for each event separately, so that readers get them in

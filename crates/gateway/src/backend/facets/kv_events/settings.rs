@@ -42,7 +42,7 @@ pub struct KvEventSource {
 }
 
 /// Greatest number of data-parallel ranks of a backend.
-pub(in crate::backend) const MAX_RANKS: u16 = 64;
+pub(crate) const MAX_RANKS: u16 = 64;
 
 impl Default for KvEventsSettings {
     /// The default: the gateway uses the events of publishers that answer, and stores at most
@@ -63,13 +63,14 @@ impl KvEventSource {
         };
         let enabled = self.enabled.or(settings.enabled);
         let endpoint = self.endpoint.clone().or_else(|| settings.port.map(at));
-        let replay = || settings.replay_port.filter(|_| self.endpoint.is_none()).map(at);
-        enabled.unwrap_or(!address.is_https()).then(|| Self {
-            enabled,
-            endpoint,
-            replay_endpoint: self.replay_endpoint.clone().or_else(replay),
-            ranks: self.ranks,
-        })
+        if !enabled.unwrap_or(!address.is_https()) {
+            return None;
+        }
+        let mut replay_endpoint = self.replay_endpoint.clone();
+        if replay_endpoint.is_none() && self.endpoint.is_none() {
+            replay_endpoint = settings.replay_port.map(at);
+        }
+        Some(Self { enabled, endpoint, replay_endpoint, ranks: self.ranks })
     }
 
     /// The first invalid setting of the source: its key, and the problem. `None`: all settings are
@@ -90,7 +91,7 @@ impl KvEventSource {
 }
 
 /// The host of a backend. An IPv6 address is returned without brackets.
-pub(in crate::backend) fn host_of(address: &BackendAddress) -> String {
+pub(crate) fn host_of(address: &BackendAddress) -> String {
     address.host_and_port().0.trim_start_matches('[').trim_end_matches(']').to_owned()
 }
 
@@ -103,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gateway_asks_a_backend_for_its_kv_event_publishers_if_no_setting_states_them() {
+    fn missing_settings_ask_the_backend() {
         let settings = KvEventsSettings { enabled: Some(true), ..KvEventsSettings::default() };
         let asked = KvEventSource::default().resolve(&settings, &address("http://a:8000")).unwrap();
         assert_eq!((asked.endpoint, asked.replay_endpoint), (None, None));
@@ -118,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kv_events_setting_of_a_backend_wins_and_an_https_backend_needs_an_explicit_setting() {
+    fn the_setting_of_a_backend_wins() {
         for (global, own, url, expected) in [
             (None, None, "http://a:1", Some(None)),
             (None, None, "https://a:1", None),

@@ -9,10 +9,10 @@ use tokenweir_net::page_fetcher::PageFetcher;
 
 /// The publisher of the KV events of one data-parallel rank.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::backend) struct Publisher {
-    pub(in crate::backend) endpoint: ZmqEndpoint,
-    pub(in crate::backend) replay_endpoint: Option<ZmqEndpoint>,
-    pub(in crate::backend) topic: String,
+pub(crate) struct Publisher {
+    pub(crate) endpoint: ZmqEndpoint,
+    pub(crate) replay_endpoint: Option<ZmqEndpoint>,
+    pub(crate) topic: String,
 }
 
 /// One entry of `/kv_event_sources`. Other fields are ignored.
@@ -27,7 +27,7 @@ struct ListedSource {
 
 /// The configured publishers, by rank. `None`: the configuration names none, so the gateway must
 /// ask the backend.
-pub(in crate::backend) fn configured(source: &KvEventSource) -> Option<Vec<Publisher>> {
+pub(crate) fn configured(source: &KvEventSource) -> Option<Vec<Publisher>> {
     let endpoint: ZmqEndpoint = source.endpoint.as_ref()?.parse().ok()?;
     let replay: Option<ZmqEndpoint> =
         source.replay_endpoint.as_ref().and_then(|endpoint| endpoint.parse().ok());
@@ -47,10 +47,7 @@ pub(in crate::backend) fn configured(source: &KvEventSource) -> Option<Vec<Publi
 
 /// Asks a backend for its publishers. Empty: the backend has none. `None`: the backend did not
 /// answer, or its list cannot be used.
-pub(in crate::backend) async fn discover(
-    fetcher: &mut PageFetcher,
-    host: &str,
-) -> Option<Vec<Publisher>> {
+pub(crate) async fn discover(fetcher: &mut PageFetcher, host: &str) -> Option<Vec<Publisher>> {
     match fetcher.get("/kv_event_sources").await {
         Ok((StatusCode::OK, body)) => listed(body, host),
         Ok((StatusCode::NOT_FOUND, _)) => Some(Vec::new()),
@@ -97,7 +94,7 @@ mod tests {
     }"#;
 
     #[test]
-    fn listed_kv_event_publishers_get_the_host_of_the_backend_and_the_order_of_the_ranks() {
+    fn listed_publishers_get_the_host_of_the_backend() {
         let publishers = listed(LISTED.as_bytes(), "vllm").unwrap();
         let endpoint = |port| ZmqEndpoint { host: "vllm".into(), port };
         assert_eq!(publishers[0].endpoint, endpoint(5557));
@@ -111,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unusable_list_of_kv_event_publishers_is_none_and_one_without_publishers_is_empty() {
+    fn an_unusable_list_is_none() {
         for body in ["[]", "", r#"{"0": {}}"#, r#"{"0": {"endpoint": "ipc://x"}}"#] {
             assert_eq!(listed(body.as_bytes(), "vllm"), None, "{body}");
         }
@@ -125,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kv_event_publishers_of_configured_ranks_have_successive_ports() {
+    fn configured_ranks_have_successive_ports() {
         let source = KvEventSource {
             endpoint: Some("tcp://a:5557".into()),
             replay_endpoint: Some("tcp://a:6557".into()),

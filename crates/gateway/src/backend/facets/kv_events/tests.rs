@@ -19,22 +19,22 @@ const BLOCK_SIZE: u8 = 16;
 const BLOCKS: u64 = 24;
 
 /// A backend with one data-parallel rank, and the receiver of its KV events.
-pub(in crate::backend) struct Fixture {
+pub(crate) struct Fixture {
     knowledge: Arc<CacheKnowledge>,
     backend: Arc<Backend>,
     sink: RankSink,
 }
 
-pub(in crate::backend) fn knowledge() -> Arc<CacheKnowledge> {
+pub(crate) fn knowledge() -> Arc<CacheKnowledge> {
     CacheKnowledge::new(KvEventsSettings { enabled: Some(true), ..KvEventsSettings::default() })
 }
 
-pub(in crate::backend) fn backend(name: &str) -> Backend {
+pub(crate) fn backend(name: &str) -> Backend {
     Backend::new(BackendId::new(name), BackendAddress::parse("http://a:1").unwrap(), None)
 }
 
 /// A lease of the backend for a stream with this prompt.
-pub(in crate::backend) fn lease(backend: &Arc<Backend>, prompt: &Arc<PromptFingerprint>) -> Lease {
+pub(crate) fn lease(backend: &Arc<Backend>, prompt: &Arc<PromptFingerprint>) -> Lease {
     let now = clock::now();
     let candidate = backend.candidate(prompt, None, clock::nanos(now)).unwrap();
     Lease::new(backend.clone(), &candidate, prompt, true, now)
@@ -70,7 +70,7 @@ impl Fixture {
     }
 
     /// A backend whose KV events are in the state `exact`.
-    pub(in crate::backend) fn of(knowledge: &Arc<CacheKnowledge>, backend: Arc<Backend>) -> Self {
+    pub(crate) fn of(knowledge: &Arc<CacheKnowledge>, backend: Arc<Backend>) -> Self {
         let cache = backend
             .facets
             .kv_events
@@ -83,21 +83,17 @@ impl Fixture {
     }
 
     /// Simulates that the engine stores the blocks of a prompt that another gateway sent.
-    pub(in crate::backend) fn store(&mut self, number: u64) {
+    pub(crate) fn store(&mut self, number: u64) {
         self.sink.apply(&stored(&blocks_of(number), "of another gateway")).unwrap();
     }
 
-    pub(in crate::backend) fn on_state(&mut self, state: StreamState) {
+    pub(crate) fn on_state(&mut self, state: StreamState) {
         self.sink.on_state(state);
     }
 
     /// Simulates a request of this gateway whose blocks the engine stores. Waits until the learner has
     /// processed it.
-    pub(in crate::backend) async fn answer(
-        &mut self,
-        number: u64,
-        prompt: &Arc<PromptFingerprint>,
-    ) {
+    pub(crate) async fn answer(&mut self, number: u64, prompt: &Arc<PromptFingerprint>) {
         let cache = self.backend.facets.kv_events.cache().unwrap();
         let followed = followed_request::FollowedRequest::begin(cache, prompt).unwrap();
         let session_id = followed.header().to_str().unwrap().to_owned();
@@ -121,7 +117,7 @@ impl Fixture {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_cached_token_count_of_a_learned_prompt_is_exact_before_and_after_its_eviction() {
+async fn a_learned_prompt_is_exact_after_eviction() {
     let knowledge = knowledge();
     let _learner = start_learner(&knowledge);
     let mut fixture = Fixture::new(&knowledge);
@@ -138,7 +134,7 @@ async fn the_cached_token_count_of_a_learned_prompt_is_exact_before_and_after_it
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_usable_kv_events_cached_tokens_are_estimated_from_sent_prompts() {
+async fn unusable_events_leave_the_estimate() {
     let knowledge = knowledge();
     let _learner = start_learner(&knowledge);
     let mut fixture = Fixture::new(&knowledge);
@@ -153,7 +149,7 @@ async fn without_usable_kv_events_cached_tokens_are_estimated_from_sent_prompts(
 }
 
 #[tokio::test(start_paused = true)]
-async fn backends_that_store_equal_blocks_share_the_prompts_learned_from_one_of_them() {
+async fn equal_blocks_share_learned_prompts() {
     let knowledge = knowledge();
     let _learner = start_learner(&knowledge);
     let (mut first, mut second) = (Fixture::new(&knowledge), Fixture::new(&knowledge));
@@ -170,7 +166,7 @@ async fn backends_that_store_equal_blocks_share_the_prompts_learned_from_one_of_
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_gateway_learns_nothing_from_kv_events_with_the_session_id_of_another_program() {
+async fn a_foreign_session_id_teaches_nothing() {
     let knowledge = knowledge();
     let _learner = start_learner(&knowledge);
     let mut fixture = Fixture::new(&knowledge);
@@ -183,7 +179,7 @@ async fn the_gateway_learns_nothing_from_kv_events_with_the_session_id_of_anothe
 }
 
 #[tokio::test]
-async fn a_request_gets_a_session_id_only_if_the_kv_events_of_its_backend_are_received() {
+async fn session_ids_need_received_events() {
     let (knowledge, prompt) = (knowledge(), prompt('x'));
     let session_id = |lease: &Lease| {
         let mut headers = HeaderMap::new();
@@ -202,7 +198,7 @@ async fn a_request_gets_a_session_id_only_if_the_kv_events_of_its_backend_are_re
 }
 
 #[test]
-fn without_kv_events_the_cache_lookup_does_not_change_the_estimates_of_a_candidate() {
+fn without_events_the_lookup_changes_nothing() {
     let backend = backend("a");
     let now = clock::now();
     for text in ['a', 'b', 'c', 'a'] {

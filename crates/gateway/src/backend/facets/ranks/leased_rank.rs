@@ -11,7 +11,7 @@ use tokenweir_routing::{Candidate, LoadEstimator, PromptFingerprint, Reservation
 
 /// The load of one attempt on one data-parallel rank. Dropping this value releases the load.
 #[derive(Debug)]
-pub(in crate::backend) struct LeasedRank {
+pub(crate) struct LeasedRank {
     ranks: Arc<Vec<Rank>>,
     index: usize,
     reservation: Mutex<Reservation>,
@@ -21,7 +21,7 @@ impl LeasedRank {
     /// Adds a request to the load of the data-parallel rank of `candidate`, which the policy
     /// picked. `None`: the backend chooses the rank, or its ranks have changed since `candidate`
     /// was computed.
-    pub(in crate::backend) fn new(
+    pub(crate) fn new(
         ranks: &DataParallelRanks,
         candidate: &Candidate,
         prompt: &PromptFingerprint,
@@ -40,15 +40,12 @@ impl LeasedRank {
     }
 
     /// Sets the header `X-data-parallel-rank`, which sends the request to the rank.
-    pub(in crate::backend) fn set_header(&self, headers: &mut HeaderMap) {
+    pub(crate) fn set_header(&self, headers: &mut HeaderMap) {
         headers.insert(X_DATA_PARALLEL_RANK, self.rank().header.clone());
     }
 
     /// Applies an observation of the response to the load of the rank.
-    pub(in crate::backend) fn observe(
-        &self,
-        observe: impl FnOnce(&LoadEstimator, &mut Reservation),
-    ) {
+    pub(crate) fn observe(&self, observe: impl FnOnce(&LoadEstimator, &mut Reservation)) {
         let mut reservation = lock(&self.reservation);
         observe(&self.rank().estimator, &mut reservation);
     }

@@ -2,7 +2,7 @@
 //! prompts and its own prefix cache. Connections, health and circuit breaker are those of the backend.
 
 mod leased_rank;
-pub(in crate::backend) mod numbering;
+pub(crate) mod numbering;
 mod rank_check;
 mod rank_set;
 

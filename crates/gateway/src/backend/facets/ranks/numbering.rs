@@ -7,14 +7,14 @@
 ///
 /// Each value is sent twice, the second time in reverse order: otherwise a backend that ignores the
 /// header and spreads requests evenly would seem to follow the header.
-pub(in crate::backend) fn probes(values: &[u32]) -> impl Iterator<Item = u32> {
+pub(crate) fn probes(values: &[u32]) -> impl Iterator<Item = u32> {
     values.iter().chain(values.iter().rev()).copied()
 }
 
 /// The value of the header for each rank: pairs of the number of a rank and its value, in the order of
 /// `numbers`, which are the numbers on the metrics page. `seen`: for each of the [`probes`] of `values`,
 /// the number of the rank that got it. `None`: the backend ignores the rank in the header.
-pub(in crate::backend) fn assign_values(
+pub(crate) fn assign_values(
     numbers: &[u32],
     values: &[u32],
     seen: &[u32],
@@ -23,7 +23,8 @@ pub(in crate::backend) fn assign_values(
         let first = seen.iter().position(|seen| seen == number)?;
         let last = seen.iter().rposition(|seen| seen == number)?;
         let is_same = first + last + 1 == seen.len();
-        Some((*number, *values.get(first)?)).filter(|_| is_same)
+        let value = *values.get(first)?;
+        is_same.then_some((*number, value))
     };
     numbers.iter().map(value).collect()
 }
@@ -41,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn the_header_value_of_each_data_parallel_rank_is_found_if_the_backend_follows_the_header() {
+    fn a_followed_header_shows_each_value() {
         let known = Some(vec![(0, 0), (1, 1)]);
         assert_eq!(search(&[0, 1], |_, value| value), known);
         let known = Some(vec![(4, 0), (5, 1), (6, 2)]);
@@ -51,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_that_spreads_requests_over_its_ranks_by_itself_does_not_follow_the_rank_header() {
+    fn a_spreading_backend_does_not_follow_the_header() {
         for count in [2, 3, 8] {
             let numbers: Vec<u32> = (0..count).collect();
             let round_robin = |index: usize, _| index as u32 % count;

@@ -21,20 +21,20 @@ pub struct DataParallelRanks {
     /// The ranks among which routing chooses. `None`: the backend decides which rank gets a request.
     targets: ArcSwapOption<Vec<Rank>>,
     /// Whether the backend has refused a rank since its last start.
-    pub(in crate::backend) is_refused: AtomicFlag,
+    pub(crate) is_refused: AtomicFlag,
 }
 
 /// One data-parallel rank.
 #[derive(Debug)]
-pub(in crate::backend) struct Rank {
+pub(crate) struct Rank {
     /// The value of `X-data-parallel-rank` with which the backend gives a request to the rank.
     pub header: HeaderValue,
     /// The load and the speed of the rank.
     pub estimator: LoadEstimator,
     /// The number of the rank on the metrics page, and its place among the ranks.
-    pub(in crate::backend) part: TargetPart,
+    pub(crate) part: TargetPart,
     /// Hash of the name of the backend and of the number of the rank.
-    pub(in crate::backend) key: u64,
+    pub(crate) key: u64,
 }
 
 /// The load of one rank for status pages.
@@ -62,7 +62,7 @@ impl DataParallelRanks {
     }
 
     /// The ranks. `None`: the backend decides which rank gets a request.
-    pub(in crate::backend) fn targets(&self) -> Option<Arc<Vec<Rank>>> {
+    pub(crate) fn targets(&self) -> Option<Arc<Vec<Rank>>> {
         if !self.are_targets.get() {
             return None;
         }
@@ -76,7 +76,7 @@ impl DataParallelRanks {
 
     /// Makes ranks targets of routing. `values`: the number of each rank, and its value of the header
     /// `X-data-parallel-rank`.
-    pub(in crate::backend) fn begin(
+    pub(crate) fn begin(
         &self,
         values: &[(u32, u32)],
         backend_key: u64,
@@ -95,14 +95,14 @@ impl DataParallelRanks {
     }
 
     /// Leaves the choice of a rank to the backend; if `is_refused`, until the backend restarts.
-    pub(in crate::backend) fn end(&self, is_refused: bool) {
+    pub(crate) fn end(&self, is_refused: bool) {
         self.is_refused.set(is_refused);
         self.are_targets.set(false);
         self.targets.store(None);
     }
 
     /// The load that this gateway puts on each rank, by number.
-    pub(in crate::backend) fn local_loads(&self) -> Vec<(u32, LocalLoad)> {
+    pub(crate) fn local_loads(&self) -> Vec<(u32, LocalLoad)> {
         let loads = |ranks: Arc<Vec<Rank>>| {
             ranks.iter().map(|rank| (rank.part.number, rank.estimator.local_load())).collect()
         };
@@ -112,7 +112,7 @@ impl DataParallelRanks {
     /// Records the loads of a scrape that began at `scraped_at`, and the loads that this gateway put on
     /// the ranks at that time. If the backend has other ranks than before, leaves the choice of a rank
     /// to the backend.
-    pub(in crate::backend) fn record(
+    pub(crate) fn record(
         &self,
         loads: &[RankLoad],
         local_loads: &[(u32, LocalLoad)],

@@ -27,7 +27,7 @@ pub struct SleepSettings {
 pub struct SleepFacet {
     /// Whether requests wait until the sleeping engine is awake. Cleared when the engine is awake or
     /// cannot be woken.
-    pub(in crate::backend) is_wake_requested: AtomicFlag,
+    pub(crate) is_wake_requested: AtomicFlag,
     wakes: AtomicU64,
     sleeps: AtomicU64,
 }
@@ -43,21 +43,21 @@ pub struct SleepCounts {
 
 /// The permit to put an engine of the pool to sleep. There is one, so only one engine at a time falls asleep.
 #[derive(Debug)]
-pub(in crate::backend) struct SleepPermits(Arc<Semaphore>);
+pub(crate) struct SleepPermits(Arc<Semaphore>);
 
 /// What the health checker of a backend knows of its sleep mode.
 #[derive(Debug)]
-pub(in crate::backend) struct SleepControl {
+pub(crate) struct SleepControl {
     /// The last time at which the engine had work.
-    pub(in crate::backend) busy_at: Instant,
+    pub(crate) busy_at: Instant,
     /// The permit to put the engine to sleep. While the engine falls asleep, the permit is held and the
     /// backend gets no requests. `None`: the engine does not fall asleep now.
-    pub(in crate::backend) falling_asleep: Option<OwnedSemaphorePermit>,
+    pub(crate) falling_asleep: Option<OwnedSemaphorePermit>,
     /// Time of the last request that asked the engine to wake. `None`: there was none since the last start of
     /// the server.
-    pub(in crate::backend) woken_at: Option<Instant>,
+    pub(crate) woken_at: Option<Instant>,
     /// Whether the engine has refused to sleep since the last start of the server.
-    pub(in crate::backend) refuses: bool,
+    pub(crate) refuses: bool,
 }
 
 impl SleepSettings {
@@ -77,12 +77,12 @@ impl SleepFacet {
     }
 
     /// Records that the gateway woke the engine.
-    pub(in crate::backend) fn on_woken(&self) {
+    pub(crate) fn on_woken(&self) {
         self.wakes.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Records that the gateway put the engine to sleep.
-    pub(in crate::backend) fn on_asleep(&self) {
+    pub(crate) fn on_asleep(&self) {
         self.sleeps.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -99,7 +99,7 @@ impl BackendFacet for SleepFacet {
 
 impl SleepPermits {
     /// The permit to put an engine to sleep. `None`: another engine is being put to sleep.
-    pub(in crate::backend) fn acquire(&self) -> Option<OwnedSemaphorePermit> {
+    pub(crate) fn acquire(&self) -> Option<OwnedSemaphorePermit> {
         self.0.clone().try_acquire_owned().ok()
     }
 }
