@@ -4,7 +4,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use serde_json::Value;
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
-use tokenweir_gateway::telemetry::status::ConfigReloadStatus;
+use tokenweir_gateway::status::ConfigReloadStatus;
 use tokenweir_protocol::mutex::lock;
 use tokio::sync::{mpsc, oneshot};
 

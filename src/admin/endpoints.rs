@@ -2,7 +2,7 @@
 //! status, configuration, diagnosis and decisions.
 
 use super::response::without_caching;
-use super::state::{Admin, recent_panics};
+use super::state::{Admin, LatestDiagnosis, recent_panics};
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -20,8 +20,8 @@ use std::io::Write;
 use std::sync::Arc;
 use tokenweir_diagnose::Verdict;
 use tokenweir_gateway::proxy::access::AccessControl;
+use tokenweir_gateway::status::StatusSnapshot;
 use tokenweir_gateway::telemetry::cpu_time::{self, TelemetryPart};
-use tokenweir_gateway::telemetry::status::StatusSnapshot;
 use tokenweir_protocol::clock;
 
 /// The document of `/status`: the fields of the status snapshot, and the version, the policy, the
@@ -115,13 +115,14 @@ pub(super) async fn get_readiness(State(admin): State<Arc<Admin>>) -> Response {
 
 pub(super) async fn get_status(State(admin): State<Arc<Admin>>) -> Response {
     let status = admin.status_snapshot(clock::now());
+    let LatestDiagnosis { diagnosis } = status.blocks.get_or_default();
     let routes = admin.proxy.pool.routes();
     let page = StatusPage {
         version: env!("CARGO_PKG_VERSION"),
         policy: admin.proxy.pool.policy().name(),
         access: access_summary(&admin.proxy.access),
         models: routes.models().iter().map(|model| &*model.id).collect(),
-        verdicts: &status.diagnosis.verdicts,
+        verdicts: &diagnosis.verdicts,
         status: &status,
     };
     without_caching(Json(page).into_response())

@@ -3,7 +3,7 @@
 //! to this path.
 
 use super::response::without_caching;
-use super::state::Admin;
+use super::state::{Admin, LatestDiagnosis};
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -14,9 +14,10 @@ use tokenweir_api::{
     LastMinute, RequestTotals, StreamSummary, StreamsSummary, condition_counts, set_conditions,
 };
 use tokenweir_engine::gpu::GpuCondition;
-use tokenweir_gateway::gpu::{BackendGpu, GpuExporterStatus};
+use tokenweir_gateway::backend::kv_events::CacheStatus;
+use tokenweir_gateway::gpu::{BackendGpu, BackendGpus, GpuExporterStatus, GpuExporters};
+use tokenweir_gateway::status::BackendStatusSnapshot;
 use tokenweir_gateway::telemetry::recent_requests::FinishedRequest;
-use tokenweir_gateway::telemetry::status::BackendStatusSnapshot;
 use tokenweir_protocol::clock;
 use tokenweir_request::observe::{OpenStream, OpenStreamsSnapshot};
 use tokenweir_request::record::ClientIdentity;
@@ -36,8 +37,10 @@ fn build_document(admin: &Admin, now: Instant) -> GatewaySnapshot {
     let (totals, last_minute) =
         (admin.recent_requests.totals(), admin.recent_requests.last_minute(now));
     let snapshot = admin.proxy.open_streams.snapshot(MAX_LISTED_STREAMS, now);
-    let mut backends = backend_documents(&status.backends, &status.gpu_exporters, &last_minute);
-    set_conditions(&mut backends, &status.diagnosis.verdicts);
+    let LatestDiagnosis { diagnosis } = status.blocks.get_or_default();
+    let GpuExporters(exporters) = status.blocks.get_or_default();
+    let mut backends = backend_documents(&status.backends, &exporters, &last_minute);
+    set_conditions(&mut backends, &diagnosis.verdicts);
     GatewaySnapshot {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         policy: admin.proxy.pool.policy().name().to_owned(),
@@ -71,7 +74,7 @@ fn build_document(admin: &Admin, now: Instant) -> GatewaySnapshot {
             .iter()
             .map(|request| ended_request(request, now))
             .collect(),
-        verdicts: status.diagnosis.verdicts.clone(),
+        verdicts: diagnosis.verdicts.clone(),
         trace_ui: admin.trace_ui_url.clone(),
         metrics_read_seconds_ago: status.metrics_read_seconds_ago.map(f64::round),
     }
@@ -95,11 +98,13 @@ fn backend_documents(
         let BackendMinute {
             attempts, failed_attempts, client_errors, streams, ttft_seconds, ..
         } = minute(backend);
+        let cache: Option<CacheStatus> = backend.blocks.get_or_default();
+        let BackendGpus(gpus) = backend.blocks.get_or_default();
         let share_of_attempts = |count: u64| (attempts > 0).then(|| count as f64 / attempts as f64);
         BackendSummary {
             name: backend.backend.clone(),
             facts: backend.facts.clone(),
-            kv_events: backend.kv_events.map(|events| events.state.to_owned()),
+            kv_events: cache.map(|events| events.state.to_owned()),
             share: (total > 0.0).then(|| recent_requests(backend) / total),
             ttft_seconds,
             ended_streams: streams,
@@ -107,7 +112,7 @@ fn backend_documents(
             failed_share: share_of_attempts(failed_attempts),
             client_error_share: share_of_attempts(client_errors.values().sum()),
             client_errors,
-            gpus: gpu_summary(&backend.gpus, exporters),
+            gpus: gpu_summary(&gpus, exporters),
             // `set_conditions` sets these fields later, from the entries of all backends.
             condition: BackendCondition::default(),
             condition_reason: None,

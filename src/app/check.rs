@@ -1,6 +1,7 @@
 //! `tokenweir check`: finds the mistakes of a configuration file, and what would keep the gateway from
 //! starting with it on this machine.
 
+use super::extras;
 use super::process::environment::ErrorChain;
 use crate::config::{
     self, CheckedFile, Config, ConfigError, ConfigLocation, LoadedConfig, Mistakes, backends_in,
@@ -108,18 +109,13 @@ pub(crate) fn file_obstacles(
 
 /// Returns the configuration key and the problem of each output file that the gateway cannot write.
 fn unwritable_files(config: &Config) -> Vec<(&'static str, String)> {
-    let quality_file = config.quality.file.as_ref().filter(|_| config.quality.share() > 0.0);
-    let files = [
-        ("trace_capture.file", config.trace_capture.file.as_ref()),
-        ("log.payloads.file", config.log.payloads.file.as_ref()),
-        ("quality.file", quality_file),
-    ];
-    let problem = |(path, file): (&'static str, Option<&PathBuf>)| {
-        let file = file?;
-        let error = check_appendable(file).err()?;
-        Some((path, format!("cannot write {}: {error}", file.display())))
-    };
-    files.into_iter().filter_map(problem).collect()
+    let mut unwritable = Vec::new();
+    for (key, file) in extras::output_files(config) {
+        if let Err(error) = check_appendable(file) {
+            unwritable.push((key, format!("cannot write {}: {error}", file.display())));
+        }
+    }
+    unwritable
 }
 
 /// Finds problems of a valid configuration that do not keep the gateway from starting.

@@ -1,7 +1,6 @@
 //! Binds the client listener and the admin listener, and sets up their limits and TLS.
 
 use super::error::ApplicationError;
-use crate::admin::StatusSource;
 use crate::config::Config;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,6 +9,7 @@ use tokenweir_gateway::server::{
     BoundSocket, ConnectionLimiter, DescriptorBudget, ServerLimits, ServerTls, bind_listener,
     bind_socket, raise_file_limit,
 };
+use tokenweir_gateway::status::StatusSource;
 use tokio::net::TcpListener;
 
 /// The bound listeners with their limits.

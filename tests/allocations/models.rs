@@ -11,11 +11,11 @@ use tokenweir_engine::address::{BackendAddress, BackendId};
 use tokenweir_gateway::backend::kv_events::{CacheKnowledge, KvEventsSettings};
 use tokenweir_gateway::backend::pool::BackendPool;
 use tokenweir_gateway::backend::{Backend, HealthCheckSupervisor, PoolSettings, health_checker};
+use tokenweir_gateway::status::StatusSnapshot;
 use tokenweir_gateway::telemetry::Telemetry;
 use tokenweir_gateway::telemetry::metrics_registry::{
     BucketOverrides, ExpositionFormat, Prometheus,
 };
-use tokenweir_gateway::telemetry::status::StatusSnapshot;
 use tokenweir_net::client::{HttpClient, HttpClientTimeouts};
 use tokenweir_request::observe::Sink;
 use tokio::runtime::Runtime;
@@ -79,7 +79,7 @@ impl ModelFixture {
         let backend = Backend::new(BackendId::new("r"), address, None);
         let settings = PoolSettings { max_model_labels: max_labels, ..PoolSettings::default() };
         let pool = Arc::new(BackendPool::with_settings(vec![backend], &settings));
-        let prometheus = || Prometheus::new(&BucketOverrides::default(), Vec::new());
+        let prometheus = || Prometheus::new(BucketOverrides::default(), Vec::new());
         let telemetry = Arc::new(Telemetry::new(prometheus(), Vec::new()));
         let interval = Duration::from_millis(20);
         let settings = health_checker::ScrapeSettings {

@@ -44,9 +44,11 @@ use tokenweir_gateway::proxy::{
     AcceptedRequest, ClientInfo, EarlyResponse, OverloadGuard, OverloadLimits, ProxyContext,
     ProxyResponseBody, Responding, StoredResponses, accept_request, handle_request, resume,
 };
-use tokenweir_gateway::telemetry::Telemetry;
-use tokenweir_gateway::telemetry::metrics_registry::{BucketOverrides, MetricsLevel, Prometheus};
+use tokenweir_gateway::telemetry::metrics_registry::{
+    BucketOverrides, MetricsLevel, MetricsSettings, Prometheus,
+};
 use tokenweir_gateway::telemetry::otel::Semconv;
+use tokenweir_gateway::telemetry::{Telemetry, catalog};
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::tls::{Alpn, OutboundTls, TlsClientContext};
 use tokenweir_protocol::clock;
@@ -152,13 +154,14 @@ impl Gateway {
         let limits = UsageLimits { concurrency, ..UsageLimits::default() };
         let access = access(limits);
         let sinks: Vec<Arc<dyn Sink>> = vec![pool.clone(), access.clone(), records.clone()];
-        let prometheus = Prometheus::with_level(
-            MetricsLevel::Minimal,
-            Semconv::default(),
-            Vec::new(),
-            &BucketOverrides::default(),
-            Vec::new(),
-        );
+        let prometheus = Prometheus::with_settings(MetricsSettings {
+            rows: catalog::rows().collect(),
+            level: MetricsLevel::Minimal,
+            semconv: Semconv::default(),
+            tiers: Vec::new(),
+            buckets: BucketOverrides::default(),
+            objectives: Vec::new(),
+        });
         let telemetry = Arc::new(Telemetry::new(prometheus, sinks));
         let health_checks = HealthCheckSupervisor::new(
             pool.clone(),

@@ -43,6 +43,8 @@ const LAYERED: &[(&str, &[&[&str]])] = &[
     (
         "crates/gateway/src",
         &[
+            &["status"],
+            &["metric"],
             &["backend"],
             &["gpu"],
             &["webhook"],

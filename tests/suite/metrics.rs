@@ -6,8 +6,8 @@ use crate::support::scripted_backend::{FINISH, ROLE, USAGE, WORD, json, stream_o
 use crate::support::test_gateway::{CHAT, Running, Setup, gateway_answering, start_with};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use tokenweir_gateway::telemetry::catalog;
-use tokenweir_gateway::telemetry::metric::{KnownLabelValues, MetricDescriptor, MetricLabel};
+use tokenweir::app::extras::metric_rows;
+use tokenweir_gateway::metric::{KnownLabelValues, MetricDescriptor, MetricLabel};
 use tokenweir_gateway::telemetry::metrics_registry::{MetricDetail, MetricsLevel};
 use tokenweir_gateway::telemetry::otel::Semconv;
 use tokenweir_gateway::telemetry::quality;
@@ -79,7 +79,7 @@ pub(crate) fn sum(page: &str, metric: &str, labels: &[&str]) -> f64 {
 #[test]
 fn metric_names_units_and_help_texts_follow_the_prometheus_conventions() {
     let mut names = BTreeSet::new();
-    for row in catalog::rows() {
+    for row in metric_rows() {
         assert!(names.insert(row.name), "{} stands twice", row.name);
         if matches!(row.kind, MetricKind::Histogram(_)) {
             // `gen_ai_client_token_usage` is no unit, but a metric of the OpenTelemetry conventions, which
@@ -102,7 +102,7 @@ fn the_metrics_reference_documents_exactly_the_metrics_of_the_catalogue() {
     let page = read(path);
     let (list, _) = page.split_once("\n## Levels\n").unwrap();
     let mut lines = list.lines().filter(|line| line.starts_with("- `"));
-    for row in catalog::rows() {
+    for row in metric_rows() {
         let labels = row.labels.iter().map(|label| label.name).collect::<Vec<_>>().join(",");
         let labels = if labels.is_empty() { labels } else { format!("{{{labels}}}") };
         let entry = format!("- `{}{labels}` ({}): {}", row.name, row.kind.as_str(), row.help);
@@ -128,7 +128,7 @@ pub(crate) fn max_series() -> BTreeMap<String, usize> {
     // all backends and not a product.
     let gpu = ["backend", "exporter", "gpu"];
     let mut most = BTreeMap::new();
-    for row in catalog::rows().filter(|row| exists_by_default(row)) {
+    for row in metric_rows().filter(|row| exists_by_default(row)) {
         let has = |name: &str| row.labels.iter().any(|label| label.name == name);
         let is_open = |label: &MetricLabel| {
             open.iter().any(|(other, _)| *other == label.name) || gpu.contains(&label.name)
@@ -216,7 +216,7 @@ async fn counters_and_gauges_have_time_series_from_the_start_even_with_no_backen
             || (has("backend") && row.labels.len() > 1 && row.kind == MetricKind::Counter)
             || (matches!(row.kind, MetricKind::Histogram(_)) && !row.labels.is_empty())
     };
-    for row in catalog::rows().filter(|row| exists_by_default(row) && !is_optional(row)) {
+    for row in metric_rows().filter(|row| exists_by_default(row) && !is_optional(row)) {
         let is_of_row = |series: &str| {
             let name = series.split('{').next().unwrap();
             name.strip_prefix(row.name).is_some_and(|rest| rest.is_empty() || rest == "_count")

@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
+use tokenweir::app::extras::metric_rows;
 use tokenweir::commands::generate::run::{default_surroundings, metrics, tables};
 use tokenweir::config::{Config, LoadedConfig, Overrides};
 use tokenweir_diagnose::verdict_descriptions;
-use tokenweir_gateway::telemetry::catalog;
-use tokenweir_gateway::telemetry::metric::{KnownLabelValues, MetricLabel};
+use tokenweir_gateway::metric::{KnownLabelValues, MetricLabel};
 use tokenweir_operations::alerts::{AlertInhibition, INHIBITIONS, Runbook};
 use tokenweir_operations::{Artifact, DeploymentEndpoints, alerts, recording_rules};
 use tokenweir_protocol::metric_kind::MetricKind;
@@ -82,7 +82,7 @@ fn known_metrics() -> BTreeMap<String, Option<Vec<MetricLabel>>> {
     let described = metrics().0.into_iter();
     let folded: BTreeSet<&str> =
         described.filter(|metric| metric.is_folded).map(|metric| metric.name).collect();
-    for row in catalog::rows() {
+    for row in metric_rows() {
         let ends: &[&str] = match row.kind {
             MetricKind::Histogram(_) => &["_bucket", "_sum", "_count"],
             MetricKind::Counter | MetricKind::Gauge => &[""],
@@ -136,7 +136,7 @@ fn faults(named: &Named, known: &BTreeMap<String, Option<Vec<MetricLabel>>>) -> 
 #[test]
 fn every_query_of_dashboards_and_alerts_names_existing_metrics_labels_and_values() {
     let known = known_metrics();
-    let rows = catalog::rows().flat_map(|row| row.labels).map(|label| label.name);
+    let rows = metric_rows().flat_map(|row| row.labels).map(|label| label.name);
     let labels: BTreeSet<&str> = rows.chain(EXTERNAL_LABELS).collect();
     let mut wrong = Vec::new();
     for (location, query) in queries() {
@@ -163,7 +163,7 @@ fn variables_of_dashboards_read_labels_of_existing_metrics() {
         for query in queries {
             let inner = query.strip_prefix("label_values(").unwrap().strip_suffix(')').unwrap();
             let (metric, label) = inner.split_once(", ").unwrap();
-            let row = catalog::rows().find(|row| row.name == metric).unwrap();
+            let row = metric_rows().find(|row| row.name == metric).unwrap();
             let is_known = row.labels.iter().any(|known| known.name == label);
             assert!(is_known || EXTERNAL_LABELS.contains(&label), "{query}");
         }
@@ -330,7 +330,7 @@ fn every_quality_metric_is_on_the_main_dashboard_and_in_an_alert() {
     let alerts: Vec<String> = alerts.collect();
     let [board, _] = dashboards();
     let panels: Vec<String> = panel_queries(&board).map(|(_, query)| query).collect();
-    let rows = catalog::rows().filter(|row| row.name.starts_with("tokenweir_quality_"));
+    let rows = metric_rows().filter(|row| row.name.starts_with("tokenweir_quality_"));
     let mut seen = 0;
     for row in rows {
         assert!(alerts.iter().any(|query| query.contains(row.name)), "no alert on {}", row.name);

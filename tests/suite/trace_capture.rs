@@ -135,10 +135,3 @@ async fn a_trace_capture_lists_requests_in_the_order_of_their_ends_including_dis
     assert_eq!(lines[0]["output_length"], lines[0]["left_after"]);
     assert!(left_after.is_some_and(|tokens| (1..2_000).contains(&tokens)));
 }
-
-#[tokio::test]
-async fn without_a_trace_capture_the_record_of_a_request_has_no_capture_data() {
-    let fleet = Fleet::start(1).await;
-    fleet.gateway.raw(chat("one", &["hello".to_owned()], 3)).await;
-    assert_eq!(fleet.gateway.record().await.captured, None);
-}

@@ -23,7 +23,7 @@ async fn derived() -> (ScriptedBackend, Running) {
     access.salt_key = Some(SaltKey::new(KeyDigest::from_key(b"secret")));
     let access = Arc::new(access);
     let fake = scripted_backend().await;
-    let setup = Setup { access, captured: 1.0, ..Setup::default() };
+    let setup = Setup { access, ..Setup::default() };
     let gateway = start_with(&[fake.addr], setup).await;
     (fake, gateway)
 }
@@ -122,9 +122,9 @@ async fn with_cache_salts_routing_predicts_no_cached_prefix_from_other_tenants()
     let mut blocks = Vec::new();
     for tenant in ["a", "a", "b"] {
         send(&gateway, tenant, CHAT, &body.to_string()).await;
-        let captured = gateway.record().await.captured.unwrap();
-        assert!(captured.block_hashes.len() > 3, "{}", captured.block_hashes.len());
-        blocks.push(captured.block_hashes.to_vec());
+        let prompt = gateway.record().await.fingerprint.unwrap();
+        assert!(prompt.blocks.len() > 3, "{}", prompt.blocks.len());
+        blocks.push(prompt.blocks.to_vec());
     }
     assert_eq!(blocks[0], blocks[1]);
     assert!(blocks[0].iter().all(|block| !blocks[2].contains(block)));

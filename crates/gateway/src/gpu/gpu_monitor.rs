@@ -1,10 +1,12 @@
 //! Runs the scrapes of all DCGM exporters, and assigns the GPUs to the backends of the pool.
 
 use super::exporter_scraper::{LatestScrape, ScrapedExporter};
-use super::gpu_status::{BackendGpu, GpuAssignment, GpuExporterStatus};
+use super::gpu_status::{BackendGpu, BackendGpus, GpuAssignment, GpuExporterStatus, GpuExporters};
 use super::settings::{GpuExporter, GpuSettings};
+use crate::status::StatusSnapshot;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
+use tokenweir_engine::address::BackendAddress;
 use tokenweir_engine::engine_metrics::ScrapeError;
 use tokenweir_engine::gpu::{GpuBackend, GpuOwners, GpuSourcePlace};
 use tokenweir_net::client::HttpClient;
@@ -78,6 +80,21 @@ impl GpuMonitor {
             assignment.exporters.push(status);
         }
         assignment
+    }
+
+    /// Adds the GPUs of each backend, and the state of the exporters, to a status.
+    pub fn add_status(&self, status: &mut StatusSnapshot, now: Instant) {
+        let host = |url: &str| BackendAddress::parse(url).map(|url| url.host_and_port().0).ok();
+        let backends = status.backends.iter().map(|backend| GpuBackend {
+            id: &backend.backend,
+            host: host(&backend.facts.url).unwrap_or_default(),
+            pod: backend.pod.as_deref().map(Into::into),
+        });
+        let GpuAssignment { backends, exporters } = self.assign(backends, now);
+        for (backend, gpus) in status.backends.iter_mut().zip(backends) {
+            backend.blocks.add(BackendGpus(gpus));
+        }
+        status.blocks.add(GpuExporters(exporters));
     }
 
     fn latest_scrapes(&self) -> Vec<(Arc<ScrapedExporter>, LatestScrape)> {

@@ -1,5 +1,6 @@
 //! The GPUs of a backend and the state of a GPU exporter, for `/status` and for metrics.
 
+use crate::status::StatusBlock;
 use serde::Serialize;
 use std::time::Duration;
 use tokenweir_engine::gpu::{GpuCondition, GpuSignal, GpuValues};
@@ -17,6 +18,22 @@ pub struct BackendGpu {
     /// The age of `values`.
     #[serde(skip)]
     pub scrape_age: Duration,
+}
+
+/// The GPUs of one backend, from the last successful scrapes of the GPU exporters.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct BackendGpus(pub Vec<BackendGpu>);
+
+impl StatusBlock for BackendGpus {
+    const KEY: Option<&'static str> = Some("gpus");
+}
+
+/// The GPU exporters. Empty: none is configured.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct GpuExporters(pub Vec<GpuExporterStatus>);
+
+impl StatusBlock for GpuExporters {
+    const KEY: Option<&'static str> = Some("gpu_exporters");
 }
 
 /// The GPUs of all exporters, by the backend that owns them.

@@ -8,10 +8,11 @@ mod settings;
 
 mod exporter_scraper;
 mod gpu_status;
+pub mod rows;
 
 mod gpu_monitor;
 
 pub use gpu_monitor::GpuMonitor;
-pub use gpu_status::{BackendGpu, GpuAssignment, GpuExporterStatus};
+pub use gpu_status::{BackendGpu, BackendGpus, GpuAssignment, GpuExporterStatus, GpuExporters};
 pub use settings::{GpuExporter, GpuSettings};
 pub use tokenweir_engine::gpu::GpuBackend;

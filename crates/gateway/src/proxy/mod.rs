@@ -43,6 +43,7 @@ pub mod resume;
 mod resumption;
 pub mod retry;
 mod routing_headers;
+pub mod rows;
 mod stored_responses;
 mod unread;
 
@@ -54,7 +55,7 @@ pub use request::body::IncomingBody;
 pub use request::body_memory::BodyMemory;
 pub use request::configured_routes::{ConfiguredRoute, ConfiguredRoutes};
 pub use request::continuation::ContinuationMemory;
-pub use request::features::PayloadSampling;
+pub use request::features::{TextSample, TextSampling};
 pub use request::identity::{IdentityMode, IdentityReader};
 pub use request::settings::RequestSettings;
 pub use response::{EarlyResponse, ProxyResponseBody, Responding};

@@ -4,6 +4,7 @@
 //! The diagnosis task passes each diagnosis to this module and never waits. Each webhook has a queue of
 //! bounded length and a task of its own, so a webhook that does not respond delays nothing else.
 
+pub mod rows;
 mod settings;
 
 mod verdict_tracker;

@@ -22,8 +22,8 @@ pub mod fixtures;
 pub use analysis::{PhaseDuration, RequestPhase, RequestPhases, ResponseEnd, WastedTokens};
 pub use labels::ModelLabel;
 pub use request::{
-    CapturedPrompt, ClientIdentity, PayloadConsumers, RequestHeadAttributes, RequestIdentity,
-    RequestOptions, ResumeNote, ResumeOutcome, Tier, TierResolver,
+    ClientIdentity, RequestHeadAttributes, RequestIdentity, RequestOptions, ResumeNote,
+    ResumeOutcome, TextConsumer, TextConsumers, Tier, TierResolver,
 };
 pub use request_record::RequestRecord;
 pub use response::{

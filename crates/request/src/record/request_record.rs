@@ -2,8 +2,8 @@
 
 use super::labels::ModelLabel;
 use super::request::{
-    CapturedPrompt, ClientIdentity, PayloadConsumers, RequestHeadAttributes, RequestOptions,
-    ResumeNote, ResumeOutcome, Tier,
+    ClientIdentity, RequestHeadAttributes, RequestOptions, ResumeNote, ResumeOutcome,
+    TextConsumers, Tier,
 };
 use super::response::{
     ChunkTimings, Outcome, RecordedObservations, Termination, TerminationReason, UsageSource,
@@ -92,14 +92,17 @@ pub struct RequestRecord {
     /// Why the trace of the request is exported. `None`: the trace is not exported, or tracing is
     /// off.
     pub sample_reason: Option<SampleReason>,
-    /// The prompt hashes of a trace capture. `None`: the request is not captured.
-    pub captured: Option<Arc<CapturedPrompt>>,
-    /// Length and block hashes of the prompt. `None`: the gateway did not read the prompt.
+    /// Length and block hashes of the prompt. `None`: the gateway did not read the prompt. The hashes must
+    /// not leave the process unchanged: the hash of a block seeds the hash of the next block, so a reader
+    /// could verify guesses of the prompt.
     pub fingerprint: Option<Arc<PromptFingerprint>>,
+    /// Hash of the session. `None`: the request names no session, or the gateway did not read the prompt.
+    /// The hash must not leave the process unchanged either.
+    pub session_hash: Option<u64>,
     /// Beginning of the prompt. `None`: the text of this request is not retained.
     pub prompt: Option<TextExcerpt>,
     /// The consumers for which the text of the prompt and of the response is retained.
-    pub text_for: PayloadConsumers,
+    pub text_for: TextConsumers,
     /// Bytes of the request body.
     pub bytes_in: u64,
     /// Bytes of the response body.
@@ -153,10 +156,10 @@ impl RequestRecord {
                 wait_reports: WaitReports::default(),
                 slow: None,
                 sample_reason: None,
-                captured: None,
                 fingerprint: None,
+                session_hash: None,
                 prompt: None,
-                text_for: PayloadConsumers::default(),
+                text_for: TextConsumers::default(),
                 bytes_in: 0,
                 bytes_out: 0,
             },

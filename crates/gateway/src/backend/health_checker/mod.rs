@@ -9,7 +9,7 @@ mod rank_probe;
 mod scrape;
 mod scrape_interval;
 mod service_checks;
-mod sleep;
+pub mod sleep;
 pub(super) mod supervisor;
 mod wake;
 

@@ -2,7 +2,10 @@
 
 use super::HealthChecker;
 use crate::backend::Health;
+use crate::metric::{MetricDescriptor, MetricLabel, MetricSource};
+use crate::status::StatusBlock;
 use http::StatusCode;
+use serde::Serialize;
 use std::time::{Duration, Instant};
 use tokenweir_net::page_fetcher::{FetchError, PagePost};
 use tokenweir_protocol::clock;
@@ -14,6 +17,32 @@ const SLEEP_PATH: &str = "/sleep?level=1";
 const WAKE_PATH: &str = "/wake_up";
 /// Time after which the gateway wakes an engine that still sleeps once more.
 const WAKE_INTERVAL: Duration = Duration::from_secs(10);
+
+/// How often the gateway woke the engine of a backend, and how often it put the engine to sleep.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub struct SleepCounts {
+    /// Number of times that the gateway woke the engine.
+    pub woken: u64,
+    /// Number of times that the gateway put the engine to sleep.
+    pub slept: u64,
+}
+
+impl StatusBlock for SleepCounts {
+    const KEY: Option<&'static str> = None;
+}
+
+/// The metrics of sleep mode.
+pub const ROWS: &[MetricDescriptor] = &[MetricDescriptor::new(
+    "tokenweir_backend_sleep_changes_total",
+    "Times that the gateway woke the engine of the backend, or put it to sleep.",
+    &[MetricLabel::BACKEND, MetricLabel::fixed("to", || vec!["awake", "asleep"])],
+    MetricSource::BackendValues(|backend, emit| {
+        let counts: SleepCounts = backend.blocks.get_or_default();
+        for (to, count) in [("awake", counts.woken), ("asleep", counts.slept)] {
+            emit(&[to], (count > 0).then_some(count as f64));
+        }
+    }),
+)];
 
 impl HealthChecker {
     /// Wakes the engine if requests wait for it, or puts it to sleep if it is idle.

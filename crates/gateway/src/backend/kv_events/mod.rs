@@ -12,6 +12,7 @@ pub(super) mod knowledge;
 mod learner;
 mod lookup;
 pub(super) mod rank_cache;
+pub mod rows;
 pub(super) mod settings;
 pub(super) mod sources;
 

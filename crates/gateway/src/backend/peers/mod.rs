@@ -6,6 +6,7 @@
 //! reached, the gateway estimates from its own requests only.
 
 pub(super) mod peer_exchange;
+pub mod rows;
 pub(super) mod status;
 
 pub use peer_exchange::{PeerExchange, PeerExchangeSettings, Peers};

@@ -5,11 +5,10 @@ use super::snapshot::PoolSnapshot;
 use crate::backend::capacity_notifier::CapacityNotifier;
 use crate::backend::peers::{PeerExchange, Peers};
 use crate::backend::pool_membership::PoolMembership;
-use crate::backend::routes::model_labels::{
-    DEFAULT_MAX_MODEL_LABELS, LabelledModel, ModelLabelTable,
-};
+use crate::backend::routes::model_labels::{DEFAULT_MAX_MODEL_LABELS, ModelLabelTable};
 use crate::backend::routes::{ModelConfig, ModelListInterner, RouteRule, RouteTable};
 use crate::backend::{Backend, Health, SleepSettings};
+use crate::status::LabelledModel;
 use arc_swap::{ArcSwap, Guard};
 use http::HeaderValue;
 use std::collections::HashSet;

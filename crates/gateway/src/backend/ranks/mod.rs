@@ -4,6 +4,7 @@
 mod leased_rank;
 pub(super) mod numbering;
 mod rank_set;
+pub mod rows;
 
 pub(super) use leased_rank::LeasedRank;
 pub use rank_set::RankStatus;

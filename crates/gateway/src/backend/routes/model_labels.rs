@@ -3,6 +3,7 @@
 //! them. All other models share the label value `_other`. The gateway serves models with and
 //! without a label value of their own alike.
 
+use crate::status::LabelledModel;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,15 +33,6 @@ struct AssignedLabel {
     /// Time since which neither a backend nor the configuration lists the model. `None`: a backend
     /// or the configuration lists it.
     absent_since: Option<Instant>,
-}
-
-/// A model with a label value of its own in metrics.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LabelledModel {
-    /// The label value.
-    pub name: Arc<str>,
-    /// Whether the time series of the model exist before its first request.
-    pub is_seeded: bool,
 }
 
 /// Default maximum number of label values for models that only backends list. Models that the

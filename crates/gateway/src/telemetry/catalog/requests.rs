@@ -1,6 +1,6 @@
 //! Metrics of requests: counts, terminations, rejections, queue waits and model refusals.
 
-use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource, seconds};
+use crate::metric::{MetricDescriptor, MetricLabel, MetricSource, seconds};
 use tokenweir_protocol::openai::{Api, FinishReason};
 use tokenweir_request::error;
 use tokenweir_request::record::{

@@ -1,8 +1,8 @@
 //! Metrics of the latency and the tokens of responses. The latency metrics describe streams. The
 //! token counters and the write stall metric also cover responses that are not streams.
 
-use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource, seconds};
 use super::requests::{DURATION_BOUNDS, GEN_AI_OPERATION, TOKEN_USAGE_BOUNDS};
+use crate::metric::{MetricDescriptor, MetricLabel, MetricSource, seconds};
 use tokenweir_protocol::histogram::{BucketLayout, ChunkTransit, OutputGap, TokenCount};
 use tokenweir_request::record::{
     Outcome, RequestPhase, RequestPhases, UsageEventOutcome, UsageSource,

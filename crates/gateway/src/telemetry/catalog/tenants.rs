@@ -1,6 +1,6 @@
 //! Metrics of tenants: requests and tokens.
 
-use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
+use crate::metric::{MetricDescriptor, MetricLabel, MetricSource};
 use tokenweir_request::access::TokenCharge;
 
 /// The label with a tenant of the keys file. The number of tenants with a label value of their own is

@@ -239,8 +239,8 @@ fn deltas(counts: &[u64]) -> Vec<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::status::StatusSnapshot;
     use crate::telemetry::metrics_registry::{BucketOverrides, ExpositionFormat, Prometheus};
-    use crate::telemetry::status::StatusSnapshot;
     use std::collections::BTreeMap;
     use tokenweir_request::observe::Sink;
     use tokenweir_request::record::fixtures::streamed;
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn the_protobuf_metrics_page_has_the_series_of_the_text_page_and_complete_native_buckets() {
         let prometheus =
-            Prometheus::new(&BucketOverrides::default(), Vec::new()).with_native_histograms();
+            Prometheus::new(BucketOverrides::default(), Vec::new()).with_native_histograms();
         let record = streamed();
         prometheus.first_output(&record);
         prometheus.finished(&[&record]);

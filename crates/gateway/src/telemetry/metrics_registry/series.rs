@@ -4,8 +4,8 @@
 //! copied. The metrics page is written without the lock.
 
 use super::exemplar::Exemplar;
-use crate::telemetry::metric::{KnownLabelValues, MetricDescriptor};
-use crate::telemetry::status::StatusSnapshot;
+use crate::metric::{KnownLabelValues, MetricDescriptor};
+use crate::status::StatusSnapshot;
 use hashbrown::HashTable;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokenweir_protocol::histogram::{BucketBounds, ExponentialHistogram, HistogramSnapshot};

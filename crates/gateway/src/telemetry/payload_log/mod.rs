@@ -11,6 +11,7 @@ mod patterns;
 mod queue;
 mod redact;
 mod redactor;
+pub mod rows;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -25,7 +26,7 @@ use std::io;
 use std::sync::Arc;
 use tokenweir_net::supervise::BackgroundTask;
 use tokenweir_request::observe::Sink;
-use tokenweir_request::record::{Outcome, RequestRecord};
+use tokenweir_request::record::{Outcome, RequestRecord, TextConsumer};
 use tokio::sync::watch;
 
 /// Why the payload log or quality monitoring cannot start.
@@ -42,6 +43,8 @@ pub enum PayloadSinkStartError {
 /// The sink of the payload log. It queues the prompts and responses of sampled requests for the writer
 /// thread.
 pub struct PayloadLog {
+    /// The consumer of sampled texts that the log is.
+    consumer: TextConsumer,
     queue: PayloadQueue<PayloadJob>,
     file_counters: Arc<RotatingFileCounters>,
 }
@@ -54,6 +57,7 @@ impl PayloadLog {
     pub fn start(
         settings: &PayloadLogSettings,
         max_file_bytes: u64,
+        consumer: TextConsumer,
     ) -> Result<Option<(Self, PayloadQueueGuard)>, PayloadSinkStartError> {
         let Some(path) = &settings.file else { return Ok(None) };
         let file_counters = Arc::new(RotatingFileCounters::default());
@@ -66,7 +70,7 @@ impl PayloadLog {
         };
         let (queue, guard) =
             PayloadQueue::start(BackgroundTask::ContentLog, 1, watch::Sender::new(None), write);
-        Ok(Some((Self { queue, file_counters }, guard)))
+        Ok(Some((Self { consumer, queue, file_counters }, guard)))
     }
 
     /// Returns the numbers of records that were written and dropped since the start.
@@ -79,7 +83,8 @@ impl Sink for PayloadLog {
     fn finished(&self, records: &[&RequestRecord]) {
         for record in records {
             // A request that the gateway rejected is not logged, because no model received it.
-            let is_logged = record.text_for.log && record.outcome != Outcome::Rejected;
+            let is_logged =
+                record.text_for.has(self.consumer) && record.outcome != Outcome::Rejected;
             let prompt = record.prompt.as_ref().filter(|_| is_logged);
             let Some(prompt) = prompt.cloned() else { continue };
             self.queue.push(PayloadJob::from_record(record, prompt));

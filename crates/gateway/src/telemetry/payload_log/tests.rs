@@ -9,8 +9,11 @@ use std::fs;
 use std::thread;
 use tokenweir_net::testing::TempFolder;
 use tokenweir_protocol::openai::TextExcerpt;
-use tokenweir_request::record::PayloadConsumers;
+use tokenweir_request::record::TextConsumers;
 use tokenweir_request::record::fixtures::streamed;
+
+const CONSUMER: TextConsumer = TextConsumer::new(0);
+const OTHER_CONSUMER: TextConsumer = TextConsumer::new(1);
 
 fn excerpt(text: &str, capacity: usize) -> TextExcerpt {
     let mut excerpt = TextExcerpt::new(capacity);
@@ -28,11 +31,11 @@ fn log_texts(
     let folder = TempFolder::new(&format!("payload-log-{}", settings.max_bytes));
     let file = folder.path().join("log.jsonl");
     let settings = PayloadLogSettings { file: Some(file.clone()), ..settings };
-    let (log, guard) = PayloadLog::start(&settings, 1 << 30).unwrap().unwrap();
+    let (log, guard) = PayloadLog::start(&settings, 1 << 30, CONSUMER).unwrap().unwrap();
     for (prompt, answer) in texts {
         let mut record = streamed();
         record.prompt = Some(excerpt(prompt, settings.excerpt_bytes()));
-        record.text_for.log = true;
+        record.text_for.add(CONSUMER);
         record.observed.text_excerpt = Some(excerpt(answer, settings.excerpt_bytes()));
         log.finished(&[&record]);
     }
@@ -111,11 +114,13 @@ fn a_text_that_redaction_shortens_has_no_part_of_a_secret_at_its_end() {
 #[test]
 fn a_full_queue_of_the_payload_log_drops_and_counts_only_requests_that_it_should_log() {
     let queue = PayloadQueue::without_thread(1);
-    let log = PayloadLog { queue, file_counters: Arc::default() };
-    let text_for = PayloadConsumers { log: true, quality: false };
+    let log = PayloadLog { consumer: CONSUMER, queue, file_counters: Arc::default() };
+    let mut text_for = TextConsumers::default();
+    text_for.add(CONSUMER);
     let record = RequestRecord { prompt: Some(TextExcerpt::new(8)), text_for, ..streamed() };
     (0..3).for_each(|_| log.finished(&[&record]));
-    let text_for = PayloadConsumers { log: false, quality: true };
+    let mut text_for = TextConsumers::default();
+    text_for.add(OTHER_CONSUMER);
     let not_logged = [
         ("without a prompt", streamed()),
         ("outside of the sample", RequestRecord { text_for, ..record.clone() }),

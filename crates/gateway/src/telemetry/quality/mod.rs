@@ -9,6 +9,7 @@
 
 mod judge;
 mod model_trends;
+pub mod rows;
 mod sample;
 mod settings;
 #[cfg(test)]
@@ -32,12 +33,14 @@ use std::time::Instant;
 use tokenweir_net::supervise::BackgroundTask;
 use tokenweir_protocol::openai::Api;
 use tokenweir_request::observe::Sink;
-use tokenweir_request::record::{Outcome, RequestRecord};
+use tokenweir_request::record::{Outcome, RequestRecord, TextConsumer};
 use tokio::sync::watch;
 use worker::{JUDGE_BATCH_SIZE, QualityWorker};
 
 /// The sink that updates the quality trends and queues samples for the worker thread.
 pub struct QualityMonitor {
+    /// The consumer of sampled texts that the monitor is.
+    consumer: TextConsumer,
     trends: Arc<QualityTrends>,
     /// The queue of the worker thread that gets the sampled texts. `None`: no file and no judge are
     /// configured, so no texts are sampled.
@@ -64,6 +67,7 @@ impl QualityMonitor {
         settings: &QualitySettings,
         payload_settings: &payload_log::PayloadLogSettings,
         max_file_bytes: u64,
+        consumer: TextConsumer,
     ) -> Result<Option<(Self, Option<PayloadQueueGuard>)>, PayloadSinkStartError> {
         if !settings.enabled {
             return Ok(None);
@@ -71,7 +75,7 @@ impl QualityMonitor {
         let trends = Arc::new(QualityTrends::new(settings.window, settings.baseline_window()));
         let counters = Arc::new(QualitySampleCounters::default());
         if settings.share() <= 0.0 {
-            return Ok(Some((Self { trends, queue: None, counters }, None)));
+            return Ok(Some((Self { consumer, trends, queue: None, counters }, None)));
         }
         let shutdown_deadline = watch::Sender::new(None);
         let open_file =
@@ -90,7 +94,7 @@ impl QualityMonitor {
         let task = BackgroundTask::QualitySamples;
         let (queue, guard) =
             PayloadQueue::start(task, JUDGE_BATCH_SIZE, shutdown_deadline, process);
-        Ok(Some((Self { trends, queue: Some(queue), counters }, Some(guard))))
+        Ok(Some((Self { consumer, trends, queue: Some(queue), counters }, Some(guard))))
     }
 
     /// Returns the quality of responses by model and the numbers of samples at `now`.
@@ -121,7 +125,7 @@ impl Sink for QualityMonitor {
                 continue;
             }
             self.trends.record_response(record);
-            let prompt = record.prompt.as_ref().filter(|_| record.text_for.quality);
+            let prompt = record.prompt.as_ref().filter(|_| record.text_for.has(self.consumer));
             if let (Some(queue), Some(prompt)) = (&self.queue, prompt) {
                 queue.push(QualityJob::from_record(record, prompt.clone()));
             }

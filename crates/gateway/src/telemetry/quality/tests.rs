@@ -11,8 +11,11 @@ use std::time::Duration;
 use tokenweir_net::testing::TempFolder;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::openai::TextExcerpt;
-use tokenweir_request::record::PayloadConsumers;
+use tokenweir_request::record::TextConsumers;
 use tokenweir_request::record::fixtures::streamed;
+
+const CONSUMER: TextConsumer = TextConsumer::new(0);
+const OTHER_CONSUMER: TextConsumer = TextConsumer::new(1);
 
 fn texts() -> payload_log::PayloadLogSettings {
     payload_log::PayloadLogSettings::default()
@@ -29,7 +32,7 @@ fn sampled(prompt: &str, answer: &str) -> RequestRecord {
     let mut record = streamed();
     record.prompt = Some(excerpt(prompt));
     record.observed.text_excerpt = Some(excerpt(answer));
-    record.text_for = PayloadConsumers { log: false, quality: true };
+    record.text_for.add(CONSUMER);
     record
 }
 
@@ -45,7 +48,8 @@ fn process_records(
     let file = folder.path().join("samples.jsonl");
     let settings =
         QualitySettings { enabled: true, sample: 0.05, file: Some(file.clone()), ..settings };
-    let (quality, guard) = QualityMonitor::start(&settings, &texts(), 1 << 30).unwrap().unwrap();
+    let (quality, guard) =
+        QualityMonitor::start(&settings, &texts(), 1 << 30, CONSUMER).unwrap().unwrap();
     for record in records {
         quality.finished(&[record]);
     }
@@ -100,11 +104,12 @@ fn quality_monitoring_is_off_by_default_and_samples_no_text_without_a_file_or_a_
     let folder = TempFolder::new("quality-off");
     let file = folder.path().join("samples.jsonl");
     let settings = QualitySettings { file: Some(file.clone()), ..QualitySettings::default() };
-    assert!(QualityMonitor::start(&settings, &texts(), 1 << 30).unwrap().is_none());
+    assert!(QualityMonitor::start(&settings, &texts(), 1 << 30, CONSUMER).unwrap().is_none());
     assert!(!file.exists());
     assert!(settings.share() <= 0.0);
     let enabled = QualitySettings { enabled: true, ..QualitySettings::default() };
-    let (quality, guard) = QualityMonitor::start(&enabled, &texts(), 1 << 30).unwrap().unwrap();
+    let (quality, guard) =
+        QualityMonitor::start(&enabled, &texts(), 1 << 30, CONSUMER).unwrap().unwrap();
     assert!(guard.is_none() && quality.queue.is_none() && enabled.share() <= 0.0);
 }
 
@@ -171,14 +176,15 @@ fn quality_samples_that_an_unreachable_judge_does_not_score_are_counted() {
 fn a_full_queue_of_quality_samples_drops_and_counts_further_samples() {
     let trends = Arc::new(QualityTrends::new(Duration::from_hours(1), Duration::from_hours(2)));
     let queue = Some(PayloadQueue::without_thread(1));
-    let quality = QualityMonitor { trends, queue, counters: Arc::default() };
+    let quality = QualityMonitor { consumer: CONSUMER, trends, queue, counters: Arc::default() };
     (0..3).for_each(|_| quality.finished(&[&sampled("a", "b")]));
     assert_eq!(quality.vitals(clock::now()).samples.dropped, 2);
 }
 
 #[test]
 fn only_complete_responses_of_sampled_requests_become_quality_samples() {
-    let text_for = PayloadConsumers { log: true, quality: false };
+    let mut text_for = TextConsumers::default();
+    text_for.add(OTHER_CONSUMER);
     let records = [
         sampled("yes", "a"),
         RequestRecord { text_for, ..sampled("payload log only", "a") },
@@ -194,7 +200,8 @@ fn only_complete_responses_of_sampled_requests_become_quality_samples() {
 /// model refusals, one per minute.
 fn snapshot_after(requests: &[(u64, bool)]) -> ModelQuality {
     let enabled = QualitySettings { enabled: true, ..QualitySettings::default() };
-    let (quality, _) = QualityMonitor::start(&enabled, &texts(), 1 << 30).unwrap().unwrap();
+    let (quality, _) =
+        QualityMonitor::start(&enabled, &texts(), 1 << 30, CONSUMER).unwrap().unwrap();
     let mut now = clock::now();
     for (tokens, is_refusal) in requests {
         now += Duration::from_mins(1);

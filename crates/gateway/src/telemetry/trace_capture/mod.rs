@@ -13,6 +13,8 @@
 //!
 //! Requests that failed because of the client are not captured, because no engine computed them.
 
+pub mod rows;
+
 use super::access_log::json_object::{JsonObject, known, member};
 use super::access_log::millis;
 use super::batch_worker::BatchWorkerGuard;
@@ -27,11 +29,14 @@ use std::time::SystemTime;
 use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::openai::Api;
 use tokenweir_request::observe::Sink;
-use tokenweir_request::record::{CapturedPrompt, Outcome, RequestRecord};
+use tokenweir_request::record::{Outcome, RequestRecord};
+use tokenweir_routing::{PromptFingerprint, mix, unit};
 
 /// The sink that writes captured requests to a file. A thread of its own writes the file.
 pub struct TraceCapture {
     writer: NonBlockingWriter,
+    /// Share of requests that are captured, from 0 to 1.
+    share: f64,
     /// Random key of the hash function for the anonymous IDs.
     hash_key: RandomState,
     file_counters: Arc<RotatingFileCounters>,
@@ -50,14 +55,14 @@ const TOO_MANY_REQUESTS_STATUS: u16 = 429;
 // === impl TraceCapture ===
 
 impl TraceCapture {
-    /// Starts a capture that appends to `file`. The file is rotated at half of `max_bytes`, so that
+    /// Starts a capture that appends `share` of the requests, from 0 to 1, to `file`. The file is rotated at half of `max_bytes`, so that
     /// the file and the rotated file `<file>.old` together have at most `max_bytes`. Fails if
     /// `file` is not a regular file or cannot be opened for writing.
-    pub fn start(file: &Path, max_bytes: u64) -> io::Result<(Self, TraceCaptureGuard)> {
+    pub fn start(file: &Path, max_bytes: u64, share: f64) -> io::Result<(Self, TraceCaptureGuard)> {
         let file_counters = Arc::new(RotatingFileCounters::default());
         let file = RotatingFile::open(file, max_bytes / 2, file_counters.clone())?;
         let (writer, guard) = NonBlockingWriter::start("trace capture", file);
-        Ok((Self { writer, hash_key: RandomState::new(), file_counters }, guard))
+        Ok((Self { writer, share, hash_key: RandomState::new(), file_counters }, guard))
     }
 
     /// Returns the numbers of requests that were written to the file and that were dropped since
@@ -74,13 +79,13 @@ impl TraceCapture {
 
     /// Builds the line of a request, with its line ending. The first four fields are those of the
     /// trace format of Mooncake.
-    fn build_line(&self, record: &RequestRecord, captured: &CapturedPrompt) -> String {
+    fn build_line(&self, record: &RequestRecord, prompt: &PromptFingerprint) -> String {
         let observed = &*record.observed;
         let since_1970 = record.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let input_tokens = observed.usage.input;
-        let estimated = captured.prompt_bytes.div_ceil(ESTIMATED_BYTES_PER_TOKEN);
-        let block_ids = captured.block_hashes.iter().map(|it| self.anonymous_id(("block", it)));
-        let session = captured.session_hash.map(|it| self.anonymous_id(("session", it)));
+        let estimated = prompt.bytes.div_ceil(ESTIMATED_BYTES_PER_TOKEN);
+        let block_ids = prompt.blocks.iter().map(|it| self.anonymous_id(("block", it)));
+        let session = record.session_hash.map(|it| self.anonymous_id(("session", it)));
         let tier = Some(record.tier.as_str()).filter(|tier| !tier.is_empty());
         let mut line = Vec::new();
         JsonObject::append(&mut line, |json| {
@@ -90,8 +95,8 @@ impl TraceCapture {
             member!(json, "output_length", record.output_tokens().unwrap_or(0));
             // One ID for each complete block of the prompt.
             member!(json, "hash_ids", block_ids.collect::<Vec<u64>>());
-            member!(json, "block_bytes", captured.block_bytes);
-            member!(json, "input_bytes", captured.prompt_bytes);
+            member!(json, "block_bytes", prompt.block_bytes);
+            member!(json, "input_bytes", prompt.bytes);
             known!(json, "session", session);
             // The number of output tokens after which the client disconnected.
             known!(json, "left_after", record.tokens_before_disconnect());
@@ -117,13 +122,21 @@ impl TraceCapture {
 impl Sink for TraceCapture {
     fn finished(&self, records: &[&RequestRecord]) {
         for record in records {
-            let Some(captured) = record.captured.as_ref().filter(|_| !is_client_error(record))
-            else {
+            let Some(prompt) = &record.fingerprint else { continue };
+            if is_client_error(record) {
                 continue;
-            };
-            self.writer.give(self.build_line(record, captured));
+            }
+            if is_sampled(self.share, record.session_hash, fastrand::u64(..)) {
+                self.writer.give(self.build_line(record, prompt));
+            }
         }
     }
+}
+
+/// Whether a request is captured. Either all requests of a session are captured or none, so that the capture
+/// shows the prompt prefixes that these requests share. `random` decides for a request without a session.
+fn is_sampled(share: f64, session: Option<u64>, random: u64) -> bool {
+    unit(session.map_or(random, mix)) < share
 }
 
 /// Whether the backend or the gateway rejected the request because of an error of the client, such as an

@@ -5,10 +5,8 @@ mod label;
 
 pub use label::{KnownLabelValues, MetricLabel};
 
-use super::status::{BackendStatusSnapshot, StatusSnapshot};
-use crate::gpu::BackendGpu;
+use crate::status::{BackendStatusSnapshot, StatusSnapshot};
 use std::time::Duration;
-use tokenweir_engine::gpu::GpuValues;
 use tokenweir_protocol::histogram::HistogramSnapshot;
 use tokenweir_protocol::metric_kind::MetricKind;
 use tokenweir_request::record::RequestRecord;
@@ -32,8 +30,8 @@ pub struct MetricDescriptor {
 /// [`MetricDescriptor::labels`], and the value.
 pub type MetricEmitter<'a> = &'a mut dyn FnMut(&[&str], f64);
 
-/// A callback for one value of a backend or a GPU. Its arguments are the label values after those of the
-/// backend or GPU, and the value. `None`: the value is not known.
+/// A callback for one value of a backend. Its arguments are the label values after the name of the backend,
+/// and the value. `None`: the value is not known.
 pub type BackendEmitter<'a> = &'a mut dyn FnMut(&[&str], Option<f64>);
 
 /// Where the values of a metric come from, and the function that reads them.
@@ -58,15 +56,11 @@ pub enum MetricSource {
     /// [`MetricLabel::of_request`] reads the label values.
     RecordHistogram(fn(&RequestRecord) -> HistogramSnapshot<'_>),
     /// No function reads the values. The part of the program that has them passes them to
-    /// [`Prometheus::record`](super::metrics_registry::Prometheus::record).
+    /// [`Prometheus::record`](crate::telemetry::metrics_registry::Prometheus::record).
     Recorded,
     /// Values of each registered backend are read when the metrics page is read. The first label is the
     /// backend. A value that is not known is omitted.
     BackendValues(fn(&BackendStatusSnapshot, BackendEmitter<'_>)),
-    /// Values are read from the last successful scrape of each GPU of the registered backends when the
-    /// metrics page is read. The first labels are the backend, the exporter and the GPU. A value that
-    /// the exporter does not report is omitted.
-    Gpu(fn(&GpuValues, BackendEmitter<'_>)),
     /// One value of each registered backend is read when the metrics page is read. `None`: the value is
     /// omitted. The only label is the backend.
     Backend(fn(&BackendStatusSnapshot) -> Option<f64>),
@@ -87,28 +81,31 @@ pub enum MetricSource {
 const MAX_REQUEST_LABELS: usize = 6;
 
 /// Name of the metric that measures with which delay a timer of the runtime fires.
-pub(super) const SCHEDULING_DELAY_METRIC: &str = "tokenweir_scheduling_delay_seconds";
+pub(crate) const SCHEDULING_DELAY_METRIC: &str = "tokenweir_scheduling_delay_seconds";
 /// Name of the metric with the share of requests that must meet each objective of `slos`.
-pub(super) const OBJECTIVE_RATIO_METRIC: &str = "tokenweir_slo_objective_ratio";
+pub(crate) const OBJECTIVE_RATIO_METRIC: &str = "tokenweir_slo_objective_ratio";
 /// Name of the metric that measures how long a scrape of the metrics page of a backend takes.
-pub(super) const SCRAPE_DURATION_METRIC: &str = "tokenweir_scrape_duration_seconds";
+pub(crate) const SCRAPE_DURATION_METRIC: &str = "tokenweir_scrape_duration_seconds";
 /// Name of the metric that counts failed scrapes of the metrics pages of backends.
-pub(super) const SCRAPE_ERRORS_METRIC: &str = "tokenweir_scrape_errors_total";
+pub(crate) const SCRAPE_ERRORS_METRIC: &str = "tokenweir_scrape_errors_total";
 
 /// Converts a duration to seconds, as the value of a metric. `None`: the metric has no value.
-pub(super) fn seconds(duration: Option<Duration>) -> Option<f64> {
+pub(crate) fn seconds(duration: Option<Duration>) -> Option<f64> {
     duration.map(|duration| duration.as_secs_f64())
 }
 
 /// Returns the value of a gauge. A value that is not known becomes NaN, which a graph shows as a
 /// gap.
-pub(super) fn or_nan(value: Option<f64>) -> Option<f64> {
+pub fn or_nan(value: Option<f64>) -> Option<f64> {
     value.or(Some(f64::NAN))
 }
 
-/// Returns a function that emits the values of a backend or a GPU: with the label values `first`
-/// before the label values that it receives. It does not emit a value that is `None`.
-fn with_first_labels(first: &[&str], emit: MetricEmitter<'_>) -> impl FnMut(&[&str], Option<f64>) {
+/// Returns a function that emits values with the label values `first` before those that it receives. It
+/// does not emit a value that is `None`.
+pub fn with_first_labels(
+    first: &[&str],
+    emit: MetricEmitter<'_>,
+) -> impl FnMut(&[&str], Option<f64>) {
     move |labels, value| {
         if let Some(value) = value {
             emit(&[first, labels].concat(), value);
@@ -120,7 +117,7 @@ fn with_first_labels(first: &[&str], emit: MetricEmitter<'_>) -> impl FnMut(&[&s
 
 impl MetricSource {
     /// Whether values are read from the records of requests.
-    pub(super) fn reads_record(&self) -> bool {
+    pub(crate) fn reads_record(&self) -> bool {
         matches!(
             self,
             Self::FirstOutput(_)
@@ -199,7 +196,7 @@ impl MetricDescriptor {
 
     /// Calls `emit` with the label values of a request. Does not call `emit` if one of the values
     /// is missing.
-    pub(super) fn read_labels(&self, record: &RequestRecord, emit: impl FnOnce(&[&str])) {
+    pub(crate) fn read_labels(&self, record: &RequestRecord, emit: impl FnOnce(&[&str])) {
         let read = |label: &MetricLabel| (label.read)(record);
         // Most metrics have at most two labels. They are read for each request.
         match self.labels {
@@ -222,7 +219,7 @@ impl MetricDescriptor {
     /// Emits the values of a metric that are read when the metrics page is read. Returns false if
     /// the values of the metric are recorded earlier instead, for example at the end of each
     /// request.
-    pub(super) fn read_current(&self, status: &StatusSnapshot, emit: MetricEmitter<'_>) -> bool {
+    pub(crate) fn read_current(&self, status: &StatusSnapshot, emit: MetricEmitter<'_>) -> bool {
         let backends = || status.registered_backends();
         let mut emit_backend = |backend: &BackendStatusSnapshot, value: Option<f64>| {
             if let Some(value) = value {
@@ -250,14 +247,6 @@ impl MetricDescriptor {
             MetricSource::BackendValues(read) => {
                 for backend in backends() {
                     read(backend, &mut with_first_labels(&[&backend.backend], emit));
-                }
-            }
-            MetricSource::Gpu(read) => {
-                for backend in backends() {
-                    for BackendGpu { exporter, gpu, values, .. } in &backend.gpus {
-                        let first = [&*backend.backend, exporter, gpu];
-                        read(values, &mut with_first_labels(&first, emit));
-                    }
                 }
             }
             _ => return false,

@@ -5,13 +5,8 @@
 //! All gateways before a backend export the same values for the backend. A query over several gateways must
 //! therefore aggregate with `max` and not with `sum`.
 
-mod gpus;
-
-use crate::telemetry::metric::{MetricDescriptor, MetricLabel, MetricSource};
+use crate::metric::{MetricDescriptor, MetricLabel, MetricSource};
 use tokenweir_engine::dialect::CACHE_SOURCES;
-
-/// The rows of the metrics catalogue for the GPUs of backends.
-pub(super) const GPU_ROWS: &[MetricDescriptor] = gpus::ROWS;
 
 /// The label that says why requests wait in the queue of the engine, as vLLM reports it.
 const WAITING_REASON: MetricLabel = MetricLabel::fixed("reason", || vec!["capacity", "deferred"]);
@@ -189,12 +184,12 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::of_backend(
         "tokenweir_backend_gpus",
         "GPUs of the backend, from the configuration.",
-        |backend| backend.gpu_cost[0],
+        |backend| backend.gpu_count,
     ),
     MetricDescriptor::of_backend(
         "tokenweir_backend_price_per_hour",
         "Price of all GPUs of the backend for one hour.",
-        |backend| backend.gpu_cost[1],
+        |backend| backend.price_per_hour,
     ),
     MetricDescriptor::of_backend(
         "tokenweir_engine_restarts_total",

@@ -1,8 +1,12 @@
-//! Metrics of response quality. They have no values unless `quality.enabled` is set.
+//! Status and metrics of response quality. They have no values unless `quality.enabled` is set.
 
-use super::super::metric::{MetricDescriptor, MetricEmitter, MetricLabel, MetricSource};
-use super::super::quality::{ModelQuality, QualitySampleCounts};
-use super::super::status::StatusSnapshot;
+use super::model_trends::ModelQuality;
+use super::sample::QualitySampleCounts;
+use super::{QualityMonitor, QualitySnapshot};
+use crate::metric::{MetricDescriptor, MetricEmitter, MetricLabel, MetricSource};
+use crate::status::{StatusBlock, StatusSnapshot, StatusSource};
+use serde::Serialize;
+use std::sync::Arc;
 use tokenweir_request::record::ModelLabel;
 
 /// The values of the label `window`: the means of [`ModelQuality`] over the recent and over the
@@ -10,7 +14,16 @@ use tokenweir_request::record::ModelLabel;
 const WINDOWS: [&str; 2] = ["recent", "baseline"];
 const WINDOW: MetricLabel = MetricLabel::fixed("window", || WINDOWS.to_vec());
 
-pub(super) const ROWS: &[MetricDescriptor] = &[
+/// The quality of responses by model. `None`: `quality` is disabled.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct QualityStatus(pub Option<QualitySnapshot>);
+
+impl StatusBlock for QualityStatus {
+    const KEY: Option<&'static str> = Some("quality");
+}
+
+/// The metrics of response quality.
+pub const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::new(
         "tokenweir_quality_output_drift_ratio",
         "Mean output tokens of complete responses in quality.window, divided by the mean in 24 times this window.",
@@ -44,18 +57,24 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             QualitySampleCounts::default().by_result().map(|(result, _)| result).to_vec()
         })],
         MetricSource::Status(|status, emit| {
-            for (result, count) in status.quality.iter().flat_map(|it| it.samples.by_result()) {
+            let Some(quality) = quality(status) else { return };
+            for (result, count) in quality.samples.by_result() {
                 emit(&[result], count as f64);
             }
         }),
     ),
 ];
 
+fn quality(status: &StatusSnapshot) -> Option<&QualitySnapshot> {
+    let QualityStatus(quality) = status.blocks.get()?;
+    quality.as_ref()
+}
+
 /// Calls `emit` with the quality of each model that is a label value and had a recent response.
 /// Then calls `emit` with an empty [`ModelQuality`] for each model that has series from the start and had no
 /// recent response.
 fn for_each_model(status: &StatusSnapshot, mut emit: impl FnMut(&ModelQuality)) {
-    let Some(quality) = &status.quality else { return };
+    let Some(quality) = quality(status) else { return };
     let is_label = |name: &str| {
         name == ModelLabel::OTHER || status.models.iter().any(|model| *model.name == *name)
     };
@@ -74,4 +93,12 @@ fn emit_by_window(model: &str, means: [Option<f64>; 2], emit: MetricEmitter<'_>)
     for (window, mean) in WINDOWS.iter().zip(means) {
         emit(&[model, window], mean.unwrap_or(f64::NAN));
     }
+}
+
+/// Returns a function that adds the quality of responses. `None`: quality monitoring is disabled.
+pub fn status_source(monitor: Option<Arc<QualityMonitor>>) -> StatusSource {
+    Arc::new(move |status, now| {
+        let quality = monitor.as_ref().map(|monitor| monitor.vitals(now));
+        status.blocks.add(QualityStatus(quality));
+    })
 }

@@ -1,6 +1,6 @@
 //! The labels of metrics. The values of each label come from a set that clients cannot extend.
 
-use crate::telemetry::status::StatusSnapshot;
+use crate::status::StatusSnapshot;
 use tokenweir_engine::address::BackendId;
 use tokenweir_request::record::{ModelLabel, Outcome, RequestRecord};
 

@@ -1,22 +1,16 @@
 //! A snapshot of the state of the gateway, for gauges, `/status` and the admin page.
 //!
 //! The values are read from the components of the gateway when the snapshot is taken. The snapshot has no
-//! counters of its own.
+//! counters of its own. It names no option: each option adds its [`StatusBlock`].
 
-use super::cpu_time::TelemetryCpuTimes;
-use super::otel::SpanCounts;
-use super::rotating_file::FileRecordCounts;
-use super::{access_log, quality};
-use crate::backend::kv_events::{CacheStatus, LearningCounts};
-use crate::backend::peers::PeerExchangeStatus;
-use crate::backend::{LabelledModel, RankStatus};
-use crate::gpu::{BackendGpu, GpuExporterStatus};
-use crate::webhook::WebhookStatus;
+mod blocks;
+
+pub use blocks::{StatusBlock, StatusBlocks};
+
 use serde::Serialize;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tokenweir_api::{BackendFacts, ClientSummary, GatewayState, Harm, QueueSummary};
-use tokenweir_diagnose::Diagnosis;
 use tokenweir_engine::dialect::EngineLoad;
 use tokenweir_net::supervise::PanicCounts;
 use tokenweir_net::tls;
@@ -54,52 +48,23 @@ pub struct StatusSnapshot {
     pub model_queues: Vec<ModelQueueStatus>,
     /// All backends, including removed ones that still serve requests.
     pub backends: Vec<BackendStatusSnapshot>,
-    /// The GPU exporters. Empty: none is configured.
-    pub gpu_exporters: Vec<GpuExporterStatus>,
-    /// The latest diagnosis: the verdicts about the backends and the gateway.
-    #[serde(skip)]
-    pub diagnosis: Arc<Diagnosis>,
-    /// The state of the messages to each webhook. Empty: no webhook is configured.
-    pub webhooks: Vec<WebhookStatus>,
+    /// The blocks of the options.
+    #[serde(flatten)]
+    pub blocks: StatusBlocks,
     /// Memory of the candidate sampler, in bytes. In a large pool the sampler selects a few candidates
     /// for each request, and the policy chooses among them.
     #[serde(skip)]
     pub short_list_bytes: usize,
-    /// Memory of the index that relates prompt texts to the blocks of KV events, in bytes.
-    #[serde(skip)]
-    pub kv_index_bytes: usize,
-    /// Numbers of requests for which the gateway could, and could not, derive from KV events which
-    /// KV cache block holds which part of the prompt.
-    #[serde(skip)]
-    pub kv_learning: LearningCounts,
     /// Models that are label values of metrics.
     #[serde(skip)]
     pub models: Vec<LabelledModel>,
     /// Tenants that are label values of metrics.
     #[serde(skip)]
     pub tenants: Vec<String>,
-    /// The exchange of messages with other gateways. `None`: `peer_exchange` is not configured.
-    pub peer_exchange: Option<PeerExchangeStatus>,
-    /// Number of spans by export result.
-    pub spans: SpanCounts,
-    /// Number of records of the trace capture by result.
-    pub trace_capture: FileRecordCounts,
-    /// Number of access log lines by result.
-    #[serde(skip)]
-    pub access_log: access_log::AccessLogCounts,
-    /// Number of payload log records by result.
-    #[serde(skip)]
-    pub payload_log: FileRecordCounts,
-    /// Quality of responses by model. `None`: `quality` is disabled.
-    pub quality: Option<quality::QualitySnapshot>,
     /// Number of open, refused and failed client connections.
     pub connections: ConnectionStatusSnapshot,
     /// Memory of all request bodies that the gateway holds now, and its limit.
     pub request_bodies: RequestBodyVitals,
-    /// Memory of the responses that the gateway keeps for clients that may reconnect to them, in bytes.
-    pub resume_bytes: usize,
-    /// Memory of the data that the gateway keeps to continue open streams at another backend, in bytes.
-    pub continuation_bytes: usize,
     /// Expiry times of certificates, and number of reloads of certificate files.
     pub certificates: tls::CertificateCounts,
     /// Number of configuration reloads by result, and the result of the last load.
@@ -109,9 +74,19 @@ pub struct StatusSnapshot {
     /// Number of panics by background task.
     #[serde(skip)]
     pub panics: PanicCounts,
-    /// CPU time of telemetry by kind of work, such as records, logs and the metrics page.
-    #[serde(skip)]
-    pub telemetry_cpu: TelemetryCpuTimes,
+}
+
+/// A function that writes the state of one part of the gateway into a snapshot, for example as a
+/// [`StatusBlock`]. Its second argument is the current time.
+pub type StatusSource = Arc<dyn Fn(&mut StatusSnapshot, Instant) + Send + Sync>;
+
+/// A model with a label value of its own in metrics.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LabelledModel {
+    /// The label value.
+    pub name: Arc<str>,
+    /// Whether the time series of the model exist before its first request.
+    pub is_seeded: bool,
 }
 
 /// A snapshot of the client connections.
@@ -180,25 +155,19 @@ pub struct BackendStatusSnapshot {
     /// The role of the backend if one backend computes the prompt (`prefill`) and another the output
     /// (`decode`) of a request: `prefill`, `decode` or `both`. `None`: it serves whole requests only.
     pub role: Option<&'static str>,
-    /// The data-parallel ranks that are targets of routing. Empty: the backend chooses the rank itself.
-    pub ranks: Vec<RankStatus>,
-    /// How often the gateway woke the engine, and how often it put the engine into sleep mode.
-    #[serde(skip)]
-    pub sleep_counts: [u64; 2],
     /// Number of stalls of the backend's streams since the start of the gateway.
     pub stalls: u64,
-    /// Number of GPUs of the backend, and the price of all of them for one hour. `None`: not
-    /// configured.
+    /// Number of GPUs of the backend. `None`: not configured.
     #[serde(skip)]
-    pub gpu_cost: [Option<f64>; 2],
+    pub gpu_count: Option<f64>,
+    /// Price of all GPUs of the backend for one hour. `None`: not configured.
+    #[serde(skip)]
+    pub price_per_hour: Option<f64>,
     /// Number of restarts of the backend's process that the gateway detected.
     pub restarts: u64,
     /// Values of the last successful scrape. `None`: no scrape has succeeded.
     #[serde(skip)]
     pub engine: Option<EngineLoad>,
-    /// The prefix cache of the backend as its KV events show it, and how reliable this information is.
-    /// `None`: the gateway does not subscribe to the KV events of the backend.
-    pub kv_events: Option<CacheStatus>,
     /// Number of preemptions since the engine started, from the last successful scrape. `None`: not
     /// reported.
     pub preemptions: Option<f64>,
@@ -217,8 +186,9 @@ pub struct BackendStatusSnapshot {
     /// The name of the Kubernetes pod of the backend. `None`: not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pod: Option<String>,
-    /// The GPUs of the backend, from the last successful scrapes of the GPU exporters.
-    pub gpus: Vec<BackendGpu>,
+    /// The blocks of the options that know the backend.
+    #[serde(flatten)]
+    pub blocks: StatusBlocks,
 }
 
 /// Value of [`BackendFacts::health`] and [`BackendFacts::state`] for a removed backend that still serves
@@ -266,14 +236,14 @@ pub struct BackendMetricAvailability {
 impl StatusSnapshot {
     /// Returns the backends that are configured or discovered now, without removed backends that
     /// still serve requests.
-    pub(super) fn registered_backends(&self) -> impl Iterator<Item = &BackendStatusSnapshot> {
+    pub fn registered_backends(&self) -> impl Iterator<Item = &BackendStatusSnapshot> {
         self.backends.iter().filter(|backend| backend.is_registered())
     }
 }
 
 impl BackendStatusSnapshot {
     /// Whether the backend is configured or discovered now.
-    pub(super) fn is_registered(&self) -> bool {
+    pub fn is_registered(&self) -> bool {
         self.facts.health != LEAVING_STATE
     }
 }
