@@ -15,9 +15,9 @@ use tokenweir_api::{
 };
 use tokenweir_engine::gpu::GpuCondition;
 use tokenweir_gateway::backend::kv_events::CacheStatus;
-use tokenweir_gateway::gpu::{BackendGpu, BackendGpus, GpuExporterStatus, GpuExporters};
 use tokenweir_gateway::status::BackendStatusSnapshot;
 use tokenweir_gateway::telemetry::recent_requests::FinishedRequest;
+use tokenweir_gpu::{BackendGpu, BackendGpus, GpuExporterStatus, GpuExporters};
 use tokenweir_protocol::clock;
 use tokenweir_request::observe::{OpenStream, OpenStreamsSnapshot};
 use tokenweir_request::record::ClientIdentity;

@@ -4,6 +4,9 @@
 use super::diagnosis::{self, DiagnosisHooks};
 use super::error::{ApplicationError, in_part};
 use crate::config::Config;
+use gpu::{GpuBackend, GpuMonitor};
+use payload_log::PayloadLog;
+use quality::QualityMonitor;
 use std::any::Any;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,7 +19,6 @@ use tokenweir_gateway::backend::peers::{self, PeerExchange};
 use tokenweir_gateway::backend::pool::BackendPool;
 use tokenweir_gateway::backend::tasks::peer_exchange;
 use tokenweir_gateway::backend::{Backend, ranks};
-use tokenweir_gateway::gpu::{self, GpuBackend, GpuMonitor};
 use tokenweir_gateway::metric::MetricDescriptor;
 use tokenweir_gateway::proxy::rows::{continuation, prefill_leg, resume};
 use tokenweir_gateway::proxy::{ProxyState, TextSample, TextSampling};
@@ -24,14 +26,18 @@ use tokenweir_gateway::status::{StatusBlocks, StatusSource};
 use tokenweir_gateway::telemetry::catalog;
 use tokenweir_gateway::telemetry::otel;
 use tokenweir_gateway::telemetry::otel::resource::host_name;
-use tokenweir_gateway::telemetry::payload_log::{self, PayloadLog};
-use tokenweir_gateway::telemetry::quality::{self, QualityMonitor};
-use tokenweir_gateway::telemetry::trace_capture::{self, TraceCapture};
-use tokenweir_gateway::webhook::{self, WebhookNotifier, WebhookSettings};
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::TextConsumer;
+use trace_capture::TraceCapture;
+use webhooks::{WebhookNotifier, WebhookSettings};
+
+pub use tokenweir_gpu as gpu;
+pub use tokenweir_payload_log as payload_log;
+pub use tokenweir_quality as quality;
+pub use tokenweir_trace_capture as trace_capture;
+pub use tokenweir_webhooks as webhooks;
 
 /// The consumers of sampled prompts and responses.
 const PAYLOAD_LOG: TextConsumer = TextConsumer::new(0);
@@ -49,7 +55,7 @@ pub fn metric_rows() -> impl Iterator<Item = &'static MetricDescriptor> {
         kv_events::rows::ROWS,
         peers::rows::ROWS,
         diagnosis::rows::ROWS,
-        webhook::rows::ROWS,
+        webhooks::rows::ROWS,
         gpu::rows::ROWS,
         quality::rows::ROWS,
         otel::rows::ROWS,
@@ -82,24 +88,33 @@ pub(super) fn scraped_pages(config: &Config) -> usize {
 
 /// Returns the files that options write, each with its configuration key.
 pub(super) fn output_files(config: &Config) -> Vec<(&'static str, &PathBuf)> {
-    let quality_file = config.quality.file.as_ref().filter(|_| config.quality.share() > 0.0);
-    let files = [
-        ("trace_capture.file", config.trace_capture.file.as_ref()),
-        ("log.payloads.file", config.log.payloads.file.as_ref()),
-        ("quality.file", quality_file),
-    ];
-    files.into_iter().filter_map(|(key, file)| Some((key, file?))).collect()
+    let mut files = Vec::new();
+    if let Some(file) = &config.trace_capture.file {
+        files.push(("trace_capture.file", file));
+    }
+    if let Some(file) = &config.log.payloads.file {
+        files.push(("log.payloads.file", file));
+    }
+    if let Some(file) = &config.quality.file
+        && config.quality.share() > 0.0
+    {
+        files.push(("quality.file", file));
+    }
+    files
 }
 
 /// Where options write requests, as texts of the start banner. `None`: the option is off.
 pub(super) struct OutputTargets {
+    /// The file of the trace capture.
     pub(super) capture: Option<String>,
+    /// Where the payload log writes prompts and responses.
     pub(super) payloads: Option<String>,
+    /// Where quality monitoring sends prompts and responses.
     pub(super) quality: Option<String>,
 }
 
 /// The options that run beside the path of requests.
-pub(super) struct Extras {
+pub(crate) struct Extras {
     gpus: Arc<GpuMonitor>,
     webhooks: Arc<WebhookNotifier>,
 }
@@ -214,7 +229,7 @@ impl Extras {
         let OptionParts { exchange, cache_knowledge, proxy, sinks } = parts;
         let mut sources = vec![
             gpu::rows::status_source(self.gpus.clone()),
-            webhook::rows::status_source(self.webhooks.clone()),
+            webhooks::rows::status_source(self.webhooks.clone()),
             peers::rows::status_source(exchange),
             kv_events::rows::status_source(cache_knowledge),
         ];
@@ -317,7 +332,8 @@ impl ExtraSinks {
     fn add_quality(&mut self, config: &Config) -> Result<(), ApplicationError> {
         let settings = &config.quality;
         let max_bytes = config.log.max_file_bytes as u64;
-        let started = QualityMonitor::start(settings, &config.log.payloads, max_bytes, QUALITY);
+        let redaction = config.log.payloads.redaction();
+        let started = QualityMonitor::start(settings, &redaction, max_bytes, QUALITY);
         let started = started.map_err(in_part("cannot start the quality samples (quality)"))?;
         let mut running = None;
         if let Some((quality, guard)) = started {

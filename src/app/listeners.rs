@@ -35,7 +35,8 @@ impl BoundListeners {
         let is_shared = config.listen_reuse_port;
         let clients = bind_socket(config.listen, "client listener", is_shared)?;
         let admin = bind_listener(config.admin, "admin listener")?;
-        let (limit, backends) = (raise_file_limit(), config.backends.len());
+        let limit = raise_file_limit();
+        let backends = config.backends.len();
         let descriptors = DescriptorBudget::from_limit(limit);
         descriptors.warn_if_low(limit, backends);
         let overload_guard = Arc::new(OverloadGuard::new(OverloadLimits {
@@ -64,8 +65,8 @@ impl BoundListeners {
     /// Returns functions that write the counts of client connections and of TLS certificates into
     /// the status of the gateway.
     pub(super) fn status_sources(&self) -> Vec<StatusSource> {
-        let (limiter, credentials) =
-            (self.connection_limiter.clone(), self.tls.credentials.clone());
+        let limiter = self.connection_limiter.clone();
+        let credentials = self.tls.credentials.clone();
         vec![
             Arc::new(move |status, _| status.connections = limiter.snapshot()),
             Arc::new(move |status, _| status.certificates = credentials.counts()),

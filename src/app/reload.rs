@@ -187,7 +187,8 @@ impl Reloader {
 
     async fn load_and_apply(&mut self, file: PathBuf) -> Result<ReloadOutcome, String> {
         // A change of the configuration file after this point triggers another reload.
-        let (watcher, overrides) = (&mut self.triggers.file_watcher, self.overrides.clone());
+        let watcher = &mut self.triggers.file_watcher;
+        let overrides = self.overrides.clone();
         watcher.skip_current_within_limit().await;
         let load = move || Config::load(Some(&file), overrides);
         let loaded = watcher.load(load, ConfigError::is_unreadable).await;
@@ -269,7 +270,8 @@ impl Reloader {
     async fn update_pool(&mut self, backends: Vec<Backend>, config: &Config) {
         let ProxyState { overload_guard, pool, open_streams, .. } = &self.admin.proxy;
         overload_guard.set_health_checkers(backends.len() + extras::scraped_pages(config));
-        let (settings, previous) = (config.pool_settings(), pool.backends());
+        let settings = config.pool_settings();
+        let previous = pool.backends();
         self.health_checks.update_backends(backends, &settings, NEW_BACKEND_TIMEOUT).await;
         let present = pool.backends();
         for removed in previous.iter().filter(|it| !present.iter().any(|now| Arc::ptr_eq(it, now)))
@@ -294,7 +296,8 @@ fn build_backends(
 
 /// Logs the changed keys of a reload, and returns them as the text of the admin response.
 fn summarize(reloaded: &ReloadOutcome) -> String {
-    let (changed, unapplied) = (reloaded.changed.join(", "), reloaded.unapplied.join(", "));
+    let changed = reloaded.changed.join(", ");
+    let unapplied = reloaded.unapplied.join(", ");
     tracing::info!(changed, "configuration reloaded");
     let mut summary = if changed.is_empty() {
         "nothing has changed".into()

@@ -76,7 +76,8 @@ impl TelemetryPipeline {
         access: &Arc<AccessControl>,
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, ApplicationError> {
-        let (config, now) = (&loaded.config, clock::now());
+        let config = &loaded.config;
+        let now = clock::now();
         let tracing = loaded.tracing_settings(&env)?;
         if env("OTEL_METRICS_EXPORTER").is_some_and(|value| value.contains("otlp")) {
             tracing::warn!(
@@ -93,7 +94,8 @@ impl TelemetryPipeline {
         sinks.immediate.extend([pool.clone() as Arc<dyn Sink>, decisions.clone(), access.clone()]);
         sinks.immediate.push(stored_responses.clone());
         let has_keys = config.access.keys_file.is_some();
-        let start_log = sinks.add_access_log(logs, has_keys).filter(|_| config.log.access_start);
+        let access_log = sinks.add_access_log(logs, has_keys);
+        let start_log = if config.log.access_start { access_log } else { None };
         let spans = sinks.add_spans(&tracing)?;
         sinks.batched.push(recent_requests.clone());
         sinks.batched.push(cache_map.clone());

@@ -21,9 +21,9 @@ use tokenweir_gateway::backend::SleepSettings;
 use tokenweir_gateway::backend::health_checker;
 use tokenweir_gateway::backend::kv_events::KvEventsSettings;
 use tokenweir_gateway::backend::routes::ModelConfig;
-use tokenweir_gateway::gpu::GpuSettings;
 use tokenweir_gateway::proxy::retry;
 use tokenweir_gateway::telemetry::otel;
+use tokenweir_gpu::GpuSettings;
 use tokenweir_net::client;
 use tokenweir_net::tls::{TlsClientSettings, TlsServerSettings};
 use tokenweir_request::observe::StallLimits;
@@ -113,7 +113,7 @@ pub struct Config {
     /// Logs.
     pub log: LogConfig,
     /// Monitoring of the quality of responses.
-    pub quality: tokenweir_gateway::telemetry::quality::QualitySettings,
+    pub quality: tokenweir_quality::QualitySettings,
     /// User, session and conversation of a request on spans and access log lines.
     pub identities: IdentitiesConfig,
     /// Export of traces.
@@ -160,7 +160,7 @@ impl Default for Config {
             drain: DrainConfig::default(),
             reload: ReloadConfig::default(),
             log: LogConfig::default(),
-            quality: tokenweir_gateway::telemetry::quality::QualitySettings::default(),
+            quality: tokenweir_quality::QualitySettings::default(),
             identities: IdentitiesConfig::default(),
             tracing: otel::TracingConfig::default(),
             trace_capture: TraceCaptureConfig::default(),

@@ -46,8 +46,6 @@ const LAYERED: &[(&str, &[&[&str]])] = &[
             &["status"],
             &["metric"],
             &["backend"],
-            &["gpu"],
-            &["webhook"],
             &["discovery"],
             &["telemetry"],
             &["local_routes"],
@@ -88,7 +86,7 @@ fn sources(folder: &Path) -> Vec<(String, String)> {
 fn folders() -> BTreeMap<String, PathBuf> {
     let mut folders = BTreeMap::from([("tokenweir".to_owned(), repository_root().join("src"))]);
     folders.insert("tokenweir-lab".to_owned(), repository_root().join("lab/src"));
-    for crates in ["crates", "lab/crates"] {
+    for crates in ["crates", "extras", "lab/crates"] {
         for entry in fs::read_dir(repository_root().join(crates)).unwrap() {
             let entry = entry.unwrap();
             folders.insert(entry.file_name().into_string().unwrap(), entry.path().join("src"));
@@ -132,6 +130,39 @@ fn modules_of_a_crate_import_only_from_lower_layers() {
         }
     }
     assert!(wrong.is_empty(), "imports from a higher layer:\n{}", wrong.join("\n"));
+}
+
+/// The parts of the program that may use an option: the composition, the configuration of its section, and the
+/// document of the GPUs of backends.
+const USERS_OF_OPTIONS: &[&str] = &["app/extras.rs", "config/", "admin/streams.rs"];
+
+/// The crates that may use the diagnosis: what shows and what checks verdicts.
+const USERS_OF_DIAGNOSIS: &[&str] =
+    &["api", "diagnose", "doctor", "operations", "tokenweir", "top", "webhooks"];
+
+#[test]
+fn the_core_uses_no_option_and_no_diagnosis() {
+    let options: Vec<String> = fs::read_dir(repository_root().join("extras"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert!(options.len() > 4);
+    for (name, sources) in crates() {
+        for (file, source) in sources {
+            for option in &options {
+                let is_user = options.contains(&name)
+                    || name == "tokenweir"
+                        && USERS_OF_OPTIONS.iter().any(|user| file.starts_with(user));
+                let is_used = source.contains(&format!("tokenweir_{option}::"))
+                    || source.contains(&format!("use tokenweir_{option}"));
+                assert!(is_user || !is_used, "{name}/{file} uses the option {option}");
+            }
+            let is_user = USERS_OF_DIAGNOSIS.contains(&name.as_str())
+                || name == "gateway" && file.starts_with("backend/cache_map/");
+            let is_used = source.contains("tokenweir_diagnose");
+            assert!(is_user || !is_used, "{name}/{file} uses the diagnosis");
+        }
+    }
 }
 
 #[test]
@@ -235,7 +266,7 @@ fn each_listed_external_crate_is_used_only_in_the_modules_that_may_use_it() {
 #[test]
 fn the_architecture_document_names_existing_files_and_functions() {
     let document = fs::read_to_string(repository_root().join("ARCHITECTURE.md")).unwrap();
-    let sources: Vec<(String, String)> = ["src", "crates", "lab", "tests", "benches"]
+    let sources: Vec<(String, String)> = ["src", "crates", "extras", "lab", "tests", "benches"]
         .into_iter()
         .flat_map(|folder| {
             let with_folder = move |(file, source)| (format!("{folder}/{file}"), source);

@@ -7,10 +7,10 @@ use crate::support::test_gateway::{CHAT, Running, Setup, gateway_answering, star
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use tokenweir::app::extras::metric_rows;
+use tokenweir::app::extras::quality;
 use tokenweir_gateway::metric::{KnownLabelValues, MetricDescriptor, MetricLabel};
 use tokenweir_gateway::telemetry::metrics_registry::{MetricDetail, MetricsLevel};
 use tokenweir_gateway::telemetry::otel::Semconv;
-use tokenweir_gateway::telemetry::quality;
 use tokenweir_protocol::metric_kind::MetricKind;
 use tokenweir_request::slo::Objective;
 

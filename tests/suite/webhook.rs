@@ -11,11 +11,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
-use tokenweir_diagnose::{Diagnosis, Verdict};
-use tokenweir_engine::address::BackendAddress;
-use tokenweir_gateway::webhook::{
+use tokenweir::app::extras::webhooks::{
     BEGINS_AFTER, ENDS_AFTER, RetryTimes, WebhookEndpoint, WebhookNotifier, WebhookSettings,
 };
+use tokenweir_diagnose::{Diagnosis, Verdict};
+use tokenweir_engine::address::BackendAddress;
 use tokio::net::TcpListener;
 
 /// A webhook server that accepts messages, or responds to them with status 503.

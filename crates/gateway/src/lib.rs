@@ -28,11 +28,9 @@
 pub mod metric;
 pub mod status;
 
-// Layer 2: backends, their GPUs and their discovery, and the alerts of the diagnosis.
+// Layer 2: backends and their discovery.
 pub mod backend;
 pub mod discovery;
-pub mod gpu;
-pub mod webhook;
 
 // Layer 3: sinks of records.
 pub mod telemetry;

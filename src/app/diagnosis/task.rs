@@ -71,7 +71,8 @@ impl DiagnosisTask {
 
     /// Samples and diagnoses the backends every [`EVERY`], until the future is dropped.
     async fn run(self) {
-        let (mut diagnoser, mut log) = (Diagnoser::default(), VerdictLog::default());
+        let mut diagnoser = Diagnoser::default();
+        let mut log = VerdictLog::default();
         let mut stalls = StallLog::default();
         let mut ticks = tokio::time::interval(EVERY);
         // After a late tick, the next tick comes a full interval later: two samples in direct succession

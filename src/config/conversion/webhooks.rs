@@ -3,7 +3,7 @@
 use crate::config::root::Config;
 use crate::config::sections::secret::{SecretValue, UnreadableSecret};
 use crate::config::sections::webhooks::{WebhookUrl, parse_url};
-use tokenweir_gateway::webhook::{RetryTimes, WebhookEndpoint, WebhookSettings};
+use tokenweir_webhooks::{RetryTimes, WebhookEndpoint, WebhookSettings};
 
 /// Why a webhook cannot be used.
 #[derive(Debug, thiserror::Error)]

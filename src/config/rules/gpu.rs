@@ -3,7 +3,7 @@
 use super::values::unknown_backend;
 use crate::config::root::Config;
 use crate::config::violation::{RuleViolation, require, violation_at, violation_of};
-use tokenweir_gateway::gpu::GpuExporter;
+use tokenweir_gpu::GpuExporter;
 
 /// Maximum number of exporters, because the metrics of each exporter are compared with each backend.
 const MAX_EXPORTERS: usize = 100;

@@ -2,8 +2,8 @@
 
 use super::payload_log::is_http;
 use crate::config::violation::{RuleViolation, require};
-use tokenweir_gateway::telemetry::payload_log;
-use tokenweir_gateway::telemetry::quality::QualitySettings;
+use tokenweir_payload_log::PayloadLogSettings;
+use tokenweir_quality::QualitySettings;
 
 /// Maximum of `quality.sample`, the share of requests that are sampled.
 const MAX_SAMPLE_RATIO: f64 = 0.05;
@@ -12,7 +12,7 @@ const MAX_SAMPLE_RATIO: f64 = 0.05;
 /// redaction of quality samples too.
 pub(super) fn check(
     quality: &QualitySettings,
-    payloads: &payload_log::PayloadLogSettings,
+    payloads: &PayloadLogSettings,
 ) -> Result<(), RuleViolation> {
     let is_sample = (0.0..=MAX_SAMPLE_RATIO).contains(&quality.sample);
     let problem = "this must be between 0 and 0.05, which is 5 % of all requests";

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 use tokenweir_gateway::backend::DEFAULT_MAX_MODEL_LABELS;
 use tokenweir_gateway::telemetry::metrics_registry::MetricsLevel;
-use tokenweir_gateway::telemetry::payload_log;
+use tokenweir_payload_log::PayloadLogSettings;
 use tokenweir_protocol::named_enum;
 use tokenweir_protocol::units;
 use tokenweir_request::continuation::ContinuationMode;
@@ -177,7 +177,7 @@ pub struct LogConfig {
     #[serde(with = "units::Size")]
     pub max_file_bytes: usize,
     /// The payload log, with prompts and responses.
-    pub payloads: payload_log::PayloadLogSettings,
+    pub payloads: PayloadLogSettings,
 }
 
 named_enum! {
@@ -346,7 +346,7 @@ impl Default for LogConfig {
             access_start: false,
             access_per_second: Some(1_000),
             max_file_bytes: 1 << 30,
-            payloads: payload_log::PayloadLogSettings::default(),
+            payloads: PayloadLogSettings::default(),
         }
     }
 }

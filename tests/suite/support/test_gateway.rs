@@ -12,6 +12,10 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 use tokenweir::admin::{ActiveConfiguration, Admin, AdminAuthorizer};
 use tokenweir::app::extras;
+use tokenweir::app::extras::gpu::{self, GpuExporter, GpuMonitor, GpuSettings};
+use tokenweir::app::extras::payload_log::PayloadLogSettings;
+use tokenweir::app::extras::quality::{self, QualityMonitor};
+use tokenweir::app::extras::trace_capture::{self, TraceCapture};
 use tokenweir::config::{self, Config};
 use tokenweir_diagnose::Diagnosis;
 use tokenweir_engine::address::{BackendAddress, MetricsUrl};
@@ -23,7 +27,6 @@ use tokenweir_gateway::backend::routes::ModelConfig;
 use tokenweir_gateway::backend::{
     Backend, BackendSettings, HealthCheckSupervisor, PoolSettings, SleepSettings, health_checker,
 };
-use tokenweir_gateway::gpu::{self, GpuExporter, GpuMonitor, GpuSettings};
 use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_gateway::proxy::rows::{continuation, resume};
 use tokenweir_gateway::proxy::{
@@ -41,10 +44,7 @@ use tokenweir_gateway::telemetry::metrics_registry::{
     BucketOverrides, MetricsLevel, MetricsSettings, Prometheus,
 };
 use tokenweir_gateway::telemetry::otel::Semconv;
-use tokenweir_gateway::telemetry::payload_log;
-use tokenweir_gateway::telemetry::quality::{self, QualityMonitor};
 use tokenweir_gateway::telemetry::recent_requests::RecentRequests;
-use tokenweir_gateway::telemetry::trace_capture::{self, TraceCapture};
 use tokenweir_net::client::{self, HttpClient};
 use tokenweir_net::file_descriptors::FileDescriptorPool;
 use tokenweir_net::tls::OutboundTls;
@@ -446,9 +446,10 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     let cache_map = Arc::new(CacheMap::new(pool.clone()));
     sinks.extend([recent.clone() as Arc<dyn Sink>, cache_map.clone()]);
     sinks.push(Arc::new(RecordingSink(sender)));
-    let texts = payload_log::PayloadLogSettings::default();
+    let texts = PayloadLogSettings::default();
     let quality_consumer = TextConsumer::new(0);
-    let quality = QualityMonitor::start(&setup.quality, &texts, 1 << 30, quality_consumer);
+    let quality =
+        QualityMonitor::start(&setup.quality, &texts.redaction(), 1 << 30, quality_consumer);
     if let Some((quality, guard)) = quality.unwrap() {
         let quality = Arc::new(quality);
         sinks.push(quality.clone());

@@ -11,7 +11,7 @@ mod request_log_fields;
 mod start_line;
 
 use crate::status::StatusBlock;
-pub(super) use fields::millis;
+pub use fields::millis;
 use fields::{seconds_to_millis, write_field};
 use json_object::{JsonObject, LogLine, known, member};
 use phase_times::AccessLogPhaseTimes;

@@ -1,7 +1,6 @@
 //! Telemetry: passes the record of each finished request to all sinks.
 //!
-//! The sinks are metrics, spans, the access log, the decision log, recent requests, the payload
-//! log, quality sampling and the trace capture.
+//! The sinks of the core are metrics, spans, the access log, the decision log and recent requests.
 
 pub mod access_log;
 pub mod batch_dispatcher;
@@ -12,12 +11,9 @@ pub mod decision_log;
 pub mod metrics_registry;
 pub mod non_blocking_writer;
 pub mod otel;
-pub mod payload_log;
-pub mod quality;
 pub mod recent_requests;
-mod rotating_file;
+pub mod rotating_file;
 pub mod sanitize;
-pub mod trace_capture;
 
 use crate::backend::Backend;
 use crate::backend::health_checker::ScrapeObserver;

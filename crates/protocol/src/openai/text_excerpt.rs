@@ -74,7 +74,7 @@ mod tests {
             event.as_bytes().chunks(piece_bytes).for_each(|piece| reader.data(piece));
             reader.finish_event("");
         }
-        String::from_utf8(reader.take_captured_text().unwrap().bytes().to_vec()).unwrap()
+        String::from_utf8(reader.take_text_excerpt().unwrap().bytes().to_vec()).unwrap()
     }
 
     /// The text captured from a complete response, which arrives in pieces of `piece_bytes` bytes.
@@ -83,7 +83,7 @@ mod tests {
         reader.capture_text(TextExcerpt::new(2_000));
         document.as_bytes().chunks(piece_bytes).for_each(|piece| reader.data(piece));
         reader.end_whole();
-        String::from_utf8(reader.take_captured_text().unwrap().bytes().to_vec()).unwrap()
+        String::from_utf8(reader.take_text_excerpt().unwrap().bytes().to_vec()).unwrap()
     }
 
     #[test]

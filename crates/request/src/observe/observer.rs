@@ -253,7 +253,7 @@ impl ResponseObserver {
             timer.finish_arrival(&mut self.observed);
         }
         let observed = &mut self.observed;
-        observed.text_excerpt = self.reader.take_captured_text();
+        observed.text_excerpt = self.reader.take_text_excerpt();
         let answer = self.reader.answer();
         observed.finish_reasons = answer.finish_reasons().collect();
         observed.response_id.clone_from(&answer.id);

@@ -234,8 +234,8 @@ impl Prometheus {
                         page.write_number(row.name, &labels.rendered, point.sum);
                     }
                     FamilyValue::Recorded(labels, point) => {
-                        let (labels, bounds) = (&labels.rendered, &family.bucket_labels);
-                        page.write_histogram(row.name, labels, bounds, point);
+                        let bounds = &family.bucket_labels;
+                        page.write_histogram(row.name, &labels.rendered, bounds, point);
                     }
                 }
             });

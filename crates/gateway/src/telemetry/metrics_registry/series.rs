@@ -117,8 +117,15 @@ impl MetricFamily {
         label_order.sort_unstable_by_key(|index| row.labels[*index].name);
         let label_order = label_order.into();
         let bucket_labels = format_bucket_labels(&bounds);
-        let (has_exponential, table) = (false, Mutex::default());
-        Self { row, bounds, bucket_labels, label_order, folded_label, has_exponential, table }
+        Self {
+            row,
+            bounds,
+            bucket_labels,
+            label_order,
+            folded_label,
+            has_exponential: false,
+            table: Mutex::default(),
+        }
     }
 
     /// Creates the series that exist before the first request: one for each combination of `known`

@@ -79,9 +79,9 @@ impl ResponseReader {
         self.summary.text = Some(excerpt);
     }
 
-    /// Takes the captured text, without the text of an incomplete event. `None`: no text was
-    /// captured.
-    pub fn take_captured_text(&mut self) -> Option<TextExcerpt> {
+    /// Takes the excerpt of the text, without the text of an incomplete event. `None`: no text was
+    /// kept.
+    pub fn take_text_excerpt(&mut self) -> Option<TextExcerpt> {
         self.summary.commit_or_discard_text(false);
         self.summary.text.take()
     }
