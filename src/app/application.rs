@@ -70,7 +70,7 @@ impl Application {
         }
         let listeners = BoundListeners::bind(config)?;
         let guard = listeners.overload_guard.clone();
-        let peers = config.peers(&env)?;
+        let peers = config.peer_exchange.peers(&env)?;
         let (exchange, outline_key) = (peers.exchange.clone(), peers.outline_key());
         let (sources, pool, client) = build_pool(config, peers, &guard, &env).await?;
         let secret_files = SecretFiles::new(config, &sources.backends(config));
@@ -92,7 +92,7 @@ impl Application {
         let mut proxy = ProxyContext::new(settings, pool, access, stored, guard, telemetry, client);
         proxy.state.recording = pipeline.recording;
         let admin = Arc::new(Admin {
-            authorizer: AdminAuthorizer::from_config(&config.access, config.admin, &env)?,
+            authorizer: AdminAuthorizer::from_config(&config.access, *config.admin, &env)?,
             proxy: proxy.state.clone(),
             decisions: pipeline.decisions,
             recent_requests: pipeline.recent_requests,

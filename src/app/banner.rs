@@ -56,7 +56,7 @@ impl StartSummary {
     ) -> Self {
         Self {
             listen: listeners.clients.address(),
-            admin: listeners.admin_address(config.admin),
+            admin: listeners.admin_address(*config.admin),
             is_https: listeners.is_https(),
             has_admin_token: config.access.admin_token.is_some(),
             max_connections: listeners.limits.max_connections,

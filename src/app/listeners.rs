@@ -33,8 +33,8 @@ impl BoundListeners {
     /// the configuration and the file descriptor limit, and reads their certificates.
     pub(super) fn bind(config: &Config) -> Result<Self, ApplicationError> {
         let is_shared = config.listen_reuse_port;
-        let clients = bind_socket(config.listen, "client listener", is_shared)?;
-        let admin = bind_listener(config.admin, "admin listener")?;
+        let clients = bind_socket(*config.listen, "client listener", is_shared)?;
+        let admin = bind_listener(*config.admin, "admin listener")?;
         let (limit, backends) = (raise_file_limit(), config.backends.len());
         let descriptors = DescriptorBudget::from_limit(limit);
         descriptors.warn_if_low(limit, backends);

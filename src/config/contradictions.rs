@@ -33,7 +33,7 @@ impl LoadedConfig {
 
 /// Finds backends whose URL is a listener of the gateway itself.
 fn own_addresses(config: &Config) -> Vec<(String, String)> {
-    let listeners = [("listen", config.listen), ("admin", config.admin)];
+    let listeners = [("listen", *config.listen), ("admin", *config.admin)];
     let backends = config.backends.iter().enumerate();
     let own = backends.filter_map(|(index, backend)| {
         let (key, _) =

@@ -1,17 +1,18 @@
 //! Loads the files that a configuration names: the keys file, and the backends file of a discovery
 //! source.
 
+use super::backends::section::{self, BackendConfig};
+use super::mistake::Mistake;
 use super::mistakes::{self, Mistakes};
-use super::sections::backends::{self, BackendConfig};
-use super::sections::settings::TiersConfig;
+use super::sections::clients::tiers::TiersConfig;
 use super::text::error::{ConfigError, ExcerptRedaction};
 use super::text::file;
 use super::text::yaml::{self, Outline};
-use super::violation::{Mistake, RuleViolation, violation_at};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::{fs, io};
 use tokenweir_request::access::KeyFile;
+use tokenweir_settings::{RuleViolation, violation_at};
 
 /// Kind of a checked file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -74,7 +75,7 @@ pub fn all_backends_in(path: &Path) -> Result<Vec<BackendConfig>, Mistakes<Vec<B
 
 fn parse_backends(text: &str, file: &Path) -> Result<Vec<BackendConfig>, Mistake> {
     let (backends, outline) = yaml::parse::<Vec<BackendConfig>>(text, file)?;
-    backends::check(&backends).map_err(|RuleViolation { paths, problem }| {
+    section::check(&backends).map_err(|RuleViolation { paths, problem }| {
         // The rules give the paths that the values would have in a configuration, below `backends`.
         let paths: Vec<String> = paths
             .iter()
@@ -115,12 +116,12 @@ pub fn check_appendable(file: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::sections::discovery::DiscoveryConfig;
-    use crate::config::sections::secret::Secret;
-    use crate::config::sections::settings::UsageMode;
+    use crate::config::backends::usage::UsageMode;
+    use crate::config::options::discovery::DiscoveryConfig;
     use proptest::prelude::*;
     use tokenweir_net::testing::TempFolder;
     use tokenweir_protocol::openai::engine_control::Permission;
+    use tokenweir_settings::Secret;
 
     const HASH: &str = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
     /// Stands for a key that must not appear in an error text.

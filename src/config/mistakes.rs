@@ -3,12 +3,12 @@
 //! is parsed again.
 
 use super::load::LoadedConfig;
+use super::mistake::Mistake;
 use super::overrides::Overrides;
 use super::root::Config;
 use super::text::error::{ConfigError, ConfigLocation, Position};
 use super::text::remaining::RemainingText;
 use super::text::{file, yaml};
-use super::violation::Mistake;
 use std::path::Path;
 
 /// Maximum number of entries that are removed from one file.

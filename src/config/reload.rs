@@ -3,8 +3,6 @@
 
 use super::load::LoadedConfig;
 use super::root::Config;
-use super::sections::limits::LimitsConfig;
-use super::sections::settings::{LogConfig, RoutingConfig};
 use super::text::yaml::child_path;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -24,74 +22,10 @@ pub struct ReloadOutcome {
 impl LoadedConfig {
     /// Merges a reloaded configuration with this active one.
     pub fn reload(&self, new: Self) -> ReloadOutcome {
-        let config = merge_reloadable(&self.config, &new.config);
+        let config = self.config.reloaded(&new.config);
         let changed = changed_keys(&self.config, &config);
         let unapplied = changed_keys(&config, &new.config);
         ReloadOutcome { loaded: Self { config, ..new }, changed, unapplied }
-    }
-}
-
-/// The new configuration, with the old values of keys that need a restart. The expression lists
-/// every section without `..`, so that a new section does not compile until it is classified here.
-fn merge_reloadable(old: &Config, new: &Config) -> Config {
-    Config {
-        // Applied at once. A request keeps the values with which it started.
-        backends: new.backends.clone(),
-        discovery: new.discovery.clone(),
-        models: new.models.clone(),
-        routes: new.routes.clone(),
-        admission: new.admission.clone(),
-        // These limits are fixed with the file descriptor budget at the start.
-        limits: LimitsConfig {
-            connections: old.limits.connections,
-            connections_per_client: old.limits.connections_per_client,
-            requests_in_flight: old.limits.requests_in_flight,
-            requests_per_client: old.limits.requests_per_client,
-            memory: old.limits.memory,
-            ..new.limits
-        },
-        retry: new.retry,
-        circuit_breaker: new.circuit_breaker,
-        streams: new.streams,
-        timeouts: new.timeouts,
-        scrape: new.scrape,
-        sleep: new.sleep,
-        usage: new.usage,
-        continuous_usage: new.continuous_usage,
-        stalls: new.stalls,
-        slow: new.slow,
-        refusal_detection: new.refusal_detection.clone(),
-        tiers: new.tiers.clone(),
-        cost: new.cost,
-        gpu: new.gpu.clone(),
-        webhooks: new.webhooks.clone(),
-        identities: new.identities.clone(),
-        drain: new.drain,
-        reload: new.reload,
-        // The decision log is allocated at the start.
-        routing: RoutingConfig {
-            decision_log_size: old.routing.decision_log_size,
-            ..new.routing.clone()
-        },
-        // The files of `access`, `tls` and `backend_tls` are reloaded separately when they change.
-        access: old.access.clone(),
-        // The first backend fixes the sizes of the tables of KV events.
-        kv_events: old.kv_events,
-        // The hashes of prompts in the prefix tables depend on the key of the exchange.
-        peer_exchange: old.peer_exchange.clone(),
-        tls: old.tls.clone(),
-        backend_tls: old.backend_tls.clone(),
-        // Bound sockets, running threads, open files and the buckets of histograms are fixed.
-        listen: old.listen,
-        listen_reuse_port: old.listen_reuse_port,
-        admin: old.admin,
-        // Objectives set bucket bounds of histograms, and have time series from the start.
-        slos: old.slos.clone(),
-        metrics: old.metrics.clone(),
-        log: LogConfig { level: new.log.level, ..old.log.clone() },
-        quality: old.quality.clone(),
-        tracing: old.tracing.clone(),
-        trace_capture: old.trace_capture.clone(),
     }
 }
 

@@ -303,6 +303,28 @@ fn the_shown_configuration_has_the_location_of_a_secret_and_not_its_value() {
     assert_eq!(format!("{value:?}"), "[redacted]");
 }
 
+#[test]
+fn each_secret_is_listed() {
+    let text = "backends: [{ url: a:1, api_key: { env: A } }]\n\
+                discovery: [{ dns: 'a.example:1', api_key: { env: B } }]\n\
+                access: { admin_token: { env: C }, cache_salt_secret: { env: D } }\n\
+                webhooks: [{ url: { env: E } }]\n\
+                peer_exchange: { key: { env: F }, password: { env: G } }\n";
+    let config: Config = serde_saphyr::from_str(text).unwrap();
+    let mut listed: Vec<String> = config.secrets().into_iter().map(|listed| listed.path).collect();
+    listed.sort();
+    let expected = [
+        "access.admin_token",
+        "access.cache_salt_secret",
+        "backends.0.api_key",
+        "discovery.0.api_key",
+        "peer_exchange.key",
+        "peer_exchange.password",
+        "webhooks.0.url",
+    ];
+    assert_eq!(listed, expected);
+}
+
 // === fuzzing ===
 
 proptest! {

@@ -148,6 +148,20 @@ fn source_files_and_the_modules_of_a_folder_have_no_import_cycles() {
 }
 
 #[test]
+fn a_section_of_an_option_imports_no_core_section() {
+    for (file, imported) in import_graph(&repository_root().join("src")).imports() {
+        if !file.starts_with("config/options/") {
+            continue;
+        }
+        for other in imported.keys() {
+            let is_lower =
+                other.starts_with("config/options/") || other.starts_with("config/backends/");
+            assert!(is_lower, "{file} imports {other}");
+        }
+    }
+}
+
+#[test]
 fn a_source_folder_has_a_limited_number_of_files() {
     for (name, sources) in crates() {
         let mut counts = BTreeMap::new();

@@ -250,8 +250,8 @@ async fn check_collector(
 fn checked_settings(config: &Config) -> GatewaySettings {
     let Config { admission, access, timeouts, scrape, .. } = config;
     GatewaySettings {
-        listen: config.listen,
-        admin: config.admin,
+        listen: *config.listen,
+        admin: *config.admin,
         has_keys: access.keys_file.is_some(),
         has_admin_token: access.admin_token.is_some(),
         backends: config.backends.iter().map(checked_backend).collect(),

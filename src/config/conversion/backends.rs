@@ -1,13 +1,13 @@
 //! Backends, the settings of their pool, and the TLS of the connections to them.
 
+use crate::config::backends::section::BackendConfig;
+use crate::config::backends::usage::UsageMode;
 use crate::config::root::Config;
-use crate::config::sections::backends::BackendConfig;
-use crate::config::sections::secret::UnreadableSecret;
-use crate::config::sections::settings::UsageMode;
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_gateway::backend::{Backend, BackendSettings, PoolSettings};
 use tokenweir_net::tls::{Alpn, OutboundTls, TlsClientContext, TlsError};
+use tokenweir_settings::{ConfiguredSecret, SecretValue, UnreadableSecret};
 
 /// TLS contexts of backends, by authority (`host:port`).
 pub type BackendTlsContexts = Vec<(String, Arc<TlsClientContext>)>;
@@ -23,8 +23,8 @@ impl Config {
         let horizon = Duration::try_from_secs_f64(self.routing.kv_aware.horizon_seconds);
         let horizon = horizon.unwrap_or(Duration::MAX);
         let build = |entry: &BackendConfig| {
-            let secret = entry.secret().map(|secret| secret.resolve(&env));
-            let authorization = secret.transpose()?.map(|secret| secret.bearer().clone());
+            let secret = ConfiguredSecret::resolve_any(entry.secret(), &env)?;
+            let authorization = secret.map(SecretValue::into_bearer);
             let settings = BackendSettings {
                 weight: entry.weight,
                 role: entry.role,

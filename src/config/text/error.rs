@@ -6,21 +6,6 @@ use super::source::ConfigSource;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-pub(in crate::config) const LITERAL_SECRET_ERROR: &str =
-    "do not write the secret here; write `{ env: NAME }` or `{ file: PATH }` as its location";
-pub(in crate::config) const AMBIGUOUS_SECRET_ERROR: &str =
-    "a secret has one location; write either `{ env: NAME }` or `{ file: PATH }`";
-pub(in crate::config) const VARIABLE_NAME_ERROR: &str =
-    "this is not the name of an environment variable; a name has letters, digits and `_`";
-pub(in crate::config) const MISSING_PATH_ERROR: &str = "the path of the file is missing";
-
-/// Whether the problem text of an error is about an invalid secret reference. The text at the position
-/// of the error may be a secret and must be redacted.
-pub(in crate::config) fn is_secret_error(problem: &str) -> bool {
-    [LITERAL_SECRET_ERROR, AMBIGUOUS_SECRET_ERROR, VARIABLE_NAME_ERROR, MISSING_PATH_ERROR]
-        .contains(&problem)
-}
-
 /// Why a configuration is invalid or cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError(Box<ErrorDetails>);

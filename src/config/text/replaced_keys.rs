@@ -36,7 +36,7 @@ const REPLACED_KEYS: [(&str, &str, &str); 44] = [
         "write `continuous_usage` of `models[].policy` in its place",
     ),
     ("cache_salt", "keys_file", "write its secret as `cache_salt_secret`"),
-    ("enabled", "native_histograms", "write `level: null` for no metrics"),
+    ("enabled", "max_models", "write `level: null` for no metrics"),
     ("tail_sampling", "sampling", "write `sampling: head` for no tail sampling"),
     ("export_all", "sampling", "write `sampling: all` to export all spans"),
     (
@@ -60,7 +60,7 @@ const REPLACED_KEYS: [(&str, &str, &str); 44] = [
     ("index_entries", "max_blocks", "`max_blocks` is the limit in its place"),
     ("continuous_usage", "kubernetes", "write the top-level `continuous_usage` in its place"),
     ("alertmanagers", "webhooks", "write `webhooks`: the gateway posts to webhooks in its place"),
-    ("otlp", "native_histograms", "let the Prometheus receiver of a collector scrape /metrics"),
+    ("otlp", "max_models", "let the Prometheus receiver of a collector scrape /metrics"),
     ("command", "redact", NO_REDACTOR),
     ("url", "redact", NO_REDACTOR),
 ];

@@ -2,8 +2,8 @@
 //! depends on the YAML library. A file is parsed twice: into an outline with the position of each
 //! value, and into the types of the configuration.
 
-use super::error::{ConfigError, ExcerptRedaction, Position, is_secret_error};
-use super::{replaced_keys, visit_scalars};
+use super::error::{ConfigError, ExcerptRedaction, Position};
+use super::replaced_keys;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_saphyr::{
@@ -12,6 +12,7 @@ use serde_saphyr::{
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
+use tokenweir_settings::{SecretMistake, visit_scalars};
 
 /// The position of each value, by its path, such as `backends.0.url`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -251,7 +252,7 @@ fn to_config_error(error: &Error, text: &str, file: &Path) -> ConfigError {
     let location = error.location().filter(|location| location.line() > 0);
     let (problem, help) = describe_parse_error(error);
     let redaction = match error {
-        _ if is_secret_error(&problem) => ExcerptRedaction::AtPosition,
+        _ if SecretMistake::from_text(&problem).is_some() => ExcerptRedaction::AtPosition,
         Error::SerdeUnknownField { .. } => ExcerptRedaction::ValueAfterKey,
         _ => ExcerptRedaction::Nothing,
     };
