@@ -8,8 +8,10 @@ use crate::config::{
 };
 use serde_json::{Value, json};
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 use tokenweir_gateway::server::bind_socket;
+use tokenweir_net::tls::TlsError;
 
 /// The result of `tokenweir check` for one file.
 #[derive(Debug, Default)]
@@ -110,7 +112,13 @@ fn input_obstacles(loaded: &LoadedConfig) -> Vec<ConfigError> {
         }
     }
     for (path, error) in config::tls_file_problems(config) {
-        found.push(loaded.error_at(&path, &ErrorChain(&error).to_string()));
+        let problem = ErrorChain(&error).to_string();
+        found.push(match &error {
+            TlsError::ReadFile { path: file, cause } if is_missing(cause) => {
+                loaded.missing_file_at(&path, &problem, file)
+            }
+            _ => loaded.error_at(&path, &problem),
+        });
     }
     found
 }
@@ -121,9 +129,17 @@ fn output_obstacles(loaded: &LoadedConfig) -> Vec<ConfigError> {
     for OutputFile { path, file } in loaded.config.output_files() {
         let Err(error) = check_appendable(file) else { continue };
         let problem = format!("cannot write {}: {error}", file.display());
-        found.push(loaded.error_at(path, &problem));
+        found.push(if is_missing(&error) {
+            loaded.missing_file_at(path, &problem, file)
+        } else {
+            loaded.error_at(path, &problem)
+        });
     }
     found
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
 }
 
 /// Finds problems of a valid configuration that do not keep the gateway from starting.

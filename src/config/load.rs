@@ -116,15 +116,22 @@ impl LoadedConfig {
     }
 
     /// Builds an error about the value at `path`, with the location of the value and without an
-    /// excerpt. If the problem is a missing file, the help text says where relative paths begin.
+    /// excerpt.
     pub fn error_at(&self, path: &str, problem: &str) -> ConfigError {
         let file = self.file.as_deref().unwrap_or(Path::new(""));
         let violation = violation_at(path, format!("{path}: {problem}"));
-        let error = locate_violation(&violation, &self.sources, "", file).without_excerpt();
-        let folder = working_folder(Path::new(""));
-        let is_missing = problem.contains("No such file") && !problem.contains(" /");
-        let help = is_missing.then(|| format!("a relative path begins{folder}"));
-        error.with_help(help.as_deref())
+        locate_violation(&violation, &self.sources, "", file).without_excerpt()
+    }
+
+    /// Like [`Self::error_at`]. The problem is that the file `missing` does not exist, and the help text
+    /// says where its relative path begins.
+    pub fn missing_file_at(&self, path: &str, problem: &str, missing: &Path) -> ConfigError {
+        let error = self.error_at(path, problem);
+        let folder = working_folder(missing);
+        if folder.is_empty() {
+            return error;
+        }
+        error.with_help(Some(&format!("a relative path begins{folder}")))
     }
 
     /// The configuration as YAML, with all defaults. A secret is shown as its location.

@@ -6,7 +6,7 @@ use super::load::LoadedConfig;
 use super::mistake::Mistake;
 use super::overrides::Overrides;
 use super::root::Config;
-use super::text::error::{ConfigError, ConfigLocation, Position};
+use super::text::error::{ConfigError, ConfigLocation, Position, ProblemKind};
 use super::text::remaining::RemainingText;
 use super::text::{file, yaml};
 use std::path::Path;
@@ -82,12 +82,12 @@ fn remove(
         errors.push(error);
         return remaining.remove_unreadable(position.line);
     };
-    let Some(entry) = yaml::entry_at(&entries, position, error.problem()) else {
+    let Some(entry) = yaml::entry_at(&entries, position, error.kind()) else {
         errors.push(error);
         return false;
     };
     let is_consequence = remaining.is_damaged(&entries, entry)
-        || yaml::is_missing_key(error.problem()) && remaining.is_item_damaged(&entries, entry)
+        || error.kind() == ProblemKind::MissingKey && remaining.is_item_damaged(&entries, entry)
         || paths.iter().any(|path| remaining.is_removed(&entries, path));
     if is_consequence {
         return remaining.remove(&entries, entry);

@@ -20,8 +20,23 @@ struct ErrorDetails {
     excerpt: Option<ErrorExcerpt>,
     /// How to fix the problem. `None`: unknown.
     help: Option<String>,
-    /// Whether the file could not be read.
-    is_unreadable: bool,
+    kind: ProblemKind,
+}
+
+/// The kinds of problems that the reader of an error tells apart.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum ProblemKind {
+    /// A section has no key of this name.
+    UnknownKey,
+    /// A key is there twice.
+    DuplicateKey,
+    /// A key is missing.
+    MissingKey,
+    /// The file cannot be read.
+    UnreadableFile,
+    /// All other problems.
+    #[default]
+    Other,
 }
 
 /// The location of a configuration error.
@@ -100,16 +115,23 @@ const MIN_TOKEN_CHARS: usize = 20;
 impl ConfigError {
     /// An error without a location.
     pub(crate) fn new(problem: &str) -> Self {
-        let problem = replace_control_chars(problem);
-        let (location, excerpt, help) = (None, None, None);
-        Self(Box::new(ErrorDetails { location, problem, excerpt, help, is_unreadable: false }))
+        Self::of_kind(ProblemKind::Other, problem)
+    }
+
+    /// An error of this kind without a location.
+    pub(crate) fn of_kind(kind: ProblemKind, problem: &str) -> Self {
+        Self(Box::new(ErrorDetails {
+            location: None,
+            problem: replace_control_chars(problem),
+            excerpt: None,
+            help: None,
+            kind,
+        }))
     }
 
     /// The error of a file that cannot be read.
     pub(crate) fn unreadable(file: &Path, problem: &str) -> Self {
-        let mut error = Self::new(problem).in_file(file);
-        error.0.is_unreadable = true;
-        error
+        Self::of_kind(ProblemKind::UnreadableFile, problem).in_file(file)
     }
 
     /// Sets the location to a flag or an environment variable.
@@ -192,7 +214,12 @@ impl ConfigError {
 
     /// Whether the file could not be read. The cause may disappear without a change of the file.
     pub fn is_unreadable(&self) -> bool {
-        self.0.is_unreadable
+        self.0.kind == ProblemKind::UnreadableFile
+    }
+
+    /// The kind of the problem.
+    pub(crate) fn kind(&self) -> ProblemKind {
+        self.0.kind
     }
 
     /// The location of the error. `None`: unknown.
@@ -244,37 +271,83 @@ impl fmt::Display for ConfigLocation {
 
 impl ErrorExcerpt {
     fn new(line: &str, position: Position, redaction: ExcerptRedaction) -> Self {
-        let mut shown: Vec<char> = match redaction {
+        let mut shown = MarkedLine::new(line, position, redaction);
+        let cut = match redaction {
+            ExcerptRedaction::Nothing | ExcerptRedaction::Values => None,
+            ExcerptRedaction::AtPosition => Some((shown.column, "[redacted]")),
+            ExcerptRedaction::ValueAfterKey => {
+                let value = value_column(&shown.chars, shown.column + shown.len);
+                value.map(|value| (value, "…"))
+            }
+        };
+        let secret = secret_column(line).map(|column| (column, "[redacted]"));
+        if let Some((column, replacement)) = cut.into_iter().chain(secret).min() {
+            shown.cut(column, replacement);
+        }
+        let first = shown.first_shown();
+        Self {
+            line: position.line,
+            text: replace_control_chars(&shown.text_from(first)),
+            caret_line: shown.caret_line(first),
+            is_redacted: redaction != ExcerptRedaction::Nothing,
+        }
+    }
+}
+
+/// A line of a file with the characters that an error marks.
+struct MarkedLine {
+    chars: Vec<char>,
+    /// The first marked character, counted from 0.
+    column: usize,
+    /// The number of marked characters.
+    len: usize,
+}
+
+impl MarkedLine {
+    fn new(line: &str, position: Position, redaction: ExcerptRedaction) -> Self {
+        let chars: Vec<char> = match redaction {
             ExcerptRedaction::Values => redact_values(line).chars().collect(),
             _ => line.chars().collect(),
         };
-        let mut column = position.column.saturating_sub(1).min(shown.len());
-        let mut len = position.len.min(shown.len() - column);
-        let truncation = match redaction {
-            ExcerptRedaction::Nothing | ExcerptRedaction::Values => None,
-            ExcerptRedaction::AtPosition => Some((column, "[redacted]")),
-            ExcerptRedaction::ValueAfterKey => {
-                value_column(&shown, column + len).map(|value| (value, "…"))
-            }
-        };
-        let secret = secret_column(line).map(|value| (value, "[redacted]"));
-        if let Some((end, replacement)) = truncation.into_iter().chain(secret).min()
-            && end < shown.len()
-        {
-            shown.truncate(end);
-            shown.extend(replacement.chars());
-            (column, len) = if column < end { (column, len.min(end - column)) } else { (end, 1) };
+        let column = position.column.saturating_sub(1).min(chars.len());
+        let len = position.len.min(chars.len() - column);
+        Self { chars, column, len }
+    }
+
+    /// Replaces the line from this column on.
+    fn cut(&mut self, column: usize, replacement: &str) {
+        if column >= self.chars.len() {
+            return;
         }
-        let is_long = shown.len() > MAX_EXCERPT_CHARS;
-        let start = if is_long { column.saturating_sub(MAX_EXCERPT_CHARS / 2) } else { 0 };
-        let window = shown.get(start..).unwrap_or_default();
-        let text: String = window.iter().take(MAX_EXCERPT_CHARS).collect();
+        self.chars.truncate(column);
+        self.chars.extend(replacement.chars());
+        if self.column < column {
+            self.len = self.len.min(column - self.column);
+        } else {
+            self.column = column;
+            self.len = 1;
+        }
+    }
+
+    /// The first character that is shown. A long line is shown around the mark.
+    fn first_shown(&self) -> usize {
+        if self.chars.len() <= MAX_EXCERPT_CHARS {
+            return 0;
+        }
+        self.column.saturating_sub(MAX_EXCERPT_CHARS / 2)
+    }
+
+    fn text_from(&self, first: usize) -> String {
+        self.chars.iter().skip(first).take(MAX_EXCERPT_CHARS).collect()
+    }
+
+    fn caret_line(&self, first: usize) -> String {
+        let before = self.chars.iter().skip(first).take(self.column - first);
         // Tabs stay tabs, so that the terminal aligns the caret with the error.
-        let indent = window.iter().take(column - start);
-        let mut caret_line: String = indent.map(|c| if *c == '\t' { '\t' } else { ' ' }).collect();
-        caret_line.push_str(&"^".repeat(len.clamp(1, MAX_EXCERPT_CHARS / 2)));
-        let is_redacted = redaction != ExcerptRedaction::Nothing;
-        Self { line: position.line, text: replace_control_chars(&text), caret_line, is_redacted }
+        let indent = before.map(|c| if *c == '\t' { '\t' } else { ' ' });
+        let mut caret_line: String = indent.collect();
+        caret_line.push_str(&"^".repeat(self.len.clamp(1, MAX_EXCERPT_CHARS / 2)));
+        caret_line
     }
 }
 
@@ -286,39 +359,59 @@ fn value_column(line: &[char], key_end: usize) -> Option<usize> {
     Some(colon + 1 + blanks)
 }
 
-/// The column, counted from 0, of the first possible secret in a line: the value of a secret key other
-/// than `{ env: NAME }` and `{ file: PATH }`; the user name and password in a URL; or a part of the path or
-/// the query of a URL that can be a token, as in webhook URLs. `None`: the line has no possible secret.
+/// The column, counted from 0, of the first possible secret in a line: the value of a secret key, or a part of a
+/// URL. `None`: the line has no possible secret.
 fn secret_column(line: &str) -> Option<usize> {
-    let chars: Vec<char> = line.chars().collect();
-    let find_column = |text: &str| line.split_once(text).map(|(before, _)| before.chars().count());
-    let is_secret = |colon: &usize| {
-        let before = chars.get(..*colon).unwrap_or_default().iter().rev();
-        let key = before.skip_while(|c| c.is_whitespace() || matches!(c, '"' | '\''));
-        SECRET_WORDS.iter().any(|word| {
-            let letters = key.clone().take(word.len()).map(char::to_ascii_lowercase);
-            letters.eq(word.chars().rev())
-        })
-    };
-    let is_location = |value: &usize| {
-        let text: String = chars.iter().skip(*value).filter(|c| **c != ' ').take(6).collect();
-        text.starts_with("{env:") || text.starts_with("{file:")
-    };
-    let colons = (0..chars.len()).filter(|index| chars[*index] == ':');
-    let mut values = colons.filter(is_secret).filter_map(|colon| value_column(&chars, colon));
-    let after_key = values.find(|value| !is_location(value));
-    let in_url = find_column("://").map(|scheme_end| scheme_end + 3);
-    let has_user = |start: usize| chars.get(start..).is_some_and(|tail| tail.contains(&'@'));
-    let token = |start: usize| {
-        let is_token = |at: &usize| {
-            let rest = chars.iter().skip(at + 1);
-            let len = rest.take_while(|c| c.is_alphanumeric() || "-_=".contains(**c)).count();
-            chars[*at] == '?' || chars[*at] == '/' && len >= MIN_TOKEN_CHARS
-        };
-        (start..chars.len()).find(is_token).map(|before| before + 1)
-    };
-    let in_url = in_url.and_then(|start| if has_user(start) { Some(start) } else { token(start) });
-    after_key.into_iter().chain(in_url).min()
+    let first = secret_value(line).into_iter().chain(secret_in_url(line)).min()?;
+    Some(line[..first].chars().count())
+}
+
+/// The offset of the first value of a secret key that is not the location of a secret. `None`: there is none.
+fn secret_value(line: &str) -> Option<usize> {
+    for (colon, _) in line.match_indices(':') {
+        let value = line[colon + 1..].trim_start();
+        if is_secret_key(&line[..colon]) && !is_secret_location(value) {
+            return Some(line.len() - value.len());
+        }
+    }
+    None
+}
+
+/// Whether a text ends with a key that has a secret value. The key may be quoted, and blanks may follow it.
+fn is_secret_key(text: &str) -> bool {
+    let is_after_key = |c: char| c.is_whitespace() || matches!(c, '"' | '\'');
+    let key = text.trim_end_matches(is_after_key).to_ascii_lowercase();
+    SECRET_WORDS.iter().any(|word| key.ends_with(word))
+}
+
+/// Whether a value begins like the location of a secret: `{ env: NAME }` or `{ file: PATH }`.
+fn is_secret_location(value: &str) -> bool {
+    let beginning: String = value.chars().filter(|c| *c != ' ').take("{file:".len()).collect();
+    beginning.starts_with("{env:") || beginning == "{file:"
+}
+
+/// The offset of the first possible secret in a URL: the user name and the password, or else a part of the path that
+/// can be a token, as in webhook URLs, or the query. `None`: there is none.
+fn secret_in_url(line: &str) -> Option<usize> {
+    const SCHEME_END: &str = "://";
+    let start = line.find(SCHEME_END)? + SCHEME_END.len();
+    let url = &line[start..];
+    if url.contains('@') {
+        return Some(start);
+    }
+    for (mark, text) in url.match_indices(['/', '?']) {
+        let part = mark + text.len();
+        if text == "?" || begins_with_token(&url[part..]) {
+            return Some(start + part);
+        }
+    }
+    None
+}
+
+/// Whether a text begins with enough characters for a token.
+fn begins_with_token(text: &str) -> bool {
+    let chars = text.chars().take_while(|c| c.is_alphanumeric() || "-_=".contains(*c));
+    chars.count() >= MIN_TOKEN_CHARS
 }
 
 /// Redacts the quotes in a text, except for keys of a keys file. A quote extends from the first quotation
