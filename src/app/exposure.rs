@@ -1,7 +1,7 @@
 //! Warnings about listeners that other machines can reach without a key or a token, about secrets that
 //! can be guessed, and about settings that contradict each other.
 
-use crate::config::{ListedSecret, LoadedConfig};
+use crate::config::{Contradiction, ListedSecret, LoadedConfig};
 
 /// The configuration keys of the secrets that must be hard to guess.
 const GUESSED_SECRETS: [&str; 3] =
@@ -26,8 +26,9 @@ pub(super) fn warnings(loaded: &LoadedConfig, env: impl Fn(&str) -> Option<Strin
             ));
         }
     }
-    let contradictions = loaded.contradictions().into_iter();
-    warnings.extend(contradictions.map(|(path, problem)| format!("{path}: {problem}")));
+    for Contradiction { path, problem } in loaded.contradictions() {
+        warnings.push(format!("{path}: {problem}"));
+    }
     if config.access.keys_file.is_none() && !config.listen.ip().is_loopback() {
         warnings.push(format!(
             "clients are not authenticated: every client that reaches {} can use the backends; set \

@@ -36,6 +36,7 @@ mod text;
 
 pub use backends::section::BackendConfig;
 pub use backends::usage::UsageMode;
+pub use contradictions::Contradiction;
 pub use conversion::{
     BackendTlsContexts, ProxySettingsError, backend_tls_contexts, tls_file_problems,
 };
