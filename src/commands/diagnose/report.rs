@@ -9,7 +9,8 @@ use tokenweir_doctor::report::{
 /// Renders a diagnosis as text with ANSI colours. The function that prints the text removes the
 /// colours if the output is no terminal.
 pub(crate) fn render(diagnosis: &Diagnosis, width: usize) -> String {
-    let (mut lines, width) = (Vec::new(), width.max(NARROWEST));
+    let width = width.max(NARROWEST);
+    let mut lines = Vec::new();
     for verdict in &diagnosis.verdicts {
         lines.extend(render_verdict(verdict, width));
         lines.push(String::new());

@@ -63,7 +63,8 @@ async fn observe_backends(diagnose: &DiagnoseArgs) -> Diagnosis {
     };
     let clients: Vec<ServerClient> =
         BackendList::flatten(diagnose.backend.clone()).into_iter().map(client).collect();
-    let (mut diagnoser, end) = (Diagnoser::default(), clock::now() + diagnose.duration);
+    let mut diagnoser = Diagnoser::default();
+    let end = clock::now() + diagnose.duration;
     loop {
         let start = clock::now();
         let pages = join_all(clients.iter().map(|client| client.get("/metrics"))).await;

@@ -130,8 +130,8 @@ async fn query_gateway(
     doctor: &DoctorArgs,
     admin: &BackendAddress,
 ) -> (Result<GatewayFacts, GatherError>, Option<Config>, Vec<BackendConfig>) {
-    let (key, outbound) =
-        (key_from_env(ADMIN_TOKEN_VARIABLE), OutboundTls::with_native_roots(Alpn::Http1));
+    let key = key_from_env(ADMIN_TOKEN_VARIABLE);
+    let outbound = OutboundTls::with_native_roots(Alpn::Http1);
     let client = ServerClient::new(admin.clone(), key, outbound, doctor.timeout);
     let GatewayAnswers { gateway, config, backends } = gather::gateway(&client).await;
     let config = config.map(|shown| Config::from_view(&shown?));
@@ -262,7 +262,7 @@ fn checked_settings(config: &Config) -> GatewaySettings {
             .filter_map(|slo| Some((slo.name.clone(), slo.model.clone()?)))
             .collect(),
         policy: config.routing.policy,
-        max_waiting: admission.max_waiting.filter(|_| admission.enabled),
+        max_waiting: if admission.enabled { admission.max_waiting } else { None },
         idle_connection: timeouts.idle_connection,
         scrape_timeout: scrape.timeout,
         max_page: scrape.max_page,
