@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_contradiction_between_settings_is_reported_at_a_value_that_the_operator_set() {
+    fn contradictions_are_reported_at_set_values() {
         for (text, expected) in [
             ("backends: [{ url: 'http://127.0.0.1:8080' }]", "backends.0.url"),
             ("backends: [{ url: a:1 }, { url: 'localhost:9090' }]", "backends.1.url"),
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn default_and_usual_settings_do_not_contradict_each_other() {
+    fn usual_settings_have_no_contradictions() {
         for text in [
             "",
             "timeouts: { total: 5s }",

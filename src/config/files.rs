@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_in_a_keys_file_can_have_several_keys_limits_and_permissions() {
+    fn a_tenant_can_have_several_keys_and_limits() {
         let other_hash = HASH.replace(":ba", ":bb");
         let text = format!(
             "tenants:\n- name: a\n  tier: gold\n  models: [m, 'n-*']\n  allow: [xargs]\n  \
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_keys_file_is_rejected_with_a_position() {
+    fn an_invalid_keys_file_gives_a_position() {
         let key = format!("{{ name: k, hash: '{HASH}' }}");
         for (name, text, expected) in [
             (
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn no_error_of_a_keys_file_quotes_a_key_that_is_inserted_at_any_position() {
+    fn no_error_quotes_a_misplaced_key() {
         let good = keys_text();
         for index in 0..=good.len() {
             let mut text = good.clone();
@@ -229,7 +229,7 @@ mod tests {
         /// Inserts a key at any position of a keys file, between characters that cause syntax
         /// errors.
         #[test]
-        fn no_syntax_error_of_a_keys_file_quotes_a_key_in_the_file(
+        fn no_syntax_error_quotes_a_key(
             cut in 0_usize..200, insert in 0_usize..200,
             junk in "[\\[\\]{}:,'\"*&!|>%@` \n\t-]{0,3}"
         ) {
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn backends_of_a_discovery_file_get_defaults_from_the_discovery_source() {
+    fn backends_get_the_defaults_of_their_source() {
         let folder = TempFolder::new("list");
         let listed = r#"[{"url":"http://a:1","weight":3},{"url":"b:1","usage":"inject"}]"#;
         let file = folder.write("list", listed);

@@ -138,7 +138,7 @@ mod tests {
     /// The text has mistakes in YAML, in types and against rules, several of them in one mapping, and in both
     /// YAML notations: block and flow.
     #[test]
-    fn every_mistake_of_a_configuration_file_is_reported_at_its_position_in_the_order_of_lines() {
+    fn every_mistake_is_reported_in_line_order() {
         let text = "\
 backends:
 - url: http://a:1
@@ -184,7 +184,7 @@ admin: nonsense
     }
 
     #[test]
-    fn a_yaml_syntax_error_in_one_section_does_not_hide_mistakes_in_other_sections() {
+    fn a_syntax_error_hides_no_other_section() {
         for (text, count, others) in [
             ("a: [\nb: }\n", 2, vec!["2:4"]),
             ("log: { level: loud\ndrain: { timeout: 1 }\nwrong: 1\n", 3, vec!["2:19", "3:1"]),
@@ -199,7 +199,7 @@ admin: nonsense
     }
 
     #[test]
-    fn a_configuration_mistake_that_follows_from_an_earlier_mistake_is_not_reported() {
+    fn a_consequence_is_not_reported() {
         for text in [
             "tiers: { names: ['a b'] }\nadmission: { classes: ['a b'] }\n",
             "tls:\n  cert: a.pem\n  key: [b]\n",
@@ -218,13 +218,13 @@ admin: nonsense
     }
 
     #[test]
-    fn a_valid_configuration_file_has_no_mistakes_and_json_is_accepted() {
+    fn valid_yaml_and_json_have_no_mistakes() {
         assert_eq!(mistakes("valid", "log: { level: debug }\n"), Vec::<String>::new());
         assert_eq!(mistakes("json", "{\"log\": {\"level\": \"loud\", \"acess\": 1}}").len(), 2);
     }
 
     #[test]
-    fn every_mistake_of_a_keys_file_is_reported_without_values_of_the_file() {
+    fn mistakes_of_a_keys_file_quote_no_values() {
         let text = "\
 tenants:
 - name: sk-secret-1 x
@@ -245,7 +245,7 @@ tenants:
     }
 
     #[test]
-    fn the_excerpt_in_a_configuration_error_shows_the_whole_line_without_secrets() {
+    fn an_excerpt_shows_the_line_without_secrets() {
         let text = "admission: { max_wait: 10, max_kv_usage: 3 }\nbackends: [{ api_kye: sk-1, wieght: 2, url: a:1 }]\n";
         let folder = TempFolder::new("excerpt");
         let found = Config::load_all(&folder.write("file", text)).unwrap_err().errors;
@@ -255,7 +255,7 @@ tenants:
     }
 
     #[test]
-    fn the_search_for_mistakes_ends_for_a_configuration_file_that_is_cut_anywhere() {
+    fn the_search_ends_for_a_cut_file() {
         let text = include_str!("../../config/tokenweir.yaml");
         for end in (0..text.len().min(6_000)).step_by(37).filter(|end| text.is_char_boundary(*end))
         {
@@ -264,7 +264,7 @@ tenants:
     }
 
     #[test]
-    fn a_configuration_key_of_an_earlier_version_gives_an_error_with_the_replacement() {
+    fn an_earlier_key_gives_its_replacement() {
         for (text, remedy) in [
             ("gpu: { interval: 10ms }", "its default is fixed now"),
             ("limits: { header: 64KiB }", "its default is fixed now"),

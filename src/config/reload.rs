@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reload_reports_changed_configuration_keys_without_their_values() {
+    fn changed_keys_are_reported_without_values() {
         let old = "backends: [{ url: a:1, name: x, api_key: { env: OLD } }, { url: b:1 }]\n";
         let new = "backends: [{ url: c:1, weight: 2 }, \
                    { url: a:1, name: x, api_key: { env: NEW } }]\n\
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reload_keeps_and_reports_the_values_of_keys_that_need_a_restart() {
+    fn keys_that_need_a_restart_are_kept() {
         let old = "listen: 127.0.0.1:1\nrouting: { decision_log_size: 5 }\nlog: { level: warn, format: json }\n";
         let new = "listen: 127.0.0.1:2\nrouting: { decision_log_size: 6 }\nlog: { level: info, format: human }\n\
                    usage: passive\n";
@@ -135,14 +135,14 @@ mod tests {
     }
 
     #[test]
-    fn a_reload_of_the_same_configuration_text_changes_nothing() {
+    fn the_same_text_changes_nothing() {
         let text = "backends: [{ url: a:1 }]\nmodels: [{ name: a, served_as: b }]\n";
         let reloaded = reload(text, text);
         assert_eq!((reloaded.changed, reloaded.unapplied), (Vec::new(), Vec::new()));
     }
 
     #[test]
-    fn a_reload_reports_backends_in_another_order_as_a_change() {
+    fn another_order_of_backends_is_a_change() {
         let (old, new) = ("backends: [a:1, b:1]", "backends: [b:1, a:1]");
         let listed =
             |text: &str| text.replace("a:1", "{ url: a:1 }").replace("b:1", "{ url: b:1 }");

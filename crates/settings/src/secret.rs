@@ -291,14 +291,14 @@ mod tests {
     }
 
     #[test]
-    fn a_secret_is_read_from_an_environment_variable_and_its_debug_output_is_redacted() {
+    fn the_debug_output_of_a_value_is_redacted() {
         let value = Secret::Env("KEY".to_owned()).resolve(env).unwrap();
         assert_eq!(value.bearer(), "Bearer sk-123");
         assert_eq!(format!("{value:?} {:?}", value.bearer()), "[redacted] Sensitive");
     }
 
     #[test]
-    fn the_error_of_an_invalid_secret_does_not_show_the_secret() {
+    fn the_error_does_not_show_the_secret() {
         for (name, problem) in [
             ("NONE", "the environment variable NONE is not set"),
             ("EMPTY", "the environment variable EMPTY is empty"),

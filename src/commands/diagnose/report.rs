@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_diagnosis_report_fits_into_forty_columns_and_lists_missing_data_once() {
+    fn a_report_fits_into_forty_columns() {
         let evidence = Evidence {
             measure: "queue_time_mean".into(),
             value: 4.0,
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_of_a_diagnosis_report_counts_the_backends_that_it_lists_as_not_judged() {
+    fn the_last_line_counts_backends_not_judged() {
         let backend = |name: &str, is_determined| DiagnosedBackend {
             backend: name.to_owned(),
             is_determined,

@@ -150,7 +150,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_exit_code_of_diagnose_is_that_of_the_worst_verdict_that_counts_for_fail_on() {
+    fn the_worst_counted_verdict_gives_the_exit_code() {
         let (warning, critical) =
             (verdict(VerdictSeverity::Warning), verdict(VerdictSeverity::Critical));
         for (verdicts, is_determined, fail_on, expected) in [

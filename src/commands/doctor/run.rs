@@ -294,7 +294,7 @@ mod tests {
     use crate::config::tests::parse;
 
     #[test]
-    fn doctor_parses_the_configuration_of_a_gateway_from_the_document_of_its_admin_listener() {
+    fn the_configuration_is_read_from_the_admin_listener() {
         let text = "backends:\n  - { url: 'http://a:1', name: a, api_key: { env: K }, weight: 0 }\n\
                     models: [{ name: gpt, served_as: tiny }]\n\
                     timeouts: { idle_connection: 7s, first_output: null }\n\

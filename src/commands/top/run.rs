@@ -236,14 +236,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_environment_variable_no_color_disables_colours_in_the_output() {
+    fn the_variable_no_color_disables_colours() {
         assert!(
             is_colour_enabled(None) && is_colour_enabled(Some("")) && !is_colour_enabled(Some("1"))
         );
     }
 
     #[test]
-    fn top_does_not_move_the_cursor_of_a_dumb_terminal() {
+    fn a_dumb_terminal_has_no_cursor_control() {
         assert!(
             has_cursor_control(None)
                 && has_cursor_control(Some("xterm-256color"))
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_output_of_top_has_no_trailing_spaces() {
+    fn text_output_has_no_trailing_spaces() {
         let mut state = TopState::new();
         state.on_document(GatewaySnapshot::default());
         let text = render_text(&state, 80);

@@ -87,7 +87,7 @@ mod tests {
     use crate::config::tests::parse;
 
     #[test]
-    fn a_backend_with_drained_true_in_the_configuration_is_drained_from_the_start() {
+    fn a_drained_entry_is_drained_from_the_start() {
         let text = "backends:\n  - { url: \"http://a:1\", drained: true }\n  - url: http://b:1\n";
         let config = parse(text).unwrap().config;
         let backends = config.build_backends(&config.backends, |_| None).unwrap();

@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_discovery_source_has_exactly_one_target_and_all_required_keys() {
+    fn a_source_has_exactly_one_target() {
         for (source, expected) in [
             ("dns: 'vllm.example:8000', weight: 2, usage: passive", ""),
             ("srv: _http._tcp.vllm.example", ""),
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_discovery_target_is_supported_only_in_builds_with_its_feature() {
+    fn a_target_needs_its_feature() {
         for (target, is_supported) in [
             ("kubernetes: { service: vllm }", cfg!(feature = "kubernetes")),
             ("srv: _http._tcp.vllm.example", cfg!(feature = "dns")),

@@ -82,7 +82,7 @@ mod tests {
     use tokenweir_engine::gpu::GpuIndex;
 
     #[test]
-    fn a_gpu_exporter_assigns_gpu_indexes_and_mig_instances_to_backends() {
+    fn an_exporter_assigns_indexes_and_mig_instances() {
         let text = "backends: [{ url: a:1, name: a }]\n\
                     gpu: { exporters: [{ url: h:9400, backends: [{ name: a, gpus: [0, '1.2'] }] }] }";
         let settings = parse(text).unwrap().config.gpu;

@@ -157,7 +157,7 @@ mod tests {
     use super::parse_url;
 
     #[test]
-    fn the_path_and_the_query_of_a_webhook_url_are_kept() {
+    fn path_and_query_of_a_url_are_kept() {
         for (url, expected) in [
             ("http://hook:80/a/b?c=d", "http://hook:80/a/b?c=d"),
             ("hook:9000", "http://hook:9000/"),

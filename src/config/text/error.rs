@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn the_carets_of_a_configuration_error_are_below_the_mistake() {
+    fn the_carets_are_below_the_mistake() {
         assert_eq!(
             render_at("a: 1\n\tbé: x\n", 2, 6, 1),
             "a.yaml:2:6: wrong\n  |\n2 | \tbé: x\n  | \t    ^"
@@ -479,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn the_excerpt_of_a_long_line_is_cut_around_the_mistake() {
+    fn a_long_line_is_cut_around_the_mistake() {
         let line = format!("{}!{}", "a".repeat(1_000), "b".repeat(1_000));
         let shown = render_at(&line, 1, 1_001, 1);
         assert!(shown.contains("aaa!bbb") && shown.len() < 400, "{shown}");
@@ -488,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_excerpt_redacts_the_value_of_a_secret_at_every_error_position() {
+    fn a_secret_is_redacted_at_every_position() {
         for column in [1, 5, 20, 30] {
             let shown = render_at("- { api_key: sk-123, url: x }", 1, column, 3);
             assert!(shown.contains("1 | - { api_key: [redacted]\n"), "{shown}");
@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn configuration_errors_replace_control_characters() {
+    fn control_characters_are_replaced() {
         assert_eq!(ConfigError::new("bad \u{1b}[2J").to_string(), "bad \u{fffd}[2J");
         assert!(!render_at("a: \u{1b}[2J", 1, 1, 1).contains('\u{1b}'));
     }

@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn the_outline_of_a_yaml_file_has_the_position_of_each_value() {
+    fn the_outline_has_each_position() {
         let outline = outline("a: 1\nb:\n  - c: x\n    d: {e: null}\n  - 2.5\n");
         let at =
             |path: &str| outline.position(path).map(|position| (position.line, position.column));
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_gives_a_suggestion_of_the_most_similar_valid_name() {
+    fn an_unknown_name_gives_the_most_similar_one() {
         let keys = ["backends", "listen", "log"];
         assert_eq!(suggest_name("backend", &keys), "did you mean `backends`?");
         assert_eq!(suggest_name("Listen", &keys), "did you mean `listen`?");
