@@ -49,7 +49,7 @@ impl FollowedBody {
         length: Option<u64>,
         exchange: Option<Exchange>,
     ) -> Self {
-        let remaining = length.filter(|_| following.ids.is_none());
+        let remaining = if following.ids.is_none() { length } else { None };
         Self { following, exchange, remaining, is_flushed: false }
     }
 
@@ -99,7 +99,8 @@ impl FollowedBody {
     fn finish(&mut self, outcome: Outcome, end: Termination) {
         if let Some(mut exchange) = self.exchange.take() {
             let record = exchange.record();
-            (record.outcome, record.end) = (outcome, end);
+            record.outcome = outcome;
+            record.end = end;
         }
     }
 
