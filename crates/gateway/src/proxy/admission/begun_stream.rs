@@ -6,7 +6,7 @@
 
 use super::controller::{AdmissionController, QueueGuard};
 use super::settings::{AdmissionSettings, WaitLimit};
-use super::waiter::{LeasedBackend, enqueue, queue_entry};
+use super::waiter::{Flow, LeasedBackend, enqueue, queue_entry};
 use crate::backend::Backend;
 use crate::backend::pool::BackendRequirements;
 use http::HeaderMap;
@@ -94,12 +94,12 @@ impl AdmissionController {
         }
     }
 
-    /// Waits in the queue. `flow`: the priority class and the tenant.
+    /// Waits in the queue.
     async fn wait_begun(
         &self,
         settings: &AdmissionSettings,
         requirements: BackendRequirements<'_>,
-        flow: (usize, u64),
+        flow: Flow,
         ends_at: Instant,
     ) -> Result<LeasedBackend, GatewayError> {
         let now = clock::now();
