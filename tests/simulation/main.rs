@@ -206,7 +206,7 @@ impl Gateway {
             Box::pin(async move {
                 match resume::run_key(&context, &mut recorded, request.headers()) {
                     Some(key) => {
-                        resume::follow(context, recorded, (key, abort), &shared, request).await
+                        resume::follow(context, recorded, key, abort, &shared, request).await
                     }
                     None => handle_request(&context, recorded, abort, &shared, request).await,
                 }

@@ -5,7 +5,7 @@ use super::access::AccessControl;
 use super::admission::{AdmissionController, AdmissionSettings};
 use super::overload_guard::OverloadGuard;
 use super::request::body_memory::BodyMemory;
-use super::request::continuation::ContinuationMemory;
+use super::request::continuation_memory::ContinuationMemory;
 use super::request::features::{self, PayloadSampling};
 use super::request::settings::RequestSettings;
 use super::resumption::Resumption;
@@ -14,6 +14,7 @@ use super::stored_responses::StoredResponses;
 use crate::backend::pool::{BackendPool, BackendRequirements};
 use crate::telemetry::Telemetry;
 use crate::telemetry::access_log::AccessLog;
+use std::net::IpAddr;
 use std::sync::Arc;
 use tokenweir_net::client::HttpClient;
 use tokenweir_protocol::atomic::AtomicFlag;
@@ -146,6 +147,15 @@ impl ProxyContext {
         self.state.admission.update_settings(admission);
         let retry = self.retry.with_settings(retry);
         Self { state: self.state.clone(), settings: requests, backend_client, retry }
+    }
+}
+
+// === impl ProxyState ===
+
+impl ProxyState {
+    /// Number of open requests of a client that go on without a connection.
+    pub(super) fn absent_requests(&self, client: IpAddr) -> usize {
+        self.resumption.registry.absent_of(client)
     }
 }
 

@@ -281,6 +281,11 @@ impl RequestRecord {
         (is_examined && timings.chunks() > 0).then_some(timings)
     }
 
+    /// Whether the request goes on if its client loses the connection.
+    pub fn outlives_connection(&self) -> bool {
+        self.resume.as_ref().is_some_and(|note| note.get() == ResumeOutcome::Kept)
+    }
+
     /// The name, in metrics, logs and spans, of the result of a request with an `Idempotency-Key`.
     /// `None`: the request has no such key, or `streams.resume` is off.
     pub fn resume_outcome(&self) -> Option<&'static str> {

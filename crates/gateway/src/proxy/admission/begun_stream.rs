@@ -40,7 +40,7 @@ pub(in crate::proxy) struct BegunWait {
 
 impl AdmissionController {
     /// The time at which a stream that is interrupted at `now` stops to wait for another backend.
-    pub(in crate::proxy) fn continuation_deadline(&self, now: Instant) -> Instant {
+    pub(in crate::proxy) fn begun_deadline(&self, now: Instant) -> Instant {
         let settings = self.settings.load();
         let max_wait = settings.as_ref().map(|settings| settings.max_wait);
         now + max_wait.unwrap_or(AdmissionSettings::DEFAULT_MAX_WAIT)

@@ -2,13 +2,12 @@
 //! of its prompt, and its session.
 
 use super::identity;
+use super::read_request::ReadRequest;
 use crate::backend::pool::BackendPool;
-use crate::backend::routes::ModelRoute;
 use http::{HeaderMap, HeaderName};
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::{Arc, LazyLock};
-use tokenweir_peers::ExchangeKey;
 use tokenweir_protocol::headers::RequestId;
 use tokenweir_protocol::openai::left_out::LeftOut;
 use tokenweir_protocol::openai::request_fields::RequestFields;
@@ -36,19 +35,20 @@ static PROMPT_HASH_KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new)
 
 /// The fingerprint of the prompt: its length and the hashes of its blocks. Prompts for different
 /// models or with different `cache_salt`s share no cached prefix, so their hashes differ. `salt` is
-/// the `cache_salt` that the gateway sets. `None`: the `cache_salt` of the client is used. `key`:
-/// the key that gateways share so that they compute equal hashes.
+/// the `cache_salt` that the gateway sets. `None`: the `cache_salt` of the client is used.
 pub(crate) fn hash_prompt(
-    fields: &RequestFields,
-    route: &ModelRoute,
+    request: &ReadRequest<'_>,
     salt: Option<&str>,
     body: &PromptBody<'_>,
-    key: Option<&ExchangeKey>,
+    pool: &BackendPool,
 ) -> Arc<PromptFingerprint> {
-    let model = route.served_as.as_deref().or(fields.model.as_deref());
+    let fields = request.fields;
+    let model = request.route.served_as.as_deref().or(fields.model.as_deref());
     let salt = salt.or(fields.prompt.salt.as_deref());
-    let own_seed = || PROMPT_HASH_KEYS.hash_one((model, salt));
-    let seed = key.map_or_else(own_seed, |key| key.prompt_seed(model, salt));
+    let seed = match &pool.peer_key {
+        Some(key) => key.prompt_seed(model, salt),
+        None => PROMPT_HASH_KEYS.hash_one((model, salt)),
+    };
     let pieces = fields.prompt.pieces(body.bytes, &body.left_out);
     Arc::new(PromptFingerprint::new(seed, pieces).with_media(body.media))
 }
@@ -68,15 +68,14 @@ impl<'a> PromptBody<'a> {
     pub(crate) fn new(
         bytes: &'a [u8],
         record: &RequestRecord,
-        fields: &RequestFields,
+        request: &ReadRequest<'_>,
         pool: &BackendPool,
-        route: &ModelRoute,
     ) -> Self {
-        let left_out = match record.api {
-            Some(Api::Messages) => {
-                LeftOut::of_messages(&fields.prompt, bytes, || pool.drops_attribution(route))
-            }
-            _ => LeftOut::default(),
+        let left_out = if record.api == Some(Api::Messages) {
+            let drops_attribution = || pool.drops_attribution(request.route);
+            LeftOut::of_messages(&request.fields.prompt, bytes, drops_attribution)
+        } else {
+            LeftOut::default()
         };
         Self { bytes, media: record.options.prompt_bytes.media, left_out }
     }

@@ -3,17 +3,18 @@
 //! refusals are failures of their backends. If the peers refuse too, the client is the cause, and gets the
 //! most useful one of the refusals.
 
-use super::attempt_failure::{AttemptFailure, PrefetchedResponse};
-use super::first_output::contains_any;
 use crate::backend::{Backend, MEDIA};
+use crate::proxy::attempt::first_output::contains_any;
+use crate::proxy::attempt::{AttemptFailure, AttemptStep, Attempts, FailedAttempt, Next};
+use crate::proxy::response::PrefetchedResponse;
+use crate::proxy::retry::RetryController;
 use crate::proxy::retry::peer_answers::{PeerAnswers, RefusalSlot};
-use crate::proxy::retry::{RetryBudgetShare, RetryController};
 use http::StatusCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokenweir_protocol::clock;
 use tokenweir_request::observe::{AttemptAside, Exchange};
 use tokenweir_request::record::{FailoverDenialReason, RoutingDecision};
-use tokenweir_routing::PromptFingerprint;
 use tokenweir_routing::resilience::FailureKind;
 
 /// The responses in which backends refused one request, so far.
@@ -23,12 +24,10 @@ pub(super) struct Refusals {
     /// The response that the client gets if no peer answers with success. `None`: no response was set
     /// aside.
     held: Option<Box<HeldResponse>>,
-    /// Whether the prompt has media.
-    has_media: bool,
 }
 
 /// The response of a refused attempt, which the client gets if no peer answers with success.
-pub(super) struct HeldResponse {
+struct HeldResponse {
     aside: AttemptAside,
     response: Box<PrefetchedResponse>,
     decision: Option<Arc<RoutingDecision>>,
@@ -54,54 +53,29 @@ const MEDIA_WORDS: [&[u8]; 8] =
 
 // === impl Refusals ===
 
-impl Refusals {
-    pub(super) fn new(prompt: &PromptFingerprint) -> Self {
-        Self { has_media: prompt.media > 0, ..Self::default() }
-    }
-
-    /// Records the failure of the current attempt if only the answer of a peer can show whether the
-    /// backend or the client causes it. Returns whether the failure was recorded.
-    pub(super) fn record(
+impl AttemptStep for Refusals {
+    /// Records a failure that only the answer of a peer can explain. If peers recently refused such requests
+    /// too, most of them end here.
+    fn after_failure(
         &mut self,
         exchange: &mut Exchange,
-        failure: &AttemptFailure,
-        backend: &Arc<Backend>,
-        share: RetryBudgetShare,
-    ) -> bool {
-        let (true, Ok(response)) = (failure.kind.is_judged_by_peers(), &failure.fallback) else {
-            return false;
+        attempts: &mut Attempts<'_>,
+        failed: &mut FailedAttempt,
+    ) -> Next {
+        let Some(refusal) = Refusal::new(exchange, attempts, failed) else {
+            return Next::Failover;
         };
-        let record = exchange.record();
-        let status = response.status().as_u16();
-        self.refused.push(Refusal {
-            backend: backend.clone(),
-            span_id: record.attempts.last().map_or(0, |attempt| attempt.span_id),
-            kind: failure.kind,
-            status,
-            rest: failure.rest,
-            lacks: if self.has_media && contains_any(response.body(), &MEDIA_WORDS) {
-                Some(MEDIA)
-            } else {
-                record.route.filter(|path| is_about_path(response, path))
-            },
-            slot: PeerAnswers::slot(share.0, backend.identity.id_hash, status),
-        });
-        true
+        let slot = refusal.slot;
+        self.refused.push(refusal);
+        let peer_answers = &attempts.request.context.retry.peer_answers;
+        if peer_answers.should_ask(slot, fastrand::f32(), clock::now()) {
+            return Next::Failover;
+        }
+        Next::End(FailoverDenialReason::NotRetryable)
     }
+}
 
-    /// Checks whether the request should be sent to a peer after the latest refusal. If peers recently
-    /// refused such requests too, this fails for most of them.
-    pub(super) fn should_ask_peer(
-        &self,
-        retry: &RetryController,
-        now: Instant,
-    ) -> Result<(), FailoverDenialReason> {
-        let is_worth =
-            |last: &Refusal| retry.peer_answers.should_ask(last.slot, fastrand::f32(), now);
-        let is_asked = self.refused.last().is_none_or(is_worth);
-        is_asked.then_some(()).ok_or(FailoverDenialReason::NotRetryable)
-    }
-
+impl Refusals {
     /// Sets the response of the refused attempt aside before a failover, unless an earlier one is
     /// more useful to the client.
     pub(super) fn set_aside(&mut self, exchange: &mut Exchange, failure: AttemptFailure) {
@@ -119,30 +93,24 @@ impl Refusals {
         let is_about_content = |status: StatusCode| {
             FailureKind::of_refusal(status.as_u16()) == FailureKind::UnexpectedStatus
         };
-        self.held.as_ref().is_none_or(|held| {
-            is_about_content(status) && !is_about_content(held.response.status())
-        })
+        let Some(held) = &self.held else { return true };
+        is_about_content(status) && !is_about_content(held.response.status())
     }
 
     /// Ends the request with the response of the last attempt. If this response contains an error
-    /// event, it counts as a refusal. `now` is called only if an attempt was refused.
-    pub(super) fn end_with_response(
-        self,
-        exchange: &mut Exchange,
-        retry: &RetryController,
-        now: impl FnOnce() -> Instant,
-    ) {
+    /// event, it counts as a refusal.
+    pub(super) fn end_with_response(&self, exchange: &mut Exchange, retry: &RetryController) {
         if self.refused.is_empty() {
             return;
         }
-        let now = now();
+        let now = clock::now();
         let observer = exchange.observer();
         let is_success = observer.is_none_or(|observer| observer.observed().error.is_none());
         if !is_success {
             self.blame_client(exchange, retry, now);
             return;
         }
-        for refusal in self.refused {
+        for refusal in &self.refused {
             retry.peer_answers.learn(refusal.slot, true, now);
             refusal.apply(now);
             if let Some(lacks) = refusal.lacks {
@@ -155,14 +123,13 @@ impl Refusals {
     /// response that the client gets instead of the result of that attempt. `None`: the client gets
     /// the result of that attempt.
     pub(super) fn end_with_failure(
-        mut self,
+        &mut self,
         exchange: &mut Exchange,
         failure: &AttemptFailure,
         retry: &RetryController,
-        now: Instant,
     ) -> Option<Box<PrefetchedResponse>> {
-        self.blame_client(exchange, retry, now);
-        let last = failure.fallback.as_ref().ok().filter(|_| failure.kind.is_judged_by_peers());
+        self.blame_client(exchange, retry, clock::now());
+        let last = if failure.is_refusal() { failure.response() } else { None };
         if last.is_some_and(|response| self.is_more_useful(response.status())) {
             return None;
         }
@@ -201,6 +168,37 @@ impl Refusals {
 // === impl Refusal ===
 
 impl Refusal {
+    /// `None`: the failed attempt is no refusal.
+    fn new(
+        exchange: &mut Exchange,
+        attempts: &Attempts<'_>,
+        failed: &FailedAttempt,
+    ) -> Option<Self> {
+        let failure = &failed.failure;
+        if !failure.is_refusal() {
+            return None;
+        }
+        let response = failure.response()?;
+        let status = response.status().as_u16();
+        let backend = failed.lease.backend().clone();
+        let record = exchange.record();
+        let has_media = attempts.request.requirements.prompt.media > 0;
+        let lacks = if has_media && contains_any(response.body(), &MEDIA_WORDS) {
+            Some(MEDIA)
+        } else {
+            record.route.filter(|path| is_about_path(response, path))
+        };
+        Some(Self {
+            span_id: record.attempts.last().map_or(0, |attempt| attempt.span_id),
+            kind: failure.kind,
+            status,
+            rest: failure.rest,
+            lacks,
+            slot: PeerAnswers::slot(attempts.share.0, backend.identity.id_hash, status),
+            backend,
+        })
+    }
+
     /// Counts the refusal as a failure of its backend, for the circuit breaker.
     fn apply(&self, now: Instant) {
         let why = format!("{}: the backend answered {}", self.kind.as_str(), self.status);

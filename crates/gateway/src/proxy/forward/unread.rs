@@ -1,18 +1,19 @@
 //! Forwards requests whose body the gateway does not read: uploads to a configured route with a fixed
 //! model, and WebSocket connections. Both are sent to one backend once, because their bytes are not kept.
 
-use super::access::Principal;
-use super::context::ProxyContext;
-use super::relay::{self, ForwardResult, PreparedRequest};
-use super::request::body::{self, IncomingBody};
-use super::request::configured_routes::UnreadBody;
-use super::request::deadline::RequestDeadlines;
-use super::request::engine_control::EngineControlCheck;
-use super::request::features::{self, PromptBody};
-use super::request::forwarded_body::ForwardedBody;
-use super::request::upstream_body::UpstreamBody;
+use super::inbound::InboundRequest;
 use crate::backend::pool::BackendRequirements;
-use http::{StatusCode, request};
+use crate::proxy::attempt::{ForwardResult, PreparedRequest};
+use crate::proxy::context::ProxyContext;
+use crate::proxy::relay::{self, ForwardedBody};
+use crate::proxy::request::body::{self, IncomingBody};
+use crate::proxy::request::configured_routes::UnreadBody;
+use crate::proxy::request::deadline::RequestDeadlines;
+use crate::proxy::request::engine_control::EngineControlCheck;
+use crate::proxy::request::features::{self, PromptBody};
+use crate::proxy::request::read_request::ReadRequest;
+use crate::proxy::request::upstream_body::UpstreamBody;
+use http::StatusCode;
 use std::time::Duration;
 use tokenweir_net::request_stream::RequestStream;
 use tokenweir_protocol::clock;
@@ -25,53 +26,55 @@ use tokenweir_request::observe::Exchange;
 /// for the whole request. The parts of the body are forwarded as they arrive, and only as fast as the
 /// backend reads them.
 pub(super) async fn forward_body<B: IncomingBody + Send + 'static>(
-    context: &ProxyContext,
-    principal: &Principal,
+    inbound: InboundRequest<'_, B>,
     exchange: &mut Exchange,
-    (unread, route_total): (&UnreadBody, Option<Duration>),
-    (head, body): (&mut request::Parts, B),
+    unread: &UnreadBody,
+    route_total: Option<Duration>,
 ) -> ForwardResult {
-    let max_bytes = unread.max_bytes.unwrap_or(context.settings.max_body_bytes);
-    let length = body::declared_length(head, max_bytes)?;
-    let is_empty = body.is_end_stream();
-    let received = exchange.count_forwarded_bytes();
-    let idle_timeout = Some(context.settings.body_idle_timeout);
-    let body = ForwardedBody::new(body, received, max_bytes, idle_timeout);
-    let length = if is_empty { Some(0) } else { length };
-    let framing =
-        length.map_or(RequestFraming::Chunked, |length| RequestFraming::Length(length as u64));
-    let stream = RequestStream::new(body, framing);
+    let settings = &inbound.context.settings;
+    let max_bytes = unread.max_bytes.unwrap_or(settings.max_body_bytes);
+    let declared = body::declared_length(inbound.head, max_bytes)?;
+    let framing = match declared {
+        _ if inbound.body.is_end_stream() => RequestFraming::Length(0),
+        Some(length) => RequestFraming::Length(length as u64),
+        None => RequestFraming::Chunked,
+    };
+    let idle_timeout = Some(settings.body_idle_timeout);
     let limits = TimeLimits { total: route_total, idle: None };
-    forward(context, principal, exchange, (head, stream), Some(&unread.model), limits).await
+    let inbound = inbound.map(|body| {
+        let received = exchange.count_forwarded_bytes();
+        let body = ForwardedBody::new(body, received, max_bytes, idle_timeout);
+        RequestStream::new(body, framing)
+    });
+    forward(inbound, exchange, Some(&unread.model), limits).await
 }
 
 /// Forwards the opening handshake of a WebSocket and, once the backend has accepted it, the bytes in
 /// both directions. The model is the parameter `model` of the query, if there is one.
 pub(super) async fn forward_websocket<B: IncomingBody + Send + 'static>(
-    context: &ProxyContext,
-    principal: &Principal,
+    inbound: InboundRequest<'_, B>,
     exchange: &mut Exchange,
-    (head, body): (&mut request::Parts, B),
 ) -> ForwardResult {
-    let accept = websocket::expected_accept(head).ok_or(GatewayError::WebSocketRequired)?;
+    let accept = websocket::expected_accept(inbound.head).ok_or(GatewayError::WebSocketRequired)?;
     // A client can name any model in a WebSocket event, and the gateway does not read these events.
-    if !principal.allowed_models().allow(None) {
+    if !inbound.principal.allowed_models().allow(None) {
         let model = "a model of a WebSocket, whose events the gateway does not read,".to_owned();
         return Err(GatewayError::ModelNotAllowed { model });
     }
-    let model = query_value(head.uri.query().unwrap_or_default(), "model");
-    let received = exchange.count_forwarded_bytes();
-    let body = ForwardedBody::new(body, received, usize::MAX, None);
-    let stream = RequestStream::new(body, RequestFraming::Upgrade);
-    let limits = TimeLimits { total: None, idle: Some(context.settings.websocket_idle_timeout) };
-    let forwarding =
-        forward(context, principal, exchange, (head, stream), model.as_deref(), limits);
-    let (response, lease) = forwarding.await?;
+    let model = query_value(inbound.head.uri.query().unwrap_or_default(), "model");
+    let idle = Some(inbound.context.settings.websocket_idle_timeout);
+    let limits = TimeLimits { total: None, idle };
+    let inbound = inbound.map(|body| {
+        let body = ForwardedBody::new(body, exchange.count_forwarded_bytes(), usize::MAX, None);
+        RequestStream::new(body, RequestFraming::Upgrade)
+    });
+    let forwarded = forward(inbound, exchange, model.as_deref(), limits).await?;
+    let response = &forwarded.response;
     let is_switching = response.status() == StatusCode::SWITCHING_PROTOCOLS;
     if is_switching && !websocket::is_accepted(response.headers(), &accept) {
         return Err(GatewayError::Garbage);
     }
-    Ok((response, lease))
+    Ok(forwarded)
 }
 
 /// The time limits of a request.
@@ -84,43 +87,37 @@ struct TimeLimits {
 }
 
 async fn forward(
-    context: &ProxyContext,
-    principal: &Principal,
+    inbound: InboundRequest<'_, RequestStream>,
     exchange: &mut Exchange,
-    (head, stream): (&mut request::Parts, RequestStream),
     model: Option<&str>,
     limits: TimeLimits,
 ) -> ForwardResult {
-    let ProxyContext { state, settings, .. } = context;
-    let (access, pool) = (&state.access, &state.pool);
+    let InboundRequest { context, principal, head, body: stream } = inbound;
+    let ProxyContext { state, settings, .. } = &**context;
+    let pool = &state.pool;
     let fields = RequestFields { model: model.map(Into::into), ..RequestFields::default() };
     let record = exchange.record();
     record.timings.received = Some(clock::now());
     record.options = settings.options(&head.headers, &fields);
-    let mut route = principal.model_route(pool, record, &fields)?;
-    if route.absent_since.is_some() {
-        // Boxed, because few requests need the memory of this future.
-        Box::pin(pool.read_models_again()).await;
-        route = principal.model_route(pool, record, &fields)?;
-    }
+    let route = principal.find_route(pool, record, &fields).await?;
     state.recording.log_start(record);
     let no_body = state.body_memory.no_body(principal.party(record.client));
-    let control = EngineControlCheck::check(access, principal, &route, record, &fields, &no_body)?;
-    let prompt = PromptBody::default();
-    let prompt = features::hash_prompt(&fields, &route, None, &prompt, pool.peer_key.as_ref());
-    let body = UpstreamBody::new(no_body, record, head, &fields, &route, Vec::new())?;
+    let read = ReadRequest { principal, route: &route, head, fields: &fields };
+    let control = EngineControlCheck::check(&state.access, record, &read, &no_body)?;
+    let prompt = features::hash_prompt(&read, None, &PromptBody::default(), pool);
+    let body = UpstreamBody::new(no_body, record, &read, Vec::new())?;
     let requirements = BackendRequirements {
         model,
         path: record.route,
         session: features::session_hash(&head.headers, &settings.session_headers, &fields),
         ..BackendRequirements::none(&prompt, fastrand::u64(..))
     };
-    let (headers, policy) = (&head.headers, &route.policy);
-    let deadlines = RequestDeadlines::new(record, headers, settings, policy, limits.total);
-    let lease = state.admission.lease(record, headers, requirements).await?;
-    control.strip_headers(&mut head.headers);
+    let headers = &mut head.headers;
+    let deadlines = RequestDeadlines::new(record, headers, settings, &route.policy, limits.total);
+    let leased = state.admission.lease(record, headers, requirements).await?;
+    control.strip_headers(headers);
     let stream_policy = exchange.policy();
-    deadlines.apply(policy, stream_policy);
+    deadlines.apply(&route.policy, stream_policy);
     stream_policy.idle = limits.idle.or(stream_policy.idle);
     let prepared = PreparedRequest {
         context,
@@ -132,9 +129,9 @@ async fn forward(
         backend_model: model,
         is_lookup: false,
         early: None,
-        response_headers_timeout: policy.response_headers,
+        response_headers_timeout: route.policy.response_headers,
     };
-    relay::send_unread(exchange, &prepared, stream, lease).await
+    relay::send_unread(exchange, &prepared, stream, leased).await
 }
 
 /// The first value of a parameter in a query, percent-decoded.

@@ -1,10 +1,10 @@
 //! Continues a stream at another backend, after output was sent to the client.
 
-use super::attempt;
-use super::attempt_failure::send_failure;
 use crate::backend::{Backend, Lease};
 use crate::proxy::admission::{BegunStream, BegunWait, LeasedBackend};
+use crate::proxy::attempt::{self, AttemptFailure, OutboundRequest};
 use crate::proxy::context::ProxyContext;
+use crate::proxy::response::ResponseGuard;
 use crate::proxy::retry;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -16,29 +16,28 @@ use tokenweir_net::backend_body::BackendBody;
 use tokenweir_net::client::SendError;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::headers::is_event_stream;
-use tokenweir_request::access::ConcurrencyPermit;
 use tokenweir_request::continuation::{ContinuationRefusal, InterruptionCause};
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::observe::{Continue, Exchange, Interrupted};
 use tokenweir_routing::resilience::FailureKind;
 
 /// The values of a request with which the gateway continues its stream at another backend.
-pub(crate) struct StreamContinuation {
-    pub(crate) context: Arc<ProxyContext>,
-    pub(crate) head: request::Parts,
+pub(super) struct StreamContinuation {
+    pub(super) context: Arc<ProxyContext>,
+    pub(super) head: request::Parts,
     /// The request body that the first backend got.
-    pub(crate) body: Bytes,
+    pub(super) body: Bytes,
     /// The requirements of the request on a backend. The continuation requires the same.
-    pub(crate) stream: Arc<BegunStream>,
-    pub(crate) response_headers_timeout: Option<Duration>,
+    pub(super) stream: Arc<BegunStream>,
+    pub(super) response_headers_timeout: Option<Duration>,
     /// The interruption that is being handled. `None`: the stream is not interrupted.
-    pub(crate) interruption: Option<Interruption>,
+    pub(super) interruption: Option<Interruption>,
     /// Number of interruptions of the stream by a failure of its backend so far.
-    pub(crate) failures: u32,
+    pub(super) failures: u32,
 }
 
 /// The state of an interrupted stream, which another backend shall continue.
-pub(crate) struct Interruption {
+pub(super) struct Interruption {
     at: Instant,
     /// The end of the search for another backend. `None`: the stream does not wait for capacity.
     ends_at: Option<Instant>,
@@ -64,28 +63,28 @@ const MAX_ASKED_BACKENDS: usize = 3;
 /// Time after which a busy backend is asked again.
 const BUSY_PAUSE: Duration = Duration::from_secs(1);
 
-impl Continue<BackendBody, (Lease, Option<ConcurrencyPermit>)> for StreamContinuation {
+impl Continue<BackendBody, ResponseGuard> for StreamContinuation {
     fn poll_continue(
         &mut self,
         cx: &mut Context<'_>,
         exchange: &mut Exchange,
-        guard: &mut (Lease, Option<ConcurrencyPermit>),
+        guard: &mut ResponseGuard,
         interrupted: Interrupted,
     ) -> Poll<Option<BackendBody>> {
-        match ready!(self.poll_search(cx, exchange, guard.0.backend(), interrupted.cause)) {
+        match ready!(self.poll_search(cx, exchange, guard.lease.backend(), interrupted.cause)) {
             Ok(continued) => {
                 let cause = interrupted.cause;
-                report_failure(exchange, guard.0.backend(), cause, 1);
+                report_failure(exchange, guard.lease.backend(), cause, 1);
                 let prompt = self.stream.prompt.whole;
                 if failure_of(cause).is_some() {
-                    guard.0.backend().health.on_cut(prompt, clock::now());
+                    guard.lease.backend().health.on_cut(prompt, clock::now());
                 }
                 exchange.continue_at(continued.lease.backend_feedback(), cause, continued.since);
-                guard.0 = continued.lease;
+                guard.lease = continued.lease;
                 Poll::Ready(Some(continued.body))
             }
             Err(reason) => {
-                self.give_up(exchange, guard.0.backend(), reason, interrupted);
+                self.give_up(exchange, guard.lease.backend(), reason, interrupted);
                 Poll::Ready(None)
             }
         }
@@ -147,11 +146,17 @@ impl StreamContinuation {
         if let Some(kind) = failure_of(cause) {
             self.failures += 1;
             let backend = &from.identity.id;
-            let is_poison = retry::is_poison(exchange.record(), backend, kind, now);
-            self.context.retry.allow_continuation(is_poison, self.failures)?;
+            if retry::is_poison(exchange.record(), backend, kind, now) {
+                return Err(ContinuationRefusal::PoisonRequest);
+            }
+            // The number of continuations per second has no limit: they wait for the capacity of the other
+            // backends.
+            if self.failures > self.context.retry.settings.attempts {
+                return Err(ContinuationRefusal::MaxAttempts);
+            }
         }
         let may_wait = cause != InterruptionCause::Migrated;
-        let ends_at = may_wait.then(|| self.context.state.admission.continuation_deadline(now));
+        let ends_at = may_wait.then(|| self.context.state.admission.begun_deadline(now));
         self.interruption = Some(Interruption {
             at: now,
             ends_at,
@@ -191,19 +196,20 @@ impl StreamContinuation {
     fn send(
         &mut self,
         exchange: &mut Exchange,
-        (lease, decision): LeasedBackend,
+        leased: LeasedBackend,
     ) -> Result<(), ContinuationRefusal> {
+        let (lease, decision) = leased;
         let body = exchange.continuation_request(&self.body)?;
         let record = exchange.record();
         record.decision = Some(decision);
-        let (attempt, response) = attempt::send_apart(
-            &self.context.backend_client,
-            record,
-            &lease,
-            (&self.head, &self.stream.prompt),
-            &body,
-            self.response_headers_timeout,
-        );
+        let outbound = OutboundRequest {
+            head: &self.head,
+            prompt: &self.stream.prompt,
+            body: &body,
+            headers_timeout: self.response_headers_timeout,
+        };
+        let client = &self.context.backend_client;
+        let (attempt, response) = attempt::send_apart(client, record, &lease, &outbound);
         record.attempts.push(attempt);
         if let Some(interruption) = &mut self.interruption {
             interruption.asked += 1;
@@ -241,8 +247,9 @@ impl StreamContinuation {
         exchange: &mut Exchange,
         backend: &Backend,
         reason: ContinuationRefusal,
-        Interrupted { cause, is_final }: Interrupted,
+        interrupted: Interrupted,
     ) {
+        let Interrupted { cause, is_final } = interrupted;
         let reason = match cause {
             InterruptionCause::Diverged => ContinuationRefusal::Diverged,
             _ if is_final && exchange.complete_stream() => {
@@ -294,7 +301,7 @@ fn continuing_body(
             }
             (Some(status.as_u16()), FailureKind::of_status(status.as_u16()))
         }
-        Err(error) => (None, send_failure(&error).kind),
+        Err(error) => (None, AttemptFailure::of_send(&error).kind),
     };
     // The request that continues a stream differs from that of the client, so a refusal does not
     // show a fault of the backend.
@@ -330,7 +337,9 @@ fn report_failure(
         attempt.ended = Some(now);
         attempt.failure = failure.map(FailureKind::as_str);
     }
-    if let Some(failure) = failure.filter(|_| cause != InterruptionCause::Diverged) {
+    if let Some(failure) = failure
+        && cause != InterruptionCause::Diverged
+    {
         backend.on_failure(failure, failure.as_str(), None, now);
     }
 }

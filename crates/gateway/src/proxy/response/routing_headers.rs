@@ -15,16 +15,12 @@ const REASON: HeaderName = HeaderName::from_static("x-tokenweir-reason");
 const QUEUE_MILLIS: HeaderName = HeaderName::from_static("x-tokenweir-queue-ms");
 
 /// Whether the client asks for the response headers about routing.
-pub(super) fn is_requested(headers: &HeaderMap) -> bool {
+pub(crate) fn is_requested(headers: &HeaderMap) -> bool {
     headers.get(REQUEST_HEADER).is_some_and(|value| value == "1")
 }
 
-/// Adds the headers to the response of a backend. `is_allowed`: the client asks for the headers and has
-/// the permission.
-pub(super) fn write(headers: &mut HeaderMap, record: &RequestRecord, is_allowed: bool) {
-    if !is_allowed {
-        return;
-    }
+/// Adds the headers to the response of a backend.
+pub(crate) fn write(headers: &mut HeaderMap, record: &RequestRecord) {
     let backend = record.backend().and_then(|backend| backend.as_str().parse().ok());
     let reason = record.decision.as_ref().map(|decision| decision.reason());
     let queued = record.gateway_queue_wait().unwrap_or_default().as_millis();

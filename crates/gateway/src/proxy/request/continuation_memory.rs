@@ -1,21 +1,11 @@
-//! Decides whether another backend can continue the stream of a request after an interruption, and limits
-//! the memory that streams keep for this.
+//! Limits the memory that streams keep so that another backend can continue them after an interruption.
 
-use http::request;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use tokenweir_protocol::headers;
 use tokenweir_protocol::limits::Party;
 use tokenweir_protocol::limits::memory_charge::{Charge, MemoryLimits};
 use tokenweir_protocol::mutex::lock;
-use tokenweir_protocol::openai::Splice;
-use tokenweir_protocol::openai::engine_control::FieldEdit;
-use tokenweir_protocol::openai::request_fields::RequestFields;
-use tokenweir_request::continuation::{
-    ContinuationMode, ContinuationPlan, ContinuationRefusal, StreamSplicer,
-};
-use tokenweir_request::observe::Exchange;
 
 /// Counts the memory that streams keep for their continuation.
 #[derive(Debug)]
@@ -36,60 +26,6 @@ struct Parties {
 /// Minimum of `Parties::prune_at`.
 const MIN_PRUNED_PARTIES: usize = 256;
 
-/// The request field of vLLM that requests the token ids of prompt and output.
-const TOKEN_IDS_FIELD: &str = "return_token_ids";
-
-/// Decides whether the stream of a request can be continued. `mode`: the mode of the tenant or the
-/// model. `None`: the global mode. Adds an edit to `edits` if the body must request token ids for the
-/// continuation. Returns `None` if continuation is off or the response is no stream.
-pub(crate) fn plan(
-    exchange: &mut Exchange,
-    mode: Option<ContinuationMode>,
-    head: &request::Parts,
-    fields: &RequestFields,
-    body: &[u8],
-    edits: &mut Vec<FieldEdit>,
-) -> Option<Result<ContinuationPlan, ContinuationRefusal>> {
-    let rules = exchange.policy().rules;
-    let mode = mode.unwrap_or(rules.continuation);
-    if mode == ContinuationMode::Off || !fields.stream {
-        return None;
-    }
-    let api = exchange.record().api;
-    let plan = ContinuationPlan::read(api, body, mode, rules.continuation_greedy_only);
-    let plan = plan.and_then(|plan| {
-        if headers::has_body_digest(&head.headers) {
-            return Err(ContinuationRefusal::SignedBody);
-        }
-        if fields.has_effects(body) {
-            return Err(ContinuationRefusal::Stored);
-        }
-        if plan.adds_token_ids() {
-            let splice = Splice::insert(body, &format!(r#""{TOKEN_IDS_FIELD}":true"#));
-            let splice = splice.ok_or(ContinuationRefusal::Unreadable)?;
-            edits.push(FieldEdit { field: TOKEN_IDS_FIELD, splice });
-        }
-        Ok(plan)
-    });
-    Some(plan)
-}
-
-/// Makes the exchange keep the output that a continuation needs. `bytes`: length of the request body.
-pub(crate) fn begin(
-    exchange: &mut Exchange,
-    plan: Result<ContinuationPlan, ContinuationRefusal>,
-    (memory, party): (&ContinuationMemory, Party),
-    bytes: usize,
-) {
-    let (mut charge, limits) = (memory.charge(party), memory.limits());
-    let has_memory = plan.is_err() || charge.add(bytes, &limits).is_ok();
-    let mut splicer = StreamSplicer::new(plan, charge, limits);
-    if !has_memory {
-        splicer.refuse(ContinuationRefusal::Memory);
-    }
-    exchange.splice_streams(splicer);
-}
-
 impl ContinuationMemory {
     /// A counter with a limit, in bytes, for all streams together.
     pub fn new(limit: usize) -> Self {
@@ -107,13 +43,13 @@ impl ContinuationMemory {
     }
 
     /// The memory limits for a stream. All streams of one tenant or address may use half of the memory.
-    fn limits(&self) -> MemoryLimits {
+    pub(crate) fn limits(&self) -> MemoryLimits {
         let total = self.limit.load(Ordering::Relaxed);
         MemoryLimits { one: total, party: total / 2, total }
     }
 
     /// A counter of the bytes that one stream of `party` keeps, which begins at 0.
-    fn charge(&self, party: Party) -> Charge {
+    pub(crate) fn charge(&self, party: Party) -> Charge {
         let mut parties = lock(&self.parties);
         let Parties { used, prune_at } = &mut *parties;
         if used.len() >= *prune_at {

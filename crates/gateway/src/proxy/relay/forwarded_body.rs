@@ -1,7 +1,7 @@
 //! The body of a request that the gateway forwards while it arrives. It counts its bytes. If it fails, its
 //! error contains a [`GatewayError`].
 
-use super::body::{body_error, max_upload_time};
+use crate::proxy::request::body::{body_error, max_upload_time};
 use bytes::Bytes;
 use http_body::{Body, Frame};
 use std::error::Error as StdError;

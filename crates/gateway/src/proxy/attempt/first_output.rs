@@ -4,8 +4,8 @@
 //! vLLM sends the status 200 before it has computed the prompt, and reports later failures inside
 //! the response body.
 
-use super::attempt::PreparedRequest;
-use crate::proxy::request::deadline::{AttemptDeadlines, ResponseDeadline};
+use super::prepared::PreparedRequest;
+use crate::proxy::request::deadline::ResponseDeadline;
 use crate::proxy::response::EarlyResponse;
 use bytes::Bytes;
 use http::StatusCode;
@@ -33,29 +33,28 @@ const ERROR_BODY_TIMEOUT: Duration = Duration::from_secs(1);
 const ENGINE_DEAD_MESSAGES: [&[u8]; 2] =
     [b"The server had an error while processing your request", b"EngineDeadError"];
 
-/// Reads and buffers the beginning of a response: to its first output, to its end, or for at most
-/// `max_wait`.
+/// Reads and buffers the beginning of a response: to its first output, to its end, or for a limited time.
 ///
 /// Backends send comments, blank lines, empty events or white space to keep connections alive. Such bytes
-/// reach the client at once through `early` if no other event and no JSON has arrived before. After a
-/// buffered event they are buffered too, so that the order stays the same.
+/// reach the client at once if no other event and no JSON has arrived before. After a buffered event they
+/// are buffered too, so that the order stays the same.
 ///
 /// Fails with the deadline that passes first.
-pub(super) async fn buffer_until_first_output(
+pub(crate) async fn buffer_until_first_output(
     exchange: &mut Exchange,
     status: StatusCode,
     body: BackendBody,
-    max_wait: Duration,
-    (mut deadlines, early): (AttemptDeadlines, Option<&EarlyResponse>),
+    request: &PreparedRequest<'_>,
 ) -> Result<PrefetchedBody<BackendBody>, ResponseDeadline> {
     let mut prefetched = PrefetchedBody::new(body);
-    let max_wait = if status.is_success() { max_wait } else { ERROR_BODY_TIMEOUT };
+    let early = if status.is_success() { request.early } else { None };
     let began_at = clock::now();
-    let max_wait_ends_at = began_at + max_wait;
+    let wait_ends_at = began_at + max_wait(status, request);
+    let mut deadlines = request.deadlines;
     deadlines.on_bytes(|| began_at);
-    let timeout_at = deadlines.next_before(max_wait_ends_at);
     // Tokio registers this timer at its first poll, so a response that needs no wait registers none.
-    let mut timeout = std::pin::pin!(tokio::time::sleep_until(timeout_at.into()));
+    let timeout = tokio::time::sleep_until(deadlines.next_before(wait_ends_at).into());
+    let mut timeout = std::pin::pin!(timeout);
     let mut buffered_bytes = 0;
     while is_undecided(exchange, status) && buffered_bytes <= MAX_BUFFERED_BYTES {
         if prefetched.rest.is_end_stream() {
@@ -63,28 +62,21 @@ pub(super) async fn buffer_until_first_output(
             break;
         }
         exchange.on_client_poll();
-        let next_frame = poll_fn(|cx| {
-            let frame = Pin::new(&mut prefetched.rest).poll_frame(cx);
-            if let Some(early) = early.filter(|_| frame.is_pending() && status.is_success()) {
-                send_keep_alive(exchange, early, &mut prefetched.frames);
-            }
-            frame
-        });
         let frame = tokio::select! {
             biased;
-            frame = next_frame => frame,
+            frame = next_frame(exchange, &mut prefetched, early) => frame,
             () = &mut timeout => {
                 let now = clock::now();
-                if early.is_some_and(EarlyResponse::has_begun) {
+                if request.has_begun_response() {
                     deadlines = deadlines.without_client();
                 }
                 if let Some(deadline) = deadlines.passed(now) {
                     return Err(deadline);
                 }
-                if now >= max_wait_ends_at {
+                if now >= wait_ends_at {
                     break;
                 }
-                timeout.as_mut().reset(deadlines.next_before(max_wait_ends_at).into());
+                timeout.as_mut().reset(deadlines.next_before(wait_ends_at).into());
                 continue;
             }
         };
@@ -105,13 +97,42 @@ pub(super) async fn buffer_until_first_output(
     Ok(prefetched)
 }
 
+fn max_wait(status: StatusCode, request: &PreparedRequest<'_>) -> Duration {
+    if status.is_success() {
+        request.context.retry.settings.first_output_buffer_timeout
+    } else {
+        ERROR_BODY_TIMEOUT
+    }
+}
+
+/// Reads the next frame of the response. Sends what was buffered to the client before if it only keeps the
+/// connection open.
+fn next_frame<'a>(
+    exchange: &'a Exchange,
+    prefetched: &'a mut PrefetchedBody<BackendBody>,
+    early: Option<&'a EarlyResponse>,
+) -> impl Future<Output = Option<Result<Frame<Bytes>, <BackendBody as Body>::Error>>> {
+    poll_fn(move |cx| {
+        let frame = Pin::new(&mut prefetched.rest).poll_frame(cx);
+        if let Some(early) = early
+            && frame.is_pending()
+        {
+            send_keep_alive(exchange, early, &mut prefetched.frames);
+        }
+        frame
+    })
+}
+
 /// Sends the buffered bytes to the client if they only keep the connection open.
 fn send_keep_alive(
     exchange: &Exchange,
     early: &EarlyResponse,
     frames: &mut VecDeque<Frame<Bytes>>,
 ) {
-    let Some(observer) = exchange.observer().filter(|_| !frames.is_empty()) else { return };
+    let Some(observer) = exchange.observer() else { return };
+    if frames.is_empty() {
+        return;
+    }
     let is_stream = observer.observed().is_stream;
     if observer.has_only_keep_alive() && early.is_allowed(is_stream) {
         for frame in frames.drain(..) {
@@ -152,7 +173,7 @@ fn buffer_frame(
 
 /// The kind of failure that the beginning of a response shows. `None`: the attempt did not fail, or
 /// another backend could not avoid its failure.
-pub(super) fn classify_failure(
+pub(crate) fn classify_failure(
     exchange: &mut Exchange,
     status: StatusCode,
     prefetched: &PrefetchedBody<BackendBody>,
@@ -174,6 +195,8 @@ pub(super) fn classify_failure(
             }
             kind
         }
+        // A 404 to a request that names a stored response is about this response.
+        StatusCode::NOT_FOUND if names_stored_response(request) => Some(FailureKind::NotStored),
         status => match FailureKind::of_status(status.as_u16()) {
             FailureKind::ServerError if contains_any(prefetched, &ENGINE_DEAD_MESSAGES) => {
                 Some(FailureKind::EngineDead)
@@ -183,8 +206,12 @@ pub(super) fn classify_failure(
     }
 }
 
+fn names_stored_response(request: &PreparedRequest<'_>) -> bool {
+    request.is_lookup || request.fields.parameters.previous_response.is_some()
+}
+
 /// Whether the buffered beginning of a response contains any of `texts`.
-pub(super) fn contains_any(prefetched: &PrefetchedBody<BackendBody>, texts: &[&[u8]]) -> bool {
+pub(crate) fn contains_any(prefetched: &PrefetchedBody<BackendBody>, texts: &[&[u8]]) -> bool {
     let buffered = buffered(prefetched);
     texts.iter().any(|text| memmem::find(&buffered, text).is_some())
 }
@@ -196,7 +223,7 @@ fn buffered(prefetched: &PrefetchedBody<BackendBody>) -> Vec<u8> {
 
 /// The minimum number of prompt tokens that an error response about the prompt length states, as in
 /// `contains at least 2049 input tokens`. `None`: the response states none.
-pub(super) fn refused_tokens(prefetched: &PrefetchedBody<BackendBody>) -> Option<u64> {
+pub(crate) fn refused_tokens(prefetched: &PrefetchedBody<BackendBody>) -> Option<u64> {
     let body = buffered(prefetched);
     let end = memmem::find(&body, b" input tokens")?;
     let before = body.get(..end)?;
