@@ -6,7 +6,7 @@ use crate::support::recording::header;
 use crate::support::scripted_backend::{
     self, FINISH, ScriptedBackend, Seen, Step, WORD, stream_of,
 };
-use crate::support::test_gateway::{CHAT, Running, Setup, body, start_before, status};
+use crate::support::test_gateway::{CHAT, Running, Setup, body, read_rest, start_before, status};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -288,6 +288,25 @@ async fn after_a_failed_decode_leg_only_unread_kv_blocks_are_used_by_the_next_ba
         "{failures:?} {legs:?}"
     );
     assert!(record.is_prefilled_elsewhere());
+}
+
+#[tokio::test]
+async fn kv_blocks_of_a_backend_that_goes_down_are_not_reused() {
+    let blocks = Arc::<Blocks>::default();
+    let prefill = blocks.engine(healthy).await;
+    let wait = |kind: &str| (kind == "decode").then(|| vec![Step::AwaitClose]);
+    let silent = blocks.engine(wait).await;
+    let decode = blocks.engine(healthy).await;
+    let roles = &[Role::Prefill, Role::Decode, Role::Decode];
+    let gateway = start(&[&prefill, &silent, &decode], roles).await;
+    teach(&gateway.pool.backends()[1], 20.0);
+    teach(&gateway.pool.backends()[2], 21.0);
+    let client = gateway.begin(CHAT, &chat(1)).await;
+    silent.until_received(1).await;
+    silent.set_healthy(false);
+    read_rest(client).await;
+    assert_eq!(kinds(&prefill), ["prefill", "prefill"], "each decode leg reads its own blocks");
+    assert_eq!((kinds(&silent), kinds(&decode)), (vec!["decode"], vec!["decode"]));
 }
 
 #[tokio::test]
