@@ -59,6 +59,13 @@ const LAYERED: &[(&str, &[&[&str]])] = &[
 /// Maximum number of source files directly in a folder.
 const MAX_FILES: usize = 12;
 
+/// The modules of the proxy that name no optional feature. `steps` and `resume` attach such features to them.
+const PROXY_CORE: [&str; 8] =
+    ["accept", "access", "admission", "attempt", "forward", "handle", "relay", "retry"];
+
+/// Words by which code names an optional feature of the proxy.
+const PROXY_FEATURES: [&str; 4] = ["continuation", "prefill_leg", "PrefillLeg", "resum"];
+
 fn repository_root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
@@ -144,6 +151,19 @@ fn source_files_and_the_modules_of_a_folder_have_no_import_cycles() {
             "modules of {name} import each other:\n{}",
             cycles.join("\n")
         );
+    }
+}
+
+#[test]
+fn the_core_of_the_proxy_names_no_optional_feature() {
+    for (file, source) in sources(&repository_root().join("crates/gateway/src/proxy")) {
+        if !PROXY_CORE.contains(&module_of(&file).as_str()) {
+            continue;
+        }
+        let code = source.split("#[cfg(test)]").next().unwrap();
+        let mut lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let named = lines.find(|line| PROXY_FEATURES.iter().any(|name| line.contains(name)));
+        assert_eq!(named, None, "{file} names an optional feature");
     }
 }
 
