@@ -231,6 +231,20 @@ fn each_listed_external_crate_is_used_only_in_the_modules_that_may_use_it() {
 }
 
 #[test]
+fn the_path_of_a_chunk_names_no_option() {
+    let folder = repository_root().join("crates/request/src/observe");
+    let options =
+        ["continuation", "Splice", "splice", "interrupt", "resum", "UsageFilter", "UsageSplitter"];
+    for file in ["observed_body", "exchange", "exchange/response", "attempt_response", "observer"] {
+        let source = fs::read_to_string(folder.join(file).with_extension("rs")).unwrap();
+        for line in source.lines().filter(|line| !line.trim_start().starts_with("//")) {
+            let named = options.into_iter().find(|option| line.contains(option));
+            assert!(named.is_none(), "{file}.rs names {named:?}, which belongs into stages.rs");
+        }
+    }
+}
+
+#[test]
 fn the_architecture_document_names_existing_files_and_functions() {
     let document = fs::read_to_string(repository_root().join("ARCHITECTURE.md")).unwrap();
     let sources: Vec<(String, String)> = ["src", "crates", "lab", "tests", "benches"]

@@ -96,7 +96,7 @@ pub fn handle_request<B: IncomingBody + Send + 'static>(
                 }
                 let guard = (lease, permit);
                 let observed =
-                    |body| ObservedBody::new(body, exchange, guard).with_continuation(continuation);
+                    |body| ObservedBody::new(body, exchange, guard).with_replacement(continuation);
                 response.map(|body| ProxyResponseBody::Observed(observed(body)))
             }
             Err(error) => {

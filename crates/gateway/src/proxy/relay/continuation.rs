@@ -143,7 +143,7 @@ impl StreamContinuation {
         cause: InterruptionCause,
     ) -> Result<(), ContinuationRefusal> {
         let now = clock::now();
-        exchange.check_continuation()?;
+        exchange.splicer()?.check()?;
         if let Some(kind) = failure_of(cause) {
             self.failures += 1;
             let backend = &from.identity.id;
@@ -193,7 +193,7 @@ impl StreamContinuation {
         exchange: &mut Exchange,
         (lease, decision): LeasedBackend,
     ) -> Result<(), ContinuationRefusal> {
-        let body = exchange.continuation_request(&self.body)?;
+        let body = exchange.splicer()?.request(&self.body)?;
         let record = exchange.record();
         record.decision = Some(decision);
         let (attempt, response) = attempt::send_apart(

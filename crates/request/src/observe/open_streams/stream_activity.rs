@@ -309,8 +309,7 @@ impl StreamActivity {
     pub fn take_move(&self) -> bool {
         let is_moved = self.is_moved.swap(false, Ordering::Relaxed);
         if is_moved {
-            // If the stream must be aborted for another reason too, the next sweep sets the flag
-            // again.
+            // The next sweep sets the flag again if there is another reason to abort the stream.
             self.is_aborted.store(false, Ordering::Relaxed);
         }
         is_moved
@@ -380,9 +379,10 @@ impl StreamActivity {
     pub(super) fn stall(&self, now: Instant) {
         let mut stall = lock(&self.stall);
         // None: the stream may have ended concurrently.
-        let Some(last_output_at) = self.last_output_at.get().filter(|_| stall.is_none()) else {
+        let Some(last_output_at) = self.last_output_at.get() else { return };
+        if stall.is_some() {
             return;
-        };
+        }
         *stall = Some(Stall {
             last_output_at,
             detected_at: now,
