@@ -58,7 +58,7 @@ async fn the_histogram_buckets_of_a_request_with_a_sampled_trace_have_its_trace_
     );
     assert!(page.ends_with("# EOF\n") && !page.contains(UNSAMPLED_TRACE_ID));
     let ids =
-        format!(" # {{trace_id=\"{SAMPLED_TRACE_ID}\",span_id=\"{:016x}\"}} ", record.spans[1]);
+        format!(" # {{trace_id=\"{SAMPLED_TRACE_ID}\",span_id=\"{:016x}\"}} ", record.spans.inference);
     for metric in [
         "gen_ai_server_time_to_first_token_seconds",
         "gen_ai_server_time_per_output_token_seconds",

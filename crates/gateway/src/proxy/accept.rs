@@ -20,7 +20,7 @@ use tokenweir_protocol::openai::route::{ApiRoute, HEALTH_METHODS, RouteError};
 use tokenweir_protocol::trace_context::Propagation;
 use tokenweir_request::error::{GatewayError, RateLimitKind};
 use tokenweir_request::observe::Exchange;
-use tokenweir_request::record::{RequestHeadAttributes, RequestRecord};
+use tokenweir_request::record::{RequestHeadAttributes, RequestRecord, SpanIds};
 
 /// A request whose head has been read and checked.
 pub enum AcceptedRequest {
@@ -195,7 +195,7 @@ fn new_record<B>(
         record.head = RequestHeadAttributes::from_request(request);
     }
     record.trace = trace;
-    record.spans = [fastrand::u64(1..), fastrand::u64(1..)];
+    record.spans = SpanIds { server: fastrand::u64(1..), inference: fastrand::u64(1..) };
     (record.route, record.api) = (route, api);
     record.tier = context.settings.tiers.resolve(request.headers());
     record

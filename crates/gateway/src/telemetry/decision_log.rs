@@ -112,7 +112,7 @@ impl Sink for DecisionLog {
 impl DecisionLogEntry {
     /// Builds the entry of a finished request. `None`: no backend was chosen for the request.
     fn from_record(record: &RequestRecord) -> Option<Self> {
-        let [input_tokens, _, cached_tokens, _] = record.engine_token_counts();
+        let counts = record.engine_token_counts();
         Some(Self {
             request: RequestFacts::from_record(record),
             route: record.route,
@@ -123,8 +123,8 @@ impl DecisionLogEntry {
             upstream_ttft: record.upstream_ttft().map(|ttft| ttft.as_secs_f64()),
             phases: RequestPhases::from_record(record),
             backend_wait: record.backend_wait(),
-            input_tokens,
-            cached_tokens,
+            input_tokens: counts.input,
+            cached_tokens: counts.cached,
             resume: record.resume_outcome(),
             chunk_timings: record.examined_chunk_timings().cloned().map(Box::new),
         })
@@ -247,13 +247,13 @@ fn chunks_to_json(timings: &ChunkTimings, ended_ms: u64) -> Value {
 }
 
 fn prefill_legs_to_json(legs: &PrefillLegs) -> Value {
-    let predicted = |index: usize| Some(round_significant(*legs.predicted?.get(index)?));
+    let predicted = legs.predicted;
     json!({
         "sent": legs.sent.iter().map(attempt_to_json).collect::<Vec<_>>(),
         "used": legs.is_used,
         "skipped": legs.skipped.map(PrefillSkip::as_str),
-        "predicted_ttft_seconds": predicted(0),
-        "predicted_ttft_seconds_without": predicted(1),
+        "predicted_ttft_seconds": predicted.map(|ttft| round_significant(ttft.with_leg)),
+        "predicted_ttft_seconds_without": predicted.map(|ttft| round_significant(ttft.alone)),
     })
 }
 

@@ -25,7 +25,7 @@ pub use request::{
     CapturedPrompt, ClientIdentity, PayloadConsumers, RequestHeadAttributes, RequestIdentity,
     RequestOptions, ResumeNote, ResumeOutcome, Tier, TierResolver,
 };
-pub use request_record::RequestRecord;
+pub use request_record::{RequestRecord, SpanIds};
 pub use response::{
     ChunkGap, ChunkTimings, ObservedResponse, Outcome, RecordedObservations, ResponseBuckets,
     Termination, TerminationInitiator, TerminationReason, UninspectedReason, UsageEventOutcome,
@@ -33,7 +33,8 @@ pub use response::{
 };
 pub use routing::{
     Attempt, BackendCondition, Continuation, Continuations, FailoverDenialReason,
-    PredictedCandidate, PrefillLegs, RoutingDecision, ShadowDecision, Stall, WaitReports,
+    PredictedCandidate, PredictedLeg, PrefillLegs, RoutingDecision, ShadowDecision, Stall,
+    WaitReports,
 };
 pub use sample_reason::SampleReason;
 pub use slow_cause::{SlowCause, SlowLimits};

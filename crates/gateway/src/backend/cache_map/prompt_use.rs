@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 use tokenweir_engine::address::BackendId;
+use tokenweir_protocol::openai::Usage;
 use tokenweir_request::record::{ClientIdentity, Outcome, RequestRecord};
 use tokenweir_routing::PromptFingerprint;
 
@@ -26,7 +27,7 @@ impl<'a> PromptUse<'a> {
         let prompt = record.fingerprint.as_deref().filter(|prompt| prompt.bytes > 0)?;
         let is_computed = record.outcome == Outcome::Ok || record.timings.first_output.is_some();
         let chosen = record.selected_candidate()?.candidate;
-        let [input, output, cached, _] = record.engine_token_counts();
+        let Usage { input, output, cached, .. } = record.engine_token_counts();
         is_computed.then_some(Self {
             backend: record.backend()?,
             caller: record.caller.as_ref(),

@@ -19,7 +19,7 @@ use tokenweir_net::client::SendError;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::headers;
 use tokenweir_request::observe::Exchange;
-use tokenweir_request::record::Attempt;
+use tokenweir_request::record::{Attempt, PredictedLeg};
 use tokenweir_routing::resilience::FailureKind;
 
 /// The prefill legs of one request, over all its attempts. A prefill leg makes another backend compute
@@ -159,7 +159,7 @@ async fn send_legs(
         let leg = [offer.ttft(), offer.base()];
         let with_leg = offer.ttft() + estimator.decode_leg_ttft(candidate, leg, settings, now);
         let legs = record.prefill_legs.get_or_insert_default();
-        legs.predicted = Some([with_leg, alone]);
+        legs.predicted = Some(PredictedLeg { with_leg, alone });
         // Also false if a prediction is NaN.
         let is_faster = with_leg < alone;
         if !is_faster {

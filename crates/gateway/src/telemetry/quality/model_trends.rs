@@ -60,7 +60,7 @@ impl QualityTrends {
     pub(super) fn record_response(&self, record: &RequestRecord) {
         let Timings { accepted, ended, .. } = record.timings;
         let now = ended.unwrap_or(accepted);
-        let [_, tokens, ..] = record.engine_token_counts();
+        let tokens = record.engine_token_counts().output;
         self.update_model(record.model.as_str(), |model| {
             // An estimated token count is not recorded, because its error is larger than a typical
             // change of the mean length.

@@ -13,4 +13,4 @@ pub use attempt::{Attempt, FailoverDenialReason};
 pub use backend_condition::{BackendCondition, Stall, WaitReports};
 pub use continuation::{Continuation, Continuations};
 pub use decision::{PredictedCandidate, RoutingDecision, ShadowDecision};
-pub use prefill_legs::PrefillLegs;
+pub use prefill_legs::{PredictedLeg, PrefillLegs};
