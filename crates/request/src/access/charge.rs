@@ -31,13 +31,17 @@ impl TokenCharge {
                 .any(|kind| last_failure == Some(kind.as_str()));
         let is_charged =
             is_ok_or_ended_by_client && computes_prompt(record) && !record.attempts.is_empty();
-        let input =
-            observed.usage.input.or_else(|| estimated_tokens(record).filter(|_| is_charged));
+        let input = match observed.usage.input {
+            None if is_charged => estimated_tokens(record),
+            input => input,
+        };
         let is_whole = is_charged && !observed.is_stream && record.api.is_some_and(Api::generates);
         let estimated_output =
-            || is_whole.then_some((record.bytes_out as f64 * TOKENS_PER_BYTE) as u64);
-        let output = record.output_tokens().or_else(estimated_output);
-        Self { input: input.unwrap_or(0), output: output.unwrap_or(0) }
+            if is_whole { (record.bytes_out as f64 * TOKENS_PER_BYTE) as u64 } else { 0 };
+        Self {
+            input: input.unwrap_or(0),
+            output: record.output_tokens().unwrap_or(estimated_output),
+        }
     }
 
     /// Sum of the prompt and output tokens.

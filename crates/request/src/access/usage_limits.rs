@@ -85,7 +85,8 @@ impl RemainingQuota {
 /// Formats a duration like Go, as the OpenAI API does: `0s`, `250ms`, `1.5s`, `6m0s`, `1h0m0s`.
 /// Fractions of a millisecond are cut off.
 fn format_go_duration(duration: Duration) -> HeaderValue {
-    let (seconds, millis) = (duration.as_secs(), duration.subsec_millis());
+    let seconds = duration.as_secs();
+    let millis = duration.subsec_millis();
     let seconds_text = format!("{}.{millis:03}", seconds % 60);
     let seconds_text = seconds_text.trim_end_matches('0').trim_end_matches('.');
     let text = match (seconds / 3_600, seconds / 60 % 60) {

@@ -73,7 +73,9 @@ impl StreamSplicer {
         let ids: Option<Vec<u32>> = ids;
         match &mut self.continued {
             None => {
-                if let Some(ids) = ids.filter(|_| self.prompt_tokens.is_none()) {
+                if let Some(ids) = ids
+                    && self.prompt_tokens.is_none()
+                {
                     self.prompt_tokens = Some(ids.len() as u64);
                     if self.plan.is_exact && self.refusal.is_none() {
                         self.prompt_ids = ids;
@@ -141,7 +143,8 @@ impl StreamSplicer {
     /// Keeps token ids for a continuation. Returns their number. `None`: `array` has no valid token
     /// ids.
     fn on_ids(&mut self, array: &[u8]) -> Option<usize> {
-        let (mut count, is_kept) = (0, self.plan.is_exact && self.refusal.is_none());
+        let is_kept = self.plan.is_exact && self.refusal.is_none();
+        let mut count = 0;
         for id in numbers(array)? {
             let id = id?;
             count += 1;
@@ -198,7 +201,9 @@ impl StreamSplicer {
                 }
             }
             edits.extend(event.role.clone().map(|role| (role, Cow::default())));
-            if let Some(text) = event.text.as_ref().filter(|_| repeated > 0) {
+            if let Some(text) = &event.text
+                && repeated > 0
+            {
                 edits.push((text.start..text.start + repeated, Cow::default()));
             }
             if let Some(usage) = &event.usage {

@@ -99,9 +99,11 @@ impl FirstOutputWait {
         let queue_evidence = QueueEvidence::from_record(record, due_after.map(|time| sent + time));
         let was_queued = queue_evidence == QueueEvidence::Queued;
         let prefill = engine.prefill.unwrap_or_else(|| {
-            let expected = expected.unwrap_or_default();
-            let alone = predicted.alone.filter(|_| was_queued);
-            expected.min(alone.unwrap_or(expected)).min(engine_wait)
+            let mut prefill = expected.unwrap_or_default().min(engine_wait);
+            if was_queued && let Some(alone) = predicted.alone {
+                prefill = prefill.min(alone);
+            }
+            prefill
         });
         let after_prefill = engine_wait.saturating_sub(prefill);
         let queue = engine.queue.unwrap_or_else(|| match queue_evidence {
@@ -249,14 +251,13 @@ fn front_end(timings: &Timings, wait: Duration, engine_time: Duration) -> Durati
 /// prediction. `None`: unknown.
 fn computed_tokens(record: &RequestRecord) -> Option<f64> {
     let usage = &record.observed.usage;
-    let is_exact = record.observed.usage_source == UsageSource::Exact;
-    let input = usage.input.filter(|_| is_exact);
-    let counted = input.map(|input| input.saturating_sub(usage.cached.unwrap_or(0)) as f64);
-    let predicted = || {
-        let candidate = record.selected_candidate()?.candidate;
-        Some(candidate.prompt - candidate.cached)
-    };
-    counted.or_else(predicted)
+    if let Some(input) = usage.input
+        && record.observed.usage_source == UsageSource::Exact
+    {
+        return Some(input.saturating_sub(usage.cached.unwrap_or(0)) as f64);
+    }
+    let candidate = record.selected_candidate()?.candidate;
+    Some(candidate.prompt - candidate.cached)
 }
 
 /// Whether requests waited in the queue of the engine during the wait of a request, as far as the
@@ -313,7 +314,8 @@ impl QueueEvidence {
 /// the engine began with this request only after one of the others had ended. No other evidence shows a
 /// queue that begins and ends between two reports.
 fn is_beyond_answering(found: &Candidate, max_answering: u32) -> bool {
-    let (in_flight, limit) = (f64::from(found.in_flight) + 1.0, f64::from(max_answering));
+    let in_flight = f64::from(found.in_flight) + 1.0;
+    let limit = f64::from(max_answering);
     let least = (MIN_ANSWERING_SHARE * in_flight).max(MIN_ANSWERING);
     (least..in_flight).contains(&limit)
 }

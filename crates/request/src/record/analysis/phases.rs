@@ -83,7 +83,8 @@ impl RequestPhases {
     fn set_wait(&mut self, wait: &FirstOutputWait) {
         let known = |took, accuracy| (accuracy != Accuracy::Unknown).then_some(took);
         let is_estimated = |accuracy| accuracy != Accuracy::Measured;
-        let (queue, prefill) = (wait.queue_accuracy, wait.prefill_accuracy);
+        let queue = wait.queue_accuracy;
+        let prefill = wait.prefill_accuracy;
         let is_rest_estimated = is_estimated(queue) || is_estimated(prefill);
         self.set(RequestPhase::FrontEnd, Some(wait.front_end), false);
         self.set(RequestPhase::EngineQueue, known(wait.queue, queue), is_estimated(queue));

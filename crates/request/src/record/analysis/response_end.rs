@@ -27,7 +27,8 @@ impl RequestRecord {
             return None;
         }
         let is_cut = self.observed.finish_reasons.contains(&Some(FinishReason::Length));
-        let is_empty = !self.observed.has_answer || self.output_tokens().is_some_and(|it| it <= 1);
+        let is_empty =
+            !self.observed.has_answer || self.output_tokens().is_some_and(|tokens| tokens <= 1);
         Some(match (is_cut, is_empty) {
             (true, _) => ResponseEnd::Cut,
             (false, true) => ResponseEnd::Empty,

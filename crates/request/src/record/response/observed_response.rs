@@ -182,7 +182,10 @@ impl ObservedResponse {
     /// stream, has no output event, or lacks an exact count.
     pub fn exact_tokens_and_output_events(&self) -> Option<(u64, u64)> {
         let is_exact = self.is_stream && self.usage_source == UsageSource::Exact;
-        let output = self.usage.output.filter(|_| is_exact && self.output_events > 0)?;
+        if !is_exact || self.output_events == 0 {
+            return None;
+        }
+        let output = self.usage.output?;
         let tokens_in_events = self.counted_event_tokens.saturating_add(self.uncounted_events);
         let tokens_without_text = self.estimated_tokens.saturating_sub(tokens_in_events);
         Some((output.saturating_sub(tokens_without_text), self.output_events))
