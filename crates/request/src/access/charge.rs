@@ -90,7 +90,7 @@ mod tests {
     use tokenweir_protocol::openai::Usage;
 
     #[test]
-    fn a_request_is_charged_with_the_token_usage_that_the_engine_reports() {
+    fn reported_usage_is_charged() {
         let record = fixtures::streamed();
         let usage = record.observed.usage;
         let charge = TokenCharge::from_record(&record);
@@ -102,7 +102,7 @@ mod tests {
 
     /// The gateway has counted 7 tokens of output.
     #[test]
-    fn a_prompt_without_reported_usage_is_charged_only_if_the_client_ended_the_request() {
+    fn unreported_prompts_are_charged_if_the_client_left() {
         use UsageSource::{Estimated, Missing};
         let fixture = fixtures::streamed();
         let predicted = fixture.selected_candidate().unwrap().candidate.prompt.round() as u64;
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cancelled_request_is_charged_for_the_text_and_media_of_its_body_on_each_path() {
+    fn cancelled_requests_pay_for_text_and_media() {
         let mut record = fixtures::streamed();
         let predicted = record.selected_candidate().unwrap().candidate.prompt;
         record.outcome = Outcome::Cancelled;
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_non_streaming_response_without_a_token_count_is_charged_by_its_bytes() {
+    fn uncounted_whole_responses_are_charged_by_bytes() {
         let mut record = fixtures::streamed();
         record.observed.is_stream = false;
         record.observed.usage = Usage::default();

@@ -67,7 +67,7 @@ mod tests {
     use crate::error::{GatewayError, RateLimitKind};
 
     #[test]
-    fn only_errors_on_the_paths_of_the_messages_api_use_the_anthropic_envelope() {
+    fn messages_paths_use_the_anthropic_envelope() {
         for path in ["/v1/messages", "/v1/messages/count_tokens", "/v1/messages/none"] {
             assert_eq!(ErrorEnvelope::for_path(path), ErrorEnvelope::Anthropic, "{path}");
         }
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn the_type_of_an_anthropic_error_follows_from_its_status() {
+    fn anthropic_types_follow_from_the_status() {
         for (error, expected) in [
             (GatewayError::BadHead, "invalid_request_error"),
             (GatewayError::MethodNotAllowed { allow: "POST" }, "invalid_request_error"),

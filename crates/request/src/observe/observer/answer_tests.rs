@@ -202,7 +202,7 @@ const APIS: [Api; 7] = [
 ];
 
 #[test]
-fn a_response_without_an_answer_is_not_complete_however_it_arrives() {
+fn responses_without_answers_are_incomplete() {
     let mut random = Rng::with_seed(1);
     let mut count = 0;
     for api in APIS {
@@ -248,7 +248,7 @@ fn a_response_without_an_answer_is_not_complete_however_it_arrives() {
 }
 
 #[test]
-fn an_answer_is_complete_also_if_it_looks_empty() {
+fn answers_that_look_empty_are_complete() {
     let mut random = Rng::with_seed(2);
     for api in APIS {
         let documents = documents(api).iter().map(|body| (JSON, *body));

@@ -32,7 +32,7 @@ mod tests {
     use crate::record::fixtures::streamed;
 
     #[test]
-    fn a_failure_counts_against_the_backend_unless_the_client_or_the_gateway_is_its_cause() {
+    fn only_failures_of_backends_count() {
         let mut record = streamed();
         record.attempts.push(record.attempts[0].clone());
         assert_eq!([0, 1, 2].map(|index| record.backend_failure(index)), [None; 3]);

@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_that_waits_for_slots_counts_as_queued_although_no_request_waited_at_routing() {
+    fn bursts_that_wait_for_slots_are_queued() {
         // The fixture found four requests at the backend.
         let mut record = record_without_output(30.0, 3_300);
         record.wait_reports = queue_reports(4.0);
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_found_a_free_slot_does_not_count_as_queued_if_later_requests_waited() {
+    fn later_waiting_requests_show_no_queue() {
         for (running_while_queued, slots, is_queued) in [
             (None, None, false),
             (Some(5.0), None, false),
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_found_more_requests_than_the_engine_ever_answers_at_once_was_queued() {
+    fn too_many_earlier_requests_show_a_queue() {
         // No report shows a queue. The fixture found two requests in flight.
         for (in_flight, max_answering, is_queued) in
             [(16, 16, true), (15, 16, false), (30, 16, true), (40, 16, false), (3, 3, false)]
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_without_output_counts_as_queued_if_its_engine_answered_other_requests() {
+    fn answers_to_others_show_a_queue() {
         // The prefill takes 20 + 3 ms. Three times that after the request, its output was due.
         for (is_stream, others_at, is_queued) in
             [(true, 290, true), (true, 40, false), (false, 290, false)]
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn the_response_head_ends_the_front_end_time_only_if_the_prefill_fits_after_it() {
+    fn early_heads_do_not_end_the_front_end() {
         for (head, prefill, expected) in [(60, 30, 50), (60, 80, 50), (60, 81, 0), (99, 30, 0)] {
             let mut record = streamed();
             let accepted = record.timings.accepted;
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wait_of_a_short_prompt_at_an_engine_in_standstill_counts_as_unresponsive() {
+    fn standstill_with_short_prompts_is_unresponsive() {
         let mut record = record_without_output(30.0, 10_000);
         assert_eq!(cause_and_phase(&record), (Some(SlowCause::Unresponsive), "unresponsive"));
         // The engine resumes after ten seconds.
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_timed_out_at_a_backend_that_went_down_counts_as_unresponsive() {
+    fn timeouts_at_down_backends_are_unresponsive() {
         let mut record = record_without_output(30.0, 60_000);
         record.timings.headers = None;
         record.outcome = Outcome::Timeout;
@@ -472,7 +472,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_counts_as_long_if_its_size_explains_the_wait_for_the_first_output() {
+    fn prompts_that_explain_the_wait_are_long() {
         let record = record_without_output(20_000.0, 3_000);
         assert_eq!(cause_and_phase(&record), (Some(SlowCause::LongPrompt), "prefill"));
         let shorter = record_without_output(2_000.0, 3_000);
@@ -480,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_prompt_does_not_count_as_long_even_if_the_engine_reports_a_long_prefill() {
+    fn slow_prefills_do_not_lengthen_short_prompts() {
         for (tokens, expected) in [(30, SlowCause::Unresponsive), (3_000, SlowCause::LongPrompt)] {
             let mut record = streamed();
             let accepted = record.timings.accepted;
@@ -499,12 +499,12 @@ mod tests {
     }
 
     #[test]
-    fn a_request_whose_client_disconnects_early_ended_in_the_prefill_phase() {
+    fn early_disconnects_end_in_the_prefill() {
         assert_eq!(record_without_output(30.0, 300).phase(), "prefill");
     }
 
     #[test]
-    fn a_slow_request_without_a_routing_decision_counts_as_unresponsive() {
+    fn slow_requests_without_decision_are_unresponsive() {
         let mut record = record_without_output(30.0, 3_000);
         record.decision = None;
         assert_eq!(cause_and_phase(&record).0, Some(SlowCause::Unresponsive));

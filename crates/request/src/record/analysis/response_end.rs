@@ -53,7 +53,7 @@ mod tests {
     use crate::record::fixtures::streamed;
 
     #[test]
-    fn a_response_is_empty_without_an_answer_or_after_one_token_unless_a_limit_cut_it() {
+    fn no_answer_or_one_token_is_empty() {
         let end = |finish, has_answer, tokens| {
             let mut record = streamed();
             let observed = &mut record.observed;

@@ -47,7 +47,7 @@ mod tests {
     use crate::record::fixtures::streamed;
 
     #[test]
-    fn the_prompt_and_output_tokens_of_a_client_that_disconnected_are_wasted() {
+    fn tokens_of_disconnected_clients_are_wasted() {
         assert_eq!(streamed().wasted_tokens(), WastedTokens::default(), "a complete response");
         let left = RequestRecord { outcome: Outcome::Cancelled, ..streamed() };
         let expected = WastedTokens { output: 16, input: 12, recomputed: 0 };
@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn the_prompt_of_each_failed_attempt_that_reached_an_engine_counts_as_recomputed() {
+    fn failed_attempts_recompute_the_prompt() {
         let mut record = streamed();
         for failure in ["connection_reset", "connect_error", "busy", "inband_error"] {
             let failed = Attempt { failure: Some(failure), ..record.attempts[0].clone() };

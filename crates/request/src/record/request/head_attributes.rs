@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_host_prefers_x_forwarded_host_then_authority_then_host() {
+    fn forwarded_host_precedes_authority_and_host() {
         let host = |uri: &str, forwarded: &str| {
             let request = Request::builder().uri(uri).header("host", "h:1");
             let request = request.header("x-forwarded-host", forwarded).body(()).unwrap();

@@ -210,7 +210,7 @@ mod tests {
     use crate::record::RequestRecord;
 
     #[test]
-    fn a_record_has_no_memory_for_observations_before_the_end_of_the_response() {
+    fn open_responses_take_no_memory() {
         let mut observations = RecordedObservations::default();
         assert_eq!(*observations, ObservedResponse::default());
         assert!(observations.0.is_none() && size_of::<RequestRecord>() < 1_400);

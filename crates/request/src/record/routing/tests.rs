@@ -51,7 +51,7 @@ fn a_decision_records_all_of_a_few_candidates() {
 }
 
 #[test]
-fn a_decision_records_the_selected_and_the_fifteen_cheapest_of_many_candidates() {
+fn the_selected_and_the_cheapest_are_kept() {
     // The cheapest candidates are the last ones; the selected one is the most expensive.
     let backlogs: Vec<f64> = (0..1_000).map(|n| 1e6 - f64::from(n) * 1e3).collect();
     let decision = decide(&Policy::default(), &[], &candidates_with_backlogs(&backlogs), 0);
@@ -63,7 +63,7 @@ fn a_decision_records_the_selected_and_the_fifteen_cheapest_of_many_candidates()
 }
 
 #[test]
-fn a_decision_records_each_candidate_with_a_nan_cost_once() {
+fn candidates_with_nan_costs_are_kept_once() {
     let decision = decide(&Policy::default(), &[], &candidates_with_backlogs(&[f64::NAN; 20]), 7);
     let mut names = ranked_backend_names(&decision);
     assert_eq!(decision.selected().backend, &backend_id(7));
@@ -73,7 +73,7 @@ fn a_decision_records_each_candidate_with_a_nan_cost_once() {
 }
 
 #[test]
-fn the_weight_of_a_backend_changes_the_cost_that_is_compared_and_not_the_predicted_ttft() {
+fn weights_change_costs_and_not_the_ttft() {
     let mut fleet = candidates_with_backlogs(&[1_000.0, 1_000.0]);
     fleet[1].weight = 4;
     let decision = decide(&Policy::default(), &[], &fleet, 0);
@@ -84,7 +84,7 @@ fn the_weight_of_a_backend_changes_the_cost_that_is_compared_and_not_the_predict
 }
 
 #[test]
-fn the_regret_of_a_shadow_policy_is_the_ttft_that_its_choice_would_have_added_or_saved() {
+fn regret_is_the_difference_of_the_ttft() {
     // At 10,000 tokens per second, a backlog of 20,000 tokens takes two seconds.
     let mut fleet = candidates_with_backlogs(&[20_000.0, 0.0]);
     fleet[0].in_flight = 0;
@@ -103,7 +103,7 @@ fn the_regret_of_a_shadow_policy_is_the_ttft_that_its_choice_would_have_added_or
 }
 
 #[test]
-fn the_cache_regret_of_a_policy_is_the_prompt_tokens_that_only_another_candidate_had_cached() {
+fn cache_regret_counts_tokens_cached_elsewhere() {
     let mut fleet = candidates_with_backlogs(&[0.0, 0.0, 0.0]);
     for (candidate, cached) in fleet.iter_mut().zip([0.0, 700.0, 900.0]) {
         candidate.cached = cached;
@@ -121,7 +121,7 @@ fn the_cache_regret_of_a_policy_is_the_prompt_tokens_that_only_another_candidate
 }
 
 #[test]
-fn the_predicted_ttft_is_compared_with_the_time_from_sending_the_request_to_its_output() {
+fn predicted_ttft_is_compared_from_sending() {
     let mut record = streamed();
     let (actual, predicted) = record.actual_and_predicted_ttft().unwrap();
     assert!((actual - 0.09).abs() < 1e-9, "sent at 10 ms, first output at 100 ms: {actual}");
