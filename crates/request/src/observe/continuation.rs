@@ -46,7 +46,7 @@ impl Exchange {
         splicer.switch();
         let span_id = record.attempts.last().map_or(0, |attempt| attempt.span_id);
         let tokens = splicer.tokens() as u64;
-        let begun = Continuation { span_id, cause, tokens, interrupted, resumed: None };
+        let begun = Continuation { span_id, cause, tokens, interrupted, next_output: None };
         record.continuations.begun.push(begun);
         record.continuations.refusal = None;
         self.switch_backend(backend);
@@ -67,7 +67,7 @@ impl Exchange {
         let entry = in_flight.stream(backend.clone(), info, policy, None, now);
         // The silence of the backend counts from the arrival of its response head.
         entry.activity().on_output(now, None);
-        entry.activity().set_continuable();
+        entry.activity().set_movable();
         response.entry = Some(entry);
         response.backend = Some(backend);
     }

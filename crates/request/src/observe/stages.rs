@@ -44,7 +44,7 @@ impl ResponseStages {
             return false;
         }
         splicer.restart();
-        entry.activity().set_continuable();
+        entry.activity().set_movable();
         true
     }
 

@@ -40,7 +40,7 @@ pub struct StreamActivity {
     stall: Mutex<Option<Stall>>,
     is_aborted: AtomicBool,
     /// Whether another backend could continue the stream.
-    is_continuable: AtomicBool,
+    is_movable: AtomicBool,
     /// Whether the stream is to go on at another backend.
     is_moved: AtomicBool,
     /// When the stream is to try again to go on at another backend. None: it is not.
@@ -119,7 +119,7 @@ impl StreamActivity {
             is_stalled: AtomicBool::new(false),
             stall: Mutex::default(),
             is_aborted: AtomicBool::new(false),
-            is_continuable: AtomicBool::new(false),
+            is_movable: AtomicBool::new(false),
             is_moved: AtomicBool::new(false),
             move_at: AtomicInstant::default(),
             is_lost: AtomicBool::new(false),
@@ -276,19 +276,19 @@ impl StreamActivity {
     }
 
     /// Records that another backend could continue the stream.
-    pub fn set_continuable(&self) {
-        self.is_continuable.store(true, Ordering::Relaxed);
+    pub fn set_movable(&self) {
+        self.is_movable.store(true, Ordering::Relaxed);
     }
 
     /// Requests that the stream goes on at another backend. Returns whether another backend can
     /// continue the stream; if not, requests nothing.
     pub(super) fn request_move(&self) -> bool {
-        let is_continuable = self.is_continuable.load(Ordering::Relaxed);
-        if is_continuable {
+        let is_movable = self.is_movable.load(Ordering::Relaxed);
+        if is_movable {
             self.is_moved.store(true, Ordering::Relaxed);
             self.cut();
         }
-        is_continuable
+        is_movable
     }
 
     /// Requests that the stream goes on at another backend after a pause, because none has capacity now.
@@ -319,8 +319,8 @@ impl StreamActivity {
     /// stream, once in each silence.
     pub(super) fn check_loss(&self, now: Instant) {
         let Some(silence) = self.silence_of_lost_backend(now) else { return };
-        let may_move = self.is_continuable.load(Ordering::Relaxed)
-            && self.left_after.get() != self.heard_at.get();
+        let may_move =
+            self.is_movable.load(Ordering::Relaxed) && self.left_after.get() != self.heard_at.get();
         if silence >= LOST_SILENCE || (silence >= MOVE_SILENCE && may_move) {
             self.is_lost.store(true, Ordering::Relaxed);
             self.cut();

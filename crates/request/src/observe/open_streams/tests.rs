@@ -236,7 +236,7 @@ fn loss_at(fixture: &StreamFixture, entry: &StreamEntry, millis: u64) -> Option<
 fn silent_streams_of_lost_backends_move_then_end() {
     let fixture = fixture(None, None);
     let (fixed, movable) = (fixture.stream(), fixture.stream());
-    movable.activity().set_continuable();
+    movable.activity().set_movable();
     assert_eq!(loss_at(&fixture, &movable, 60_000), None, "the backend is up");
     for entry in [&fixed, &movable] {
         entry.activity().on_bytes(fixture.at(60_000));

@@ -25,15 +25,15 @@ pub struct Continuation {
     /// The time from which the stream needed another backend.
     pub interrupted: Instant,
     /// When the next output arrived. `None`: no further output arrived.
-    pub resumed: Option<Instant>,
+    pub next_output: Option<Instant>,
 }
 
 impl Continuations {
     /// Records output. Returns whether it is the first output of a continuation.
     pub(crate) fn on_output(&mut self, now: Instant) -> bool {
         let Some(last) = self.begun.last_mut() else { return false };
-        let is_first = last.resumed.is_none();
-        last.resumed.get_or_insert(now);
+        let is_first = last.next_output.is_none();
+        last.next_output.get_or_insert(now);
         is_first
     }
 
@@ -51,7 +51,7 @@ impl Continuations {
 impl Continuation {
     /// Seconds from the interruption to the next output. `None`: no further output arrived.
     pub fn gap(&self) -> Option<f64> {
-        let resumed = self.resumed?;
-        Some(resumed.saturating_duration_since(self.interrupted).as_secs_f64())
+        let next_output = self.next_output?;
+        Some(next_output.saturating_duration_since(self.interrupted).as_secs_f64())
     }
 }
