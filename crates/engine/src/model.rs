@@ -96,7 +96,8 @@ impl<'de> Deserialize<'de> for ModelList {
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<ModelList, A::Error> {
-                let (mut list, mut models) = (ModelList::default(), Vec::<ServedModel>::new());
+                let mut list = ModelList::default();
+                let mut models = Vec::<ServedModel>::new();
                 while let Some(entry) = entries.next_element::<&RawValue>()? {
                     if models.len() == ModelList::MOST {
                         list.excess_models += 1;

@@ -175,7 +175,8 @@ async fn within_upload<T>(
     upload: Arc<UploadProgress>,
     response: impl Future<Output = T>,
 ) -> Result<T, Elapsed> {
-    let (mut response, started) = (pin!(response), clock::now());
+    let mut response = pin!(response);
+    let started = clock::now();
     loop {
         let now = clock::now();
         let deadline = upload.last_part_at(now).max(started).checked_add(timeout);
@@ -259,8 +260,8 @@ mod tests {
             second
         };
         let sending = async {
-            let (client, idle) =
-                (HttpClient::new(HttpClientTimeouts::default()), IdlePool::default());
+            let client = HttpClient::new(HttpClientTimeouts::default());
+            let idle = IdlePool::default();
             for length in [0, 64 << 20] {
                 let request = Request::post(&url).body(vec![b'x'; length].into()).unwrap();
                 let response = client.send(&idle, request).await.unwrap();

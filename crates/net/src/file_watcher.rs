@@ -166,7 +166,8 @@ impl FileWatcher {
     }
 
     async fn read_state(&self) -> FileState {
-        let (files, pending_reads) = (self.files.clone(), self.pending_reads.clone());
+        let files = self.files.clone();
+        let pending_reads = self.pending_reads.clone();
         if pending_reads.fetch_add(1, Ordering::Relaxed) >= MAX_PENDING_READS {
             pending_reads.fetch_sub(1, Ordering::Relaxed);
             return FileState::Late;

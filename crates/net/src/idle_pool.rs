@@ -122,7 +122,8 @@ pub(crate) mod tests {
 
     /// Creates a pool with `count` idle connections. Also returns the sockets at their other ends.
     async fn filled_pool(count: usize) -> (IdlePool, Vec<TcpStream>) {
-        let (idle, mut peers) = (IdlePool::default(), Vec::new());
+        let idle = IdlePool::default();
+        let mut peers = Vec::new();
         for _ in 0..count {
             let (connection, peer) = connection_and_peer().await;
             idle.put(connection);

@@ -134,7 +134,8 @@ mod tests {
         let parts: Vec<_> =
             parts.iter().map(|part| Ok(Frame::data(Bytes::from_static(part.as_bytes())))).collect();
         let mut stream = RequestStream::new(StreamBody::new(stream::iter(parts)), framing);
-        let (mut text, mut cx) = (Vec::new(), Context::from_waker(Waker::noop()));
+        let mut text = Vec::new();
+        let mut cx = Context::from_waker(Waker::noop());
         loop {
             let Poll::Ready(part) = stream.poll_part(&mut cx) else { panic!("no part waits") };
             match part? {

@@ -229,8 +229,8 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_background_task_that_panics_is_counted_and_restarted_with_growing_delays() {
-        let (before, start_time) =
-            (PanicCounts::snapshot().for_task(BackgroundTask::Diagnosis), clock::now());
+        let before = PanicCounts::snapshot().for_task(BackgroundTask::Diagnosis);
+        let start_time = clock::now();
         let starts = Arc::new(AtomicUsize::new(0));
         let start_counter = starts.clone();
         let mut running = spawn(BackgroundTask::Diagnosis, move || {

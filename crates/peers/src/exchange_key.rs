@@ -42,7 +42,8 @@ impl ExchangeKey {
             let key = shared.expand(&[label], hmac::HMAC_SHA256).map(hmac::Key::from);
             key.map_err(|_| KeyTooShort(secret.len()))
         };
-        let (prompt_seeds, outlines) = (derived(b"prompt seeds")?, derived(b"prompt outlines")?);
+        let prompt_seeds = derived(b"prompt seeds")?;
+        let outlines = derived(b"prompt outlines")?;
         let channel = leading_bits(hmac::sign(&derived(b"channel")?, b""));
         Ok(Self { shared, prompt_seeds, outlines, channel })
     }

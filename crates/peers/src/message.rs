@@ -125,7 +125,8 @@ pub(crate) mod tests {
     use proptest::prelude::*;
 
     pub(crate) fn sent(backend: u64, blocks: &[u64]) -> SentPrompt {
-        let (blocks, block_bytes) = (blocks.into(), 512);
+        let blocks = blocks.into();
+        let block_bytes = 512;
         let prompt = PromptFingerprint { blocks, block_bytes, ..PromptFingerprint::default() };
         SentPrompt { backend, prompt: Arc::new(prompt) }
     }

@@ -151,7 +151,8 @@ fn read_head(head: &[u8; HEAD_BYTES]) -> Result<(SessionId, u64), Rejection> {
     if head[4] != VERSION {
         return Err(Rejection::Version);
     }
-    let (mut session, mut sequence) = (SessionId::default(), [0; 8]);
+    let mut session = SessionId::default();
+    let mut sequence = [0; 8];
     session.copy_from_slice(&head[5..21]);
     sequence.copy_from_slice(&head[21..]);
     Ok((session, u64::from_be_bytes(sequence)))
@@ -198,7 +199,8 @@ mod tests {
     #[test]
     fn peer_messages_of_other_gateways_are_received_and_those_of_this_gateway_are_recognized() {
         let mut receiver = TestReceiver::new();
-        let (mut a, mut b) = (sealer(1), sealer(2));
+        let mut a = sealer(1);
+        let mut b = sealer(2);
         let mut receive = |sealer: &mut Sealer| receiver.receive(&sealer.seal(&message()).unwrap());
         assert_eq!(receive(&mut a), Ok(ReceivedMessage::Peer(0, message())));
         assert_eq!(receive(&mut b), Ok(ReceivedMessage::Peer(1, message())));

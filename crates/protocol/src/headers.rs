@@ -554,7 +554,9 @@ mod tests {
             let hosts: Vec<_> = hosts.iter().map(|host| ("host", *host)).collect();
             has_valid_host(version, &Uri::from_static(uri), &header_map(&hosts))
         };
-        let (http_1_0, http_1_1, http_2) = (Version::HTTP_10, Version::HTTP_11, Version::HTTP_2);
+        let http_1_0 = Version::HTTP_10;
+        let http_1_1 = Version::HTTP_11;
+        let http_2 = Version::HTTP_2;
         assert!(is_valid(http_1_1, "/", &["gateway:8080"]) && is_valid(http_1_1, "/", &["[::1]"]));
         assert!(is_valid(http_1_0, "/", &[]) && is_valid(http_2, "http://gateway/", &[]));
         assert!(is_valid(http_1_1, "http://elsewhere/", &["gateway"]), "HTTP/1.1 ignores the URI");

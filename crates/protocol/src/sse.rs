@@ -384,7 +384,8 @@ mod tests {
     #[test]
     fn white_space_before_a_field_name_of_an_event_stream_belongs_to_it_and_alone_is_no_field() {
         let unknown_lines = |text: &[u8]| {
-            let (mut decoder, mut rest) = (SseDecoder::new(), text);
+            let mut decoder = SseDecoder::new();
+            let mut rest = text;
             let pieces = std::iter::from_fn(|| decoder.next(&mut rest));
             let unknown = pieces.filter(|piece| *piece == SsePiece::UnknownLine).count();
             (unknown, decoder.is_between_blocks())

@@ -9,7 +9,8 @@ use tokenweir_protocol::openai::Usage;
 
 /// An idle backend, for a prompt of 1,000 tokens.
 pub(super) fn idle_candidate() -> Candidate {
-    let (now, prompt) = (clock::epoch(), PromptFingerprint::default());
+    let now = clock::epoch();
+    let prompt = PromptFingerprint::default();
     Candidate {
         key: 1,
         prompt: 1_000.0,
@@ -205,8 +206,8 @@ fn simulate_immediate_responses(backend_count: usize, requests: u64, tokens: u64
     let epoch = clock::epoch();
     let estimators: Vec<LoadEstimator> =
         (0..backend_count).map(|_| LoadEstimator::new(epoch, Duration::from_secs(5))).collect();
-    let (prompt, mut sent) =
-        (PromptFingerprint { bytes: 400, ..PromptFingerprint::default() }, vec![0; backend_count]);
+    let prompt = PromptFingerprint { bytes: 400, ..PromptFingerprint::default() };
+    let mut sent = vec![0; backend_count];
     for sequence in 0..requests {
         let now = epoch + Duration::from_millis(100 * (sequence + 1));
         let candidate = |estimator: &LoadEstimator| estimator.candidate(&prompt, now);

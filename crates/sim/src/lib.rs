@@ -91,7 +91,8 @@ impl Simulator {
         let mut sim = Self { listeners: Vec::new(), addrs: Vec::new(), backends: Vec::new() };
         for number in 0..settings.backends {
             let (http, addr) = listen(settings, settings.listen.port(), number).await?;
-            let (mut kv_events, mut publisher) = (None, None);
+            let mut kv_events = None;
+            let mut publisher = None;
             if let Some(first) = settings.kv_events_port {
                 let (live, live_addr) = listen(settings, first, number).await?;
                 let first = settings.kv_events_replay_port;

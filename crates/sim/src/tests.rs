@@ -18,7 +18,8 @@ async fn start(settings: SimulatorSettings) -> RunningSimulator {
     let sim = Simulator::bind(&SimulatorSettings { listen, backends: 1, ..settings })
         .await
         .expect("bound");
-    let (addr, backend) = (sim.addrs()[0], sim.backend(0).expect("a backend"));
+    let addr = sim.addrs()[0];
+    let backend = sim.backend(0).expect("a backend");
     tokio::spawn(sim.run(std::future::pending()));
     RunningSimulator { addr, backend }
 }

@@ -101,7 +101,8 @@ impl Simulation {
 
     /// Sends a request of `prompt_tokens` at the present time.
     fn send(&mut self, prompt_tokens: u32, output_tokens: u32) {
-        let (id, now) = (SequenceId(self.sequences), self.instant(self.now));
+        let id = SequenceId(self.sequences);
+        let now = self.instant(self.now);
         self.sequences += 1;
         let prompt = PromptFingerprint {
             bytes: u64::from(prompt_tokens) * 4,
@@ -202,7 +203,8 @@ impl Simulation {
         self.estimator.release(sent.reservation, now);
         let timings = &mut sent.record.timings;
         timings.ended = Some(now);
-        let (from, until) = (timings.sent.unwrap(), timings.first_output.unwrap());
+        let from = timings.sent.unwrap();
+        let until = timings.first_output.unwrap();
         sent.record.wait_reports = WaitReports {
             mean_prefill: self.mean_prefill,
             mean_prompt_tokens: self.estimator.learned().prompt_tokens(),

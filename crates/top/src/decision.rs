@@ -7,7 +7,8 @@ use serde_json::Value;
 /// reason. The next lines show the routing decision. `decision`: the JSON document of the request from
 /// `/decisions`. A missing value is shown as a dash.
 pub fn explanation(decision: &Value) -> Vec<String> {
-    let (predicted, actual) = (&decision["predicted"], &decision["actual"]);
+    let predicted = &decision["predicted"];
+    let actual = &decision["actual"];
     let mut lines = vec![
         format!("request    {}", word(&decision["request_id"])),
         format!(

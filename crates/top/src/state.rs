@@ -158,7 +158,8 @@ impl TopState {
                 None
             }
             InputMode::Confirming { backend, is_drained, risk } => {
-                let (backend, is_drained) = (std::mem::take(backend), *is_drained);
+                let backend = std::mem::take(backend);
+                let is_drained = *is_drained;
                 let is_yes = risk.is_confirmed_by(key);
                 self.mode = InputMode::Watching;
                 is_yes.then_some(UserAction::Drain { backend, is_drained })

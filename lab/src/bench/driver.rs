@@ -81,7 +81,8 @@ impl LoadDriver {
         bar: &ProgressBar,
     ) -> (RunEnd, RunStatistics) {
         let is_closed = self.plan.clone().next().is_some_and(|planned| planned.at.is_none());
-        let (max_in_flight, run_duration) = (self.max_in_flight, self.run_duration);
+        let max_in_flight = self.max_in_flight;
+        let run_duration = self.run_duration;
         let aborts = self.aborts;
         let begin = clock::now() + START_DELAY;
         let mut state = DriverState {
@@ -94,7 +95,8 @@ impl LoadDriver {
         };
         let failures_per_user = if is_closed { 2 } else { 0 };
         let max_failures = ABORT_AFTER_FAILURES.max(failures_per_user * max_in_flight as u64);
-        let (sender, salt) = (Arc::new(self.sender), self.salt);
+        let sender = Arc::new(self.sender);
+        let salt = self.salt;
         let mut prepared = Some(spawn_preparer(sender.clone(), self.plan, self.synthesis, begin));
         let closed_loop_end = run_duration.filter(|_| is_closed).map(|duration| begin + duration);
         let mut tick = interval(TICK_INTERVAL);
@@ -170,7 +172,8 @@ fn spawn_preparer(
 impl DriverState {
     fn send(&mut self, prepared: ReadyRequest, sender: Arc<BenchRequestSender>, salt: u64) {
         let ReadyRequest { planned, body } = prepared;
-        let (begin, now) = (self.begin, clock::now());
+        let begin = self.begin;
+        let now = clock::now();
         // In a closed loop, a request is due when the previous response of the user has ended, which is now.
         let due = planned.at.map_or(now, |at| begin + at);
         let has_waited = planned.at.is_some() && due < self.saturated_until;
@@ -180,7 +183,9 @@ impl DriverState {
             let sent = clock::now();
             let result = sender.answer(&planned.job, body, Some(&id)).await;
             let since = |at: Instant| at.saturating_duration_since(begin);
-            let (due, sent, ended) = (since(due), since(sent), since(clock::now()));
+            let due = since(due);
+            let sent = since(sent);
+            let ended = since(clock::now());
             RequestMeasurement { number: planned.number, due, sent, ended, has_waited, result }
         });
     }

@@ -80,7 +80,8 @@ async fn build_report(tune: &TuneArgs) -> Result<TuneReport, TuneCommandError> {
     let bench = tune.speed.from_bench.as_deref().map(read_bench_report).transpose()?;
     let mut speed = resolve_speed(tune, bench.as_ref());
     let [prompt, output] = resolve_lengths(tune, bench.as_ref(), &mut speed).await?;
-    let (gpu, targets) = (&tune.gpu, &tune.targets);
+    let gpu = &tune.gpu;
+    let targets = &tune.targets;
     let request = TuneRequest {
         gpu_memory: gpu.gpu_memory as u64,
         utilization: gpu.gpu_memory_utilization,

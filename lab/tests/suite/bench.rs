@@ -65,7 +65,8 @@ async fn held() -> ScriptedBackend {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_bench_client_and_the_gateway_count_the_same_requests_and_tokens() {
     let fleet = Fleet::start_with(2, Setup { injects_usage: true, ..Setup::default() }).await;
-    let (gateway, admin) = (fleet.gateway.addr, fleet.gateway.admin);
+    let gateway = fleet.gateway.addr;
+    let admin = fleet.gateway.admin;
     let page = file("page.html");
     let report = report(&format!(
         "http://{gateway} --admin http://{admin} --rate 200 --requests 30 --prompt-tokens 16-64 \
@@ -102,7 +103,8 @@ async fn the_bench_client_and_the_gateway_count_the_same_requests_and_tokens() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_signal_ends_a_benchmark_with_partial_results_that_show_requests_of_other_clients() {
     let fleet = Fleet::start(1).await;
-    let (gateway, admin) = (fleet.gateway.addr, fleet.gateway.admin);
+    let gateway = fleet.gateway.addr;
+    let admin = fleet.gateway.admin;
     let endless = format!(
         "http://{gateway} --admin http://{admin} --rate 0.001 --requests 2 --output-tokens 2 \
          --warmup 0 --json {IGNORE_LAG}"
@@ -168,7 +170,8 @@ async fn benchmark_results_are_invalid_if_the_in_flight_limit_delayed_requests()
     // The TTFT counts from the due time. The last request waited for nine responses of 20 tokens each. At
     // least four of these were not faster than the median.
     let latency = |name: &str, quantile: &str| report["latencies"][name][quantile].as_f64();
-    let (last, each) = (latency("ttft", "p99").unwrap(), latency("tpot", "p50").unwrap());
+    let last = latency("ttft", "p99").unwrap();
+    let each = latency("tpot", "p50").unwrap();
     assert!(last > 4.0 * 19.0 * each, "{text}");
 }
 
@@ -221,7 +224,8 @@ async fn the_bench_reports_a_target_that_is_no_inference_server() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_bench_reports_an_admin_address_that_is_a_backend() {
     let fleet = Fleet::start(1).await;
-    let (gateway, backend) = (fleet.gateway.addr, fleet.backend_addrs[0]);
+    let gateway = fleet.gateway.addr;
+    let backend = fleet.backend_addrs[0];
     assert_error(
         &format!("http://{gateway} --admin http://{backend} --requests 1"),
         "/metrics is not a page of tokenweir",
@@ -273,7 +277,8 @@ async fn the_bench_reads_an_api_key_from_a_file_or_a_variable_and_never_shows_it
 #[tokio::test(flavor = "multi_thread")]
 async fn a_benchmark_slower_than_its_baseline_fails_and_an_equally_fast_one_passes() {
     let fleet = Fleet::start(1).await;
-    let (before, after) = (file("before.json"), file("after.json"));
+    let before = file("before.json");
+    let after = file("after.json");
     let mut saved = report(&format!(
         "http://{} --rate 100 --requests 40 --prompt-tokens 16 --output-tokens 4 --save {}",
         fleet.gateway.addr,
@@ -302,7 +307,8 @@ async fn a_benchmark_slower_than_its_baseline_fails_and_an_equally_fast_one_pass
 #[tokio::test(flavor = "multi_thread")]
 async fn with_a_baseline_of_another_load_the_bench_fails_early_and_compare_finds_no_regression() {
     let fleet = Fleet::start(1).await;
-    let (before, after) = (file("load-a.json"), file("load-b.json"));
+    let before = file("load-a.json");
+    let after = file("load-b.json");
     let url = format!("http://{}", fleet.gateway.addr);
     for (saved, rate) in [(&before, 100), (&after, 200)] {
         report(&format!(
@@ -331,7 +337,8 @@ async fn the_bench_fails_before_the_run_if_it_cannot_write_its_report_file() {
 #[tokio::test(flavor = "multi_thread")]
 async fn the_text_report_of_a_benchmark_fits_80_columns_and_names_a_changed_preset() {
     let fleet = Fleet::start(1).await;
-    let (gateway, admin) = (fleet.gateway.addr, fleet.gateway.admin);
+    let gateway = fleet.gateway.addr;
+    let admin = fleet.gateway.admin;
     let arguments = format!(
         "http://{gateway} --admin http://{admin} --rate 100 --requests 5 --output-tokens 2 \
          {IGNORE_LAG}"

@@ -70,7 +70,8 @@ async fn the_command_tune_reports_an_incomplete_model_config_and_a_gpu_that_is_t
 async fn the_command_tune_reads_token_counts_and_speeds_from_a_gateway_and_a_bench_report() {
     let folder = model("observed", LLAMA);
     let fleet = Fleet::start_with(1, Setup { injects_usage: true, ..Setup::default() }).await;
-    let (gateway, admin) = (fleet.gateway.addr, fleet.gateway.admin);
+    let gateway = fleet.gateway.addr;
+    let admin = fleet.gateway.admin;
     let saved = folder.join("report.json");
     let by_gateway = format!("--gpu-memory 80GiB --admin http://{admin}");
     assert_error(&folder, &by_gateway, "has served nothing yet").await;

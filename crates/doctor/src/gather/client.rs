@@ -125,7 +125,8 @@ impl ServerClient {
         extra_header: ExtraHeader,
     ) -> GatherResult {
         let exchange = async {
-            let (start, wall_start) = (clock::now(), clock::wall_time());
+            let start = clock::now();
+            let wall_start = clock::wall_time();
             let (head, body) =
                 self.send(method, path, extra_header, Bytes::new()).await?.into_parts();
             let wall_head = clock::wall_time();

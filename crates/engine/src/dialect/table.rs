@@ -166,7 +166,8 @@ impl MetricsDialect {
 
     /// Compares the line with the name at this index. `None`: the line has another name.
     fn match_name<'a>(&self, name: usize, line: &'a [u8]) -> Option<RowMatch<'a>> {
-        let (row, rank) = (usize::from(self.index.rows[name]), self.index.ranks[name]);
+        let row = usize::from(self.index.rows[name]);
+        let rank = self.index.ranks[name];
         let name = self.rows[row].names[usize::from(rank)].as_bytes();
         // Most lines that begin with the name have a longer metric name.
         if !matches!(line.get(name.len()), Some(b'{' | b' ' | b'\t')) {
@@ -286,7 +287,8 @@ impl NameIndex {
             first_in_slot: [NO_NAME; SLOT_COUNT],
             next_in_slot: [NO_NAME; MAX_NAMES],
         };
-        let (mut count, mut row) = (0, 0);
+        let mut count = 0;
+        let mut row = 0;
         while row < rows.len() {
             let mut rank = 0;
             while rank < rows[row].names.len() {

@@ -30,10 +30,12 @@ pub fn prefill_request(api: Option<Api>, body: &[u8]) -> Result<Bytes, PrefillSk
     if !matches!(api, Some(Api::Chat | Api::Completions | Api::Messages)) {
         return Err(PrefillSkip::Api);
     }
-    let (mut edits, mut can_split) = (Vec::new(), true);
+    let mut edits = Vec::new();
+    let mut can_split = true;
     let [mut has_limit, mut has_parameters] = [false; 2];
     let read = visit_members(body, |member| {
-        let (name, value) = (&body[member.name], &body[member.value.clone()]);
+        let name = &body[member.name];
+        let value = &body[member.value.clone()];
         let replacement = match name {
             b"stream" => "false",
             b"stream_options" => "null",
@@ -107,7 +109,8 @@ impl PrefillResponse {
     pub fn read(body: &[u8]) -> Self {
         let mut response = Self::default();
         let read = visit_members(body, |member| {
-            let (name, value) = (&body[member.name], &body[member.value]);
+            let name = &body[member.name];
+            let value = &body[member.value];
             if name == PARAMETERS.as_bytes() {
                 response.parameters = checked_parameters(value);
             } else if name == b"usage" {

@@ -55,7 +55,9 @@ impl Connection {
         // The future has only the parts of the request that are needed after the head is encoded.
         let method = parts.method;
         async move {
-            let (mut is_writing, mut is_written, mut received) = (true, false, BytesMut::new());
+            let mut is_writing = true;
+            let mut is_written = false;
+            let mut received = BytesMut::new();
             let head = poll_fn(|cx| {
                 if is_writing {
                     match self.poll_write_request(cx, &mut unsent) {

@@ -72,7 +72,8 @@ pub(crate) fn print(metrics: &MetricCatalogue) -> String {
         let labels: Vec<&str> = row.labels.iter().map(|label| label.name).collect();
         let labels =
             if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
-        let (name, kind) = (row.name, row.kind.as_str());
+        let name = row.name;
+        let kind = row.kind.as_str();
         // Writing to a string cannot fail.
         let _ = writeln!(page, "- `{name}{labels}` ({kind}): {}", one_line(row.help));
     }

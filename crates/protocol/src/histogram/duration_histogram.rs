@@ -155,7 +155,8 @@ mod tests {
 
     #[test]
     fn quantiles_of_durations_are_within_the_relative_error_and_never_above_the_longest_one() {
-        let (fine, coarse) = (one_to_thousand_millis::<8>(), one_to_thousand_millis::<3>());
+        let fine = one_to_thousand_millis::<8>();
+        let coarse = one_to_thousand_millis::<3>();
         assert_eq!((fine.count(), fine.max()), (1_000, 1.0));
         assert!((fine.mean() - 0.5005).abs() < 1e-9);
         for q in [0.01, 0.5, 0.9, 0.99, 1.0] {
@@ -167,7 +168,8 @@ mod tests {
 
     #[test]
     fn merged_duration_histograms_equal_one_of_all_durations_and_a_cleared_one_is_empty() {
-        let (mut low, mut high) = (Coarse::default(), Coarse::default());
+        let mut low = Coarse::default();
+        let mut high = Coarse::default();
         (1..=500).for_each(|millis| low.record(Duration::from_millis(millis)));
         (501..=1_000).for_each(|millis| high.record(Duration::from_millis(millis)));
         low.merge(&high);
@@ -198,7 +200,8 @@ mod tests {
     proptest! {
         #[test]
         fn the_relative_error_of_a_duration_in_its_histogram_bucket_is_bounded(nanos in 0..MAX_NANOSECONDS) {
-            let (value, exact) = (Duration::from_nanos(nanos), nanos as f64);
+            let value = Duration::from_nanos(nanos);
+            let exact = nanos as f64;
             let fine = Fine::midpoint(Fine::bucket_index(value)) * 1e9;
             let coarse = Coarse::midpoint(Coarse::bucket_index(value)) * 1e9;
             prop_assert!((fine - exact).abs() <= 0.5 + exact / 512.0);

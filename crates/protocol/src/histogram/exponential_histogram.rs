@@ -118,7 +118,8 @@ impl ExponentialHistogram {
     /// Merges each two neighbouring buckets.
     fn decrease_scale(&mut self) {
         self.scale -= 1;
-        let (indexes, mut merged) = (self.offset.., 0);
+        let indexes = self.offset..;
+        let mut merged = 0;
         self.offset >>= 1;
         for (index, position) in indexes.zip(0..self.counts.len()) {
             let target = self.position(index >> 1);

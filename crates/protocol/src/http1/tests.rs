@@ -12,7 +12,8 @@ const CHUNKED_HEAD: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\
 
 /// The body of a response that arrives in reads of `chunk_size` bytes, and whether it has ended.
 fn decoded_body(text: &str, chunk_size: usize) -> Result<(String, bool), Http1ParseError> {
-    let (mut bytes, mut data) = (BytesMut::new(), BytesMut::new());
+    let mut bytes = BytesMut::new();
+    let mut data = BytesMut::new();
     let mut body: Option<BodyDecoder> = None;
     for chunk in text.as_bytes().chunks(chunk_size) {
         bytes.extend_from_slice(chunk);
@@ -239,7 +240,8 @@ fn the_end_of_a_response_head_is_found_wherever_the_bytes_are_split() {
 #[test]
 fn ambiguous_chunks_of_a_request_body_are_rejected() {
     let read = |chunks: &str, piece: usize| {
-        let (mut body, mut data) = (BodyDecoder::chunked_strict(), BytesMut::new());
+        let mut body = BodyDecoder::chunked_strict();
+        let mut data = BytesMut::new();
         for bytes in chunks.as_bytes().chunks(piece) {
             body.decode(bytes, &mut data)?;
         }

@@ -66,7 +66,8 @@ pub fn count(value: &[u8]) -> Option<u64> {
 /// Finds the end of an object or array. `text` begins after its opening bracket. Returns the offset after its
 /// closing bracket. `None`: `text` does not contain the closing bracket.
 pub fn length_until_closed(text: &[u8]) -> Option<usize> {
-    let (mut at, mut depth) = (0, 1_u32);
+    let mut at = 0;
+    let mut depth = 1_u32;
     loop {
         match text.get(at)? {
             b'"' => at += find_string_end(&text[at + 1..])? + 1,

@@ -76,7 +76,8 @@ mod tests {
     #[test]
     fn a_rate_limiter_passes_a_flow_within_its_rate_and_with_rate_zero_blocks_everything() {
         let epoch = clock::now();
-        let (limiter, blocked) = (GcraLimiter::new(1_000), GcraLimiter::new(0));
+        let limiter = GcraLimiter::new(1_000);
+        let blocked = GcraLimiter::new(0);
         let instants = (0..5_000).map(|tick| epoch + Duration::from_millis(1) * tick);
         assert!(instants.clone().all(|now| limiter.try_acquire(now)));
         assert!(!instants.clone().any(|now| blocked.try_acquire(now)));

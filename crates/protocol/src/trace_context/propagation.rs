@@ -191,8 +191,8 @@ mod tests {
             ("0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0-00f067aa0ba902b7", Some(false)),
             ("0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331", None),
         ] {
-            let (never, always) =
-                (started_trace(0.0, &[("b3", b3)]), started_trace(1.0, &[("b3", b3)]));
+            let never = started_trace(0.0, &[("b3", b3)]);
+            let always = started_trace(1.0, &[("b3", b3)]);
             assert_eq!((never.trace_id, never.parent_span_id), (TRACE_ID, Some(SPAN_ID)), "{b3}");
             let expected = (decided.unwrap_or(false), decided.unwrap_or(true));
             assert_eq!((never.is_sampled, always.is_sampled), expected, "{b3}");

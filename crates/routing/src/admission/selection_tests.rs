@@ -154,7 +154,8 @@ fn the_expected_wait_of_a_request_is_the_number_of_requests_before_it_divided_by
 
 #[test]
 fn queued_requests_move_to_their_new_class_when_classes_change() {
-    let (mut queue, now) = (AdmissionQueue::new(10, 3), clock::epoch());
+    let mut queue = AdmissionQueue::new(10, 3);
+    let now = clock::epoch();
     let ids = [2, 1, 0].map(|class| match queue.enter(request(class, class, 0, now), now) {
         EnqueueOutcome::Waits(id) => id,
         other => panic!("{other:?}"),
@@ -197,7 +198,8 @@ fn a_begun_request_without_backend_holds_up_no_other() {
         queue.enter(QueuedRequest { is_begun: true, ..request(number, 0, 1, now) }, now);
     }
     queue.enter(request(3, 0, 1, now), now);
-    let (mut exhausted, mut offered) = (ExhaustedGroups::default(), Vec::new());
+    let mut exhausted = ExhaustedGroups::default();
+    let mut offered = Vec::new();
     // The only backend with capacity is the one that failed the requests that have begun.
     let offer = |request: &QueuedRequest<usize>| {
         offered.push(request.payload);

@@ -121,7 +121,8 @@ impl CheckedQueue {
         let number = request.payload;
         let copy = QueuedRequest { group: request.group.clone(), ..request };
         let is_full = self.waiting.len() == CAPACITY;
-        let (class, tenant) = (request.class, request.tenant);
+        let class = request.class;
+        let tenant = request.tenant;
         self.entered_count += 1;
         match self.queue.enter(request, self.now) {
             EnqueueOutcome::Waits(id) => {
@@ -198,7 +199,8 @@ impl CheckedQueue {
 
     fn leave(&mut self, index: usize) {
         let Some((number, (id, _))) = self.waiting.iter().nth(index) else { return };
-        let (number, id) = (*number, *id);
+        let number = *number;
+        let id = *id;
         assert_eq!(self.queue.leave(id, self.now).unwrap().ticket.payload, number);
         assert!(self.queue.leave(id, self.now).is_none(), "a request leaves only once");
         self.end(number);
@@ -235,7 +237,8 @@ proptest! {
             match step {
                 QueueStep::Enter { class, tenant, model: index, tokens, timeout_seconds } => {
                     let deadline = checked.now + Duration::from_secs(timeout_seconds);
-                    let (group, payload) = (group(index), checked.entered_count);
+                    let group = group(index);
+                    let payload = checked.entered_count;
                     let request = QueuedRequest { class, tenant, group, tokens, work: 0, is_begun: false, deadline, payload };
                     checked.enter(request);
                 }
@@ -354,7 +357,8 @@ fn a_model_without_capacity_is_tried_once_and_does_not_block_requests_for_anothe
     for number in 0..8 {
         queue.enter(QueuedRequest { group: group(number / 7), ..request(number, 0, 1, now) }, now);
     }
-    let (mut offered, mut exhausted) = (Vec::new(), ExhaustedGroups::default());
+    let mut offered = Vec::new();
+    let mut exhausted = ExhaustedGroups::default();
     let offer = |request: &QueuedRequest<usize>| {
         offered.push(request.payload);
         (request.payload == 7).then_some(())

@@ -158,7 +158,8 @@ impl LearnedEstimates {
         let most = bytes as f64 * TOKENS_PER_BYTE_RANGE.end();
         self.length_refusals.add(bytes, tokens.min(most as u64), now);
         let [known_bytes, known_tokens] = self.text();
-        let (bytes, tokens) = (bytes as f64, tokens as f64);
+        let bytes = bytes as f64;
+        let tokens = tokens as f64;
         if known_bytes == 0.0 && bytes > 0.0 && tokens > 0.0 {
             self.add_text(bytes / tokens, 1.0);
         } else if known_tokens * bytes < tokens * known_bytes {

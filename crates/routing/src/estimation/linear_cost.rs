@@ -104,7 +104,8 @@ impl Default for LinearFit {
     /// A fit without observations.
     fn default() -> Self {
         let [weight, x, y, x_squared, x_y] = [0.0; 5];
-        let (line, patience) = (PrefillCost::default(), PATIENCE_RANGE.0);
+        let line = PrefillCost::default();
+        let patience = PATIENCE_RANGE.0;
         Self { line, weight, x, y, x_squared, x_y, patience }
     }
 }
@@ -166,7 +167,8 @@ impl LinearFit {
         let mut sums = *self;
         sums.add_observation(0.5, 0.0, self.line.seconds(0.0));
         sums.add_observation(0.5, ANCHOR_TOKENS, self.line.seconds(ANCHOR_TOKENS));
-        let (mean_x, mean_y) = (sums.x / sums.weight, sums.y / sums.weight);
+        let mean_x = sums.x / sums.weight;
+        let mean_y = sums.y / sums.weight;
         let variance = sums.x_squared / sums.weight - mean_x * mean_x;
         let covariance = sums.x_y / sums.weight - mean_x * mean_y;
         // A steeper line through the mean would have a negative base.

@@ -153,10 +153,12 @@ impl LoadEstimator {
             since.map_or(0, |(table, age)| table.matched_since(&prompt.blocks, age)) as u32
         };
         let cached = CachedTokens::new(tokens, block_tokens, resident, pending, matched);
-        let (local_load, now) = (self.local_load(), self.seconds_at(now));
+        let local_load = self.local_load();
+        let now = self.seconds_at(now);
         let certainty = self.certainty_at(now);
         let load = self.last_report.load(&local_load, certainty);
-        let (in_flight, pending) = (f64::from(local_load.in_flight), f64::from(local_load.pending));
+        let in_flight = f64::from(local_load.in_flight);
+        let pending = f64::from(local_load.pending);
         let external_waiting = at_most(at_least_0(load.waiting - pending), load.external);
         let reported_backlog = external_waiting * self.learned_estimates.prompt_tokens();
         let prefill = self.learned_estimates.prefill();

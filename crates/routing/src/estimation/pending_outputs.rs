@@ -254,7 +254,9 @@ mod tests {
         fn after_any_sequence_of_events_no_request_without_output_is_left_and_no_delay_is_negative(
             steps in proptest::collection::vec((0_u8..5, 0_usize..8, 0.0..30.0_f64), 1..100),
         ) {
-            let (pending, mut open, mut now) = (PendingOutputs::default(), Vec::new(), 0.0);
+            let pending = PendingOutputs::default();
+            let mut open = Vec::new();
+            let mut now = 0.0;
             for (step, which, seconds) in steps {
                 now += seconds;
                 match step {

@@ -179,7 +179,8 @@ pub(super) fn terms_with(
     let full = (k - FREE_USAGE).max(0.0) / (1.0 - FREE_USAGE);
     let uncached_share = uncached / candidate.prompt.max(1.0);
     let PrefillCost { base, per_token } = candidate.prefill;
-    let (backlog, prefill) = (candidate.backlog * per_token, uncached * per_token);
+    let backlog = candidate.backlog * per_token;
+    let prefill = uncached * per_token;
     // The engine computes the prompts of the backlog while the request waits for a slot.
     let queue = if candidate.slot_wait > backlog { candidate.slot_wait } else { backlog };
     let adapter = if candidate.has_adapter { 0.0 } else { ADAPTER_SECONDS };

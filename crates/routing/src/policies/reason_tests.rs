@@ -22,7 +22,8 @@ impl Decision {
     fn random(seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(mix(seed));
         let prompt = 100.0 + 20_000.0 * random.f64().powi(3);
-        let (has_overdue, is_quiet) = (random.u8(..) < 64, random.u8(..) < 64);
+        let has_overdue = random.u8(..) < 64;
+        let is_quiet = random.u8(..) < 64;
         let mut candidate = |position: usize| {
             let cached_blocks = if is_quiet || random.bool() { 0 } else { random.u32(..20) };
             let is_overdue = has_overdue && random.bool();
@@ -100,7 +101,8 @@ impl Decision {
     }
 
     fn holds(&self) -> bool {
-        let (chosen, home) = (self.choice.index, self.home());
+        let chosen = self.choice.index;
+        let home = self.home();
         let own = &self.candidates[chosen];
         let differs = |costs: Vec<f64>| self.best(&costs, home) != chosen;
         let own_costs = self.costs(home, |_| ());

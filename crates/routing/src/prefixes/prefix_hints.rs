@@ -84,7 +84,8 @@ impl PrefixHints {
     /// of this block that would exceed [`MAX_HOLDERS_PER_BLOCK`]. Without such a slot, the last entry of
     /// the set is lost.
     fn put(&self, block: u64, position: u64) {
-        let (mut next, mut holder_count) = (tag(block) | position, 1);
+        let mut next = tag(block) | position;
+        let mut holder_count = 1;
         for slot in self.set(block) {
             let previous = slot.swap(next, Ordering::Relaxed);
             let is_same_block = previous & !POSITION_MASK == tag(block);
@@ -131,7 +132,8 @@ mod tests {
     #[test]
     fn backends_with_the_longest_prefix_come_first_and_then_those_with_the_latest_request() {
         let hints = PrefixHints::new();
-        let (long, other) = (blocks(1, 100), blocks(2, 100));
+        let long = blocks(1, 100);
+        let other = blocks(2, 100);
         hints.add(&long[..20], 5);
         hints.add(&long, 6);
         hints.add(&long, 7);
@@ -146,7 +148,8 @@ mod tests {
     #[test]
     fn a_system_prompt_that_many_backends_share_does_not_evict_other_blocks_from_the_index() {
         let hints = PrefixHints::new();
-        let (system, random) = (blocks(1, 1), blocks(2, 1));
+        let system = blocks(1, 1);
+        let random = blocks(2, 1);
         // A block in the same set as the system prompt.
         let other_block = [random[0] >> 32 << 32 | system[0] & 0xffff_ffff];
         hints.add(&other_block, 900);

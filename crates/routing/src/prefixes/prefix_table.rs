@@ -109,7 +109,8 @@ impl PrefixTable {
     /// overwrites the slot of its set that was unused for longest. Returns whether the block is
     /// new.
     fn insert(&self, block: u64) -> bool {
-        let (tag, age) = (tag(block), self.age.load(Ordering::Relaxed));
+        let tag = tag(block);
+        let age = self.age.load(Ordering::Relaxed);
         let word = tag << AGE_BITS | u64::from(age & AGE_MASK);
         let mut oldest = None;
         for slot in self.set(block) {
@@ -167,7 +168,8 @@ mod tests {
     #[test]
     fn blocks_do_not_count_as_cached_after_as_many_new_blocks_as_the_cache_holds() {
         let table = PrefixTable::new(1_000);
-        let (old, new) = (blocks(1, 100), blocks(2, 400));
+        let old = blocks(1, 100);
+        let new = blocks(2, 400);
         table.touch(&old);
         table.touch(&new);
         assert_eq!(table.matched(&old, 300, 0), 0);
@@ -178,7 +180,9 @@ mod tests {
     #[test]
     fn only_prompt_blocks_that_were_sent_since_the_given_table_age_match() {
         let table = PrefixTable::new(1_000);
-        let (first, second, third) = (blocks(1, 20), blocks(2, 20), blocks(3, 20));
+        let first = blocks(1, 20);
+        let second = blocks(2, 20);
+        let third = blocks(3, 20);
         table.touch(&first);
         table.touch(&second);
         let age = table.age();

@@ -137,7 +137,8 @@ mod tests {
     fn a_continued_conversation_has_the_same_block_hashes_for_its_earlier_part() {
         let before = "a word ".repeat(1_000);
         let after = format!("{before} and an answer {}", "b ".repeat(2_000));
-        let (before, after) = (prompt(1, &["tools", &before]), prompt(1, &["tools", &after]));
+        let before = prompt(1, &["tools", &before]);
+        let after = prompt(1, &["tools", &after]);
         assert_eq!(before.blocks.len(), 7_000 / 512);
         assert_eq!(common_blocks(&before, &after), before.blocks.len());
     }
@@ -152,9 +153,10 @@ mod tests {
 
     #[test]
     fn the_hash_of_a_prompt_block_depends_on_all_bytes_of_the_prompt_before_it() {
-        let (head, tail) = ("h".repeat(512), "t".repeat(5_120));
-        let (a, b) =
-            (prompt(1, &[&format!("{head}{tail}")]), prompt(1, &[&format!("{tail}{head}")]));
+        let head = "h".repeat(512);
+        let tail = "t".repeat(5_120);
+        let a = prompt(1, &[&format!("{head}{tail}")]);
+        let b = prompt(1, &[&format!("{tail}{head}")]);
         assert!(a.blocks.iter().all(|block| !b.blocks.contains(block)));
     }
 
@@ -190,7 +192,8 @@ mod tests {
 
     #[test]
     fn an_image_of_a_megabyte_counts_as_a_thousand_tokens_wherever_it_stands_in_the_prompt() {
-        let (text, image) = ("word ".repeat(800), "QUJD".repeat(1 << 18));
+        let text = "word ".repeat(800);
+        let image = "QUJD".repeat(1 << 18);
         let parts = [text.as_bytes(), image.as_bytes()];
         let prompt = PromptFingerprint::new(1, parts.into_iter()).with_media(1 << 20);
         assert!((prompt.tokens(0.25) - 2_024.0).abs() < 1e-9);

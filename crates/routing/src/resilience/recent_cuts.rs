@@ -71,7 +71,8 @@ mod tests {
 
     #[test]
     fn the_prompt_of_a_cut_stream_is_known_for_a_minute() {
-        let (cuts, now) = (RecentCuts::default(), clock::epoch());
+        let cuts = RecentCuts::default();
+        let now = clock::epoch();
         assert!(!cuts.has(1, now));
         cuts.add(1, now);
         cuts.add(0, now);
@@ -83,7 +84,8 @@ mod tests {
 
     #[test]
     fn the_number_of_prompts_of_cut_streams_is_bounded() {
-        let (cuts, now) = (RecentCuts::default(), clock::epoch());
+        let cuts = RecentCuts::default();
+        let now = clock::epoch();
         for prompt in 1..=2 * MAX_PROMPTS as u64 {
             cuts.add(prompt, now);
         }

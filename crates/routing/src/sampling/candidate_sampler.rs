@@ -223,7 +223,8 @@ mod tests {
 
     #[test]
     fn random_samples_contain_all_backends_equally_often_and_without_duplicates() {
-        let (sampler, mut counts) = (sampler(100), HashMap::<usize, u32>::new());
+        let sampler = sampler(100);
+        let mut counts = HashMap::<usize, u32>::new();
         for seed in 0..5_000 {
             let sample = sample(&sampler, PolicyKind::P2c, 100, seed);
             assert_eq!(sample.iter().collect::<BTreeSet<_>>().len(), RANDOM_SAMPLE_SIZE);
@@ -248,7 +249,8 @@ mod tests {
 
     #[test]
     fn backends_with_the_least_load_hints_are_sampled_and_unavailable_backends_are_not() {
-        let (sampler, now) = (sampler(64 * 4), clock::epoch());
+        let sampler = sampler(64 * 4);
+        let now = clock::epoch();
         for position in 0..256 {
             let backlog = if position % 8 == 1 { 100.0 } else { 1e4 };
             let candidate = Candidate { backlog, ..crate::tests::idle_candidate() };
@@ -264,7 +266,8 @@ mod tests {
 
     #[test]
     fn the_backends_of_an_idle_large_pool_get_equally_many_streams_from_the_start() {
-        let (sampler, mut now) = (sampler(200), clock::epoch());
+        let sampler = sampler(200);
+        let mut now = clock::epoch();
         let estimators: Vec<LoadEstimator> =
             all(200).iter().map(|_| LoadEstimator::new(now, Duration::from_secs(5))).collect();
         let prompt = PromptFingerprint { bytes: 400, ..PromptFingerprint::default() };

@@ -74,7 +74,8 @@ impl LoadHint {
 /// Learned costs have random errors. With undamped costs, the backend with the most favourable
 /// error among dozens would have the least hint again and again, whatever the request.
 fn damped_prefill_cost(candidate: &Candidate) -> PrefillCost {
-    let (default, learned) = (PrefillCost::default(), candidate.prefill.per_token);
+    let default = PrefillCost::default();
+    let learned = candidate.prefill.per_token;
     let damped = (learned * default.per_token).sqrt();
     PrefillCost {
         per_token: if candidate.is_calibrated { damped } else { UNCALIBRATED_SECONDS_PER_TOKEN },

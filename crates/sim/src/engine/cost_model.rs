@@ -55,7 +55,8 @@ impl BatchWork {
     /// sequence that are computed at the end of the step, including the scheduled tokens.
     pub(super) fn add_prefill(&mut self, scheduled: u32, computed: u32) {
         self.prefill_tokens += scheduled;
-        let (scheduled, computed) = (f64::from(scheduled), f64::from(computed));
+        let scheduled = f64::from(scheduled);
+        let computed = f64::from(computed);
         self.attention_pairs += scheduled * (computed - scheduled / 2.0);
     }
 }

@@ -30,7 +30,8 @@ fn request(family: u64, tokens: u32, output_tokens: u32) -> SequenceRequest {
 
 /// Runs until the engine is idle. Returns the number of tokens per sequence, and all steps.
 fn run(engine: &mut Engine) -> (BTreeMap<SequenceId, u32>, Vec<EngineStep>) {
-    let (mut token_counts, steps) = (BTreeMap::new(), run_from(engine, Duration::ZERO));
+    let mut token_counts = BTreeMap::new();
+    let steps = run_from(engine, Duration::ZERO);
     for token in steps.iter().flat_map(|step| &step.tokens) {
         let before = token_counts.insert(token.id, token.nth);
         assert_eq!(token.nth, before.map_or(token.nth, |before| before + 1));
@@ -151,7 +152,9 @@ proptest! {
     ) {
         let drive = || {
             let mut engine = engine(16, 8);
-            let (mut now, mut steps, mut aborted) = (Duration::ZERO, Vec::new(), 0);
+            let mut now = Duration::ZERO;
+            let mut steps = Vec::new();
+            let mut aborted = 0;
             let mut submitted = 0;
             for (index, &(action, family, prompt, output)) in actions.iter().enumerate() {
                 match action {

@@ -110,7 +110,8 @@ impl Engine {
         now: Duration,
     ) -> Result<(), SequenceTooLong> {
         let sequence = Sequence::new(id, request, now);
-        let (tokens, capacity) = (sequence.max_token_count(), self.spec.capacity());
+        let tokens = sequence.max_token_count();
+        let capacity = self.spec.capacity();
         if tokens > capacity {
             return Err(SequenceTooLong { tokens, capacity });
         }

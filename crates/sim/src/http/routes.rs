@@ -146,7 +146,8 @@ async fn generate(
     let (headers, body) = read_request(request).await;
     let body = body?;
     let stream = body.stream == Some(true);
-    let (temperature, top_p) = (body.temperature.unwrap_or(1.0), body.top_p.unwrap_or(1.0));
+    let temperature = body.temperature.unwrap_or(1.0);
+    let top_p = body.top_p.unwrap_or(1.0);
     let settings = &backend.settings;
     let work = body.work(api, settings.limits())?;
     let id = response_id(api, &headers, backend);
@@ -198,7 +199,8 @@ async fn embed(
     let work = GenerationWork { outputs: outputs.collect(), prompts, ..GenerationWork::default() };
     submit(&work, &headers, backend, None)?.wait_until_finished(&vec![1; work.prompts.len()]).await;
     let id = format!("embd-{}", backend.random_id());
-    let (created, model) = (unix_seconds(), settings.model());
+    let created = unix_seconds();
+    let model = settings.model();
     Ok(json(documents::embeddings(&id, created, model, &work.prompts, base64)))
 }
 
@@ -236,7 +238,8 @@ fn submit(
             block_hashes: prompt.block_hashes(output, block_size),
             output_tokens: output.tokens,
         };
-        let (finish, origin) = (output.finish, origin.unwrap_or_default());
+        let finish = output.finish;
+        let origin = origin.unwrap_or_default();
         SubmittedSequence { request, finish, origin }
     });
     Generation::submit(backend, requests, request_span)

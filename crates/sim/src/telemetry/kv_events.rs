@@ -90,8 +90,8 @@ impl KvEventPublisher {
         };
         let origin = origin(first.sequence);
         let tokens = origin.map(|origin| &origin.token_ids[..]).unwrap_or_default();
-        let (start, count) =
-            (first.index * self.block_size as usize, changes.len() * self.block_size as usize);
+        let start = first.index * self.block_size as usize;
+        let count = changes.len() * self.block_size as usize;
         let mut token_ids: Vec<u32> = tokens.iter().skip(start).take(count).copied().collect();
         // Unknown tokens become 0: those of an aborted sequence, and the stop token, which has no text.
         token_ids.resize(count, 0);

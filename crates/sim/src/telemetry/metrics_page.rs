@@ -156,7 +156,8 @@ pub fn render(source: &MetricsSource<'_>, naming: MetricNaming) -> String {
     }
     for (name, quantity, read_histogram) in HISTOGRAMS {
         let name = naming.name_of(name);
-        let (name, help) = (format!("{name}_seconds"), format!("Histogram of {quantity}."));
+        let name = format!("{name}_seconds");
+        let help = format!("Histogram of {quantity}.");
         write_histogram(&mut page, &name, &help, &model, read_histogram(source.telemetry));
     }
     write_header(

@@ -76,7 +76,8 @@ impl RequestSpanExporter {
         let end = clock::wall_time();
         let duration = times.last_token.saturating_sub(times.arrived).div_f64(scale);
         let flags = TraceFlags::SAMPLED;
-        let (trace, id) = (TraceId::from(trace), SpanId::from(ids.1));
+        let trace = TraceId::from(trace);
+        let id = SpanId::from(ids.1);
         SpanData {
             span_context: SpanContext::new(trace, id, flags, false, TraceState::NONE),
             parent_span_id: span_data.parent.map_or(SpanId::INVALID, |at| SpanId::from(at.span_id)),

@@ -38,8 +38,10 @@ fn output(tokens: u32, finish: SimulatedFinishReason) -> SimulatedOutput {
 
 /// Writes a complete stream while the engine produces one token at a time.
 fn stream(reply: SimulatedResponse) -> String {
-    let (tokens, choices) = (reply.outputs[0].tokens, reply.outputs.len());
-    let (mut events, mut written) = (EventWriter::new(reply), BytesMut::new());
+    let tokens = reply.outputs[0].tokens;
+    let choices = reply.outputs.len();
+    let mut events = EventWriter::new(reply);
+    let mut written = BytesMut::new();
     let progress = GenerationProgress::new(choices);
     for produced in 0..=tokens {
         (0..choices).for_each(|choice| progress.advance(choice, produced, 0));

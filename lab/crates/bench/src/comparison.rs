@@ -181,7 +181,8 @@ impl fmt::Display for Comparison {
 
 /// Lists the differences between the setups of the runs, and the reasons why a run is not valid.
 fn differences(before: &BenchReport, after: &BenchReport) -> Vec<String> {
-    let (a, b) = (&before.run, &after.run);
+    let a = &before.run;
+    let b = &after.run;
     let mut setup_differences = Vec::new();
     if a.model != b.model {
         setup_differences.push(format!("the models: {} and {}", a.model, b.model));
@@ -374,7 +375,8 @@ mod tests {
 
     #[test]
     fn a_slower_benchmark_run_is_worse_and_a_regression_only_above_the_limit() {
-        let (before, after) = (report(1, 500, 1.0), report(2, 500, 1.2));
+        let before = report(1, 500, 1.0);
+        let after = report(2, 500, 1.2);
         let comparison = Comparison::new(&before, &after, 0.1);
         assert_eq!(row(&comparison, "TTFT p50").verdict, ChangeVerdict::Worse);
         assert!(comparison.regressions.contains(&"TTFT p50"), "{comparison:?}");
@@ -423,7 +425,8 @@ mod tests {
 
     #[test]
     fn benchmark_runs_with_different_loads_have_no_verdict_and_no_regression() {
-        let (before, mut after) = (report(1, 500, 1.0), report(2, 500, 9.0));
+        let before = report(1, 500, 1.0);
+        let mut after = report(2, 500, 9.0);
         after.run.scenario.name = "renamed".to_owned();
         assert!(Comparison::new(&before, &after, 0.1).is_comparable, "the name is not the load");
         after.run.scenario.output = None;
@@ -435,7 +438,8 @@ mod tests {
 
     #[test]
     fn the_goodput_of_benchmark_runs_with_other_objectives_is_not_compared() {
-        let (before, mut after) = (report(1, 500, 1.0), report(2, 500, 1.0));
+        let before = report(1, 500, 1.0);
+        let mut after = report(2, 500, 1.0);
         after.run.objectives = LatencyObjectives::new(0.01, 1.0);
         let comparison = Comparison::new(&before, &after, 0.1);
         assert_eq!(row(&comparison, "goodput").verdict, ChangeVerdict::NotComparable);

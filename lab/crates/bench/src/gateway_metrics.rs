@@ -265,7 +265,8 @@ mod tests {
     #[test]
     fn the_increase_of_gateway_metrics_is_summed_over_backends_and_only_for_the_tested_model() {
         let read = |text: String| GatewayMetricsPage::read(text.as_bytes(), "m").unwrap();
-        let (before, after) = (read(page(2, 0.3)), read(page(12, 2.3)));
+        let before = read(page(2, 0.3));
+        let after = read(page(12, 2.3));
         let mut statistics = RunStatistics::new(LatencyObjectives::new(1.0, 1.0));
         statistics.service_ttft.record_seconds(0.3);
         let row = &after.beside(&before, &statistics).rows[0];

@@ -93,7 +93,8 @@ impl ScenarioPreset {
             }
         };
         let token_range = |(min, max)| Some(TokenRange { min, max });
-        let (prompt, output) = (token_range(prompt), token_range(output));
+        let prompt = token_range(prompt);
+        let output = token_range(output);
         LoadScenario { name: self.as_str().to_owned(), arrivals, prompt, output }
     }
 }
@@ -121,7 +122,8 @@ impl fmt::Display for LoadScenario {
         let tokens = |range: Option<TokenRange>| {
             range.map_or("the trace's".to_owned(), |range| range.to_string())
         };
-        let (prompt, output) = (tokens(self.prompt), tokens(self.output));
+        let prompt = tokens(self.prompt);
+        let output = tokens(self.output);
         write!(f, "{}, {prompt} prompt tokens, {output} output tokens", self.arrivals)
     }
 }

@@ -227,7 +227,8 @@ impl RunTimeline {
     /// Spreads `tokens` evenly over the slots from one time to another.
     fn add_tokens(&mut self, tokens: f64, from: f64, to: f64) {
         self.slot_at(to);
-        let (width, length) = (self.width, to - from);
+        let width = self.width;
+        let length = to - from;
         if length < width / 10.0 {
             self.slot_at(to).tokens += tokens;
             return;

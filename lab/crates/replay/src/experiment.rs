@@ -88,7 +88,8 @@ pub(super) fn bisect_speed(
     steps: u32,
     holds: impl Fn(f64) -> bool,
 ) -> f64 {
-    let (mut low, mut high) = (low.ln(), high.ln());
+    let mut low = low.ln();
+    let mut high = high.ln();
     for _ in 0..steps {
         let middle = f64::midpoint(low, high);
         if holds(middle.exp()) { low = middle } else { high = middle }

@@ -19,13 +19,16 @@ const SYSTEM_PROMPTS: u64 = 64;
 /// Builds 40 requests per second. Each has one of the system prompts of 3,072 tokens and a short question.
 fn requests() -> Vec<TraceRequest> {
     let mut random = fastrand::Rng::with_seed(1);
-    let (mut lines, mut now) = (String::new(), 0.0);
+    let mut lines = String::new();
+    let mut now = 0.0;
     for number in 0..1_500_u64 {
         now -= 25.0 * (1.0 - random.f64()).ln();
         let first = 6 * random.u64(..SYSTEM_PROMPTS);
         let system: Vec<String> = (first..first + 6).map(|block| block.to_string()).collect();
-        let (system, question) = (system.join(","), 6 * SYSTEM_PROMPTS + number);
-        let (input, output) = (3_072 + random.u32(64..256), random.u32(16..64));
+        let system = system.join(",");
+        let question = 6 * SYSTEM_PROMPTS + number;
+        let input = 3_072 + random.u32(64..256);
+        let output = random.u32(16..64);
         writeln!(
             lines,
             "{{\"timestamp\":{now},\"input_length\":{input},\"output_length\":{output},\

@@ -86,7 +86,8 @@ mod tests {
 
     #[test]
     fn a_generated_prompt_has_a_word_for_each_token() {
-        let (jobs, synthesis) = (jobs(), PromptSynthesizer::new(&jobs(), 4.0, 0));
+        let jobs = jobs();
+        let synthesis = PromptSynthesizer::new(&jobs, 4.0, 0);
         for (number, job) in jobs.iter().enumerate() {
             let words = synthesis.prompt(job, number as u64).split_whitespace().count();
             assert_eq!(words, job.prompt_tokens as usize);
@@ -98,7 +99,8 @@ mod tests {
 
     #[test]
     fn only_shared_blocks_of_a_trace_become_equal_prompt_text() {
-        let (jobs, synthesis) = (jobs(), PromptSynthesizer::new(&jobs(), 4.0, 0));
+        let jobs = jobs();
+        let synthesis = PromptSynthesizer::new(&jobs, 4.0, 0);
         let [a, b, c] = [0, 1, 2].map(|index| synthesis.prompt(&jobs[index], index as u64));
         // The prompts have two blocks in common, and a few more bytes if the next words are equal by chance.
         let common = common_prefix_len(&a, &b);

@@ -61,7 +61,9 @@ impl SessionMetrics {
                 sessions[session].turns += 1;
             }
         }
-        let (mut late_ttft, mut late_cached, mut late_prompt) = (Vec::new(), 0.0, 0.0);
+        let mut late_ttft = Vec::new();
+        let mut late_cached = 0.0;
+        let mut late_prompt = 0.0;
         for request in served {
             let Some((session, turn)) = places[request.request] else { continue };
             let session = &mut sessions[session];

@@ -48,7 +48,8 @@ fn figures(
 
 #[test]
 fn simulations_with_equal_seeds_give_equal_results_and_with_different_seeds_do_not() {
-    let (jobs, setup) = (&jobs()[..300], setup("4", 1.5));
+    let jobs = &jobs()[..300];
+    let setup = setup("4", 1.5);
     for kind in RouterKind::all() {
         let first = figures(&setup, jobs, kind, 1);
         assert_eq!(first, figures(&setup, jobs, kind, 1), "{}", kind.name());
@@ -58,7 +59,8 @@ fn simulations_with_equal_seeds_give_equal_results_and_with_different_seeds_do_n
 
 #[test]
 fn every_simulated_request_is_served_once_with_all_its_tokens() {
-    let (jobs, setup) = (jobs(), setup("3:kv=200000", 2.0));
+    let jobs = jobs();
+    let setup = setup("3:kv=200000", 2.0);
     for kind in RouterKind::all() {
         let score = Simulation::new(&setup, &jobs, kind, 1).run(|| ());
         let sum = |numbers: &mut dyn Iterator<Item = u32>| numbers.map(u64::from).sum::<u64>();
@@ -95,7 +97,8 @@ fn a_simulated_client_that_disconnects_gets_its_output_until_then() {
 
 #[test]
 fn kv_aware_has_a_higher_goodput_than_round_robin_even_with_one_slow_backend() {
-    let (jobs, equal) = (jobs(), setup("4", 1.6));
+    let jobs = jobs();
+    let equal = setup("4", 1.6);
     let mut one_slow = setup("4", 1.2);
     one_slow.specs[0].prefill_token = default_engine_spec().prefill_token * 4;
     for (fleet, setup) in [("equal", equal), ("one slow", one_slow)] {
@@ -284,7 +287,8 @@ fn admission(max_wait: Duration) -> SimulatedAdmission {
 
 #[test]
 fn simulated_requests_wait_in_the_gateway_while_all_backends_are_saturated() {
-    let (jobs, mut setup) = (&jobs()[..400], setup("2", 20.0));
+    let jobs = &jobs()[..400];
+    let mut setup = setup("2", 20.0);
     let waits = |setup: &SimulationSetup| {
         let results = Simulation::new(setup, jobs, KV_AWARE, 1).run(|| ());
         (results.served.len(), results.placements.len())
@@ -303,7 +307,8 @@ fn simulated_requests_wait_in_the_gateway_while_all_backends_are_saturated() {
 
 #[test]
 fn the_gateway_queue_serves_the_least_work_first_and_refuses_requests_that_would_be_late() {
-    let (jobs, mut setup) = (&jobs()[..400], setup("2", 5.0));
+    let jobs = &jobs()[..400];
+    let mut setup = setup("2", 5.0);
     let run = |setup: &SimulationSetup| Simulation::new(setup, jobs, KV_AWARE, 1).run(|| ());
     let in_engines = run(&setup).figures(&OBJECTIVES);
     let max_wait = Duration::from_hours(1);

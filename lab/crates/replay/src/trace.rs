@@ -204,7 +204,8 @@ mod tests {
     #[test]
     fn equal_prompt_blocks_of_a_trace_become_equal_blocks_of_the_engine() {
         let jobs = read(MOONCAKE.as_bytes()).unwrap();
-        let (first, second) = (jobs[0].request(16), jobs[1].request(16));
+        let first = jobs[0].request(16);
+        let second = jobs[1].request(16);
         assert_eq!(first.block_hashes.len(), 64);
         assert_eq!(second.block_hashes[..64], first.block_hashes[..]);
         let distinct: std::collections::HashSet<u64> = first.block_hashes.iter().copied().collect();

@@ -247,7 +247,9 @@ fn popular(random: &mut fastrand::Rng, count: u32) -> u64 {
 
 /// Hashes of the full blocks of a text. Each hash covers the block and all text before it.
 fn block_hashes(segments: &[Segment], bytes_per_token: f64) -> Vec<u64> {
-    let (mut hash, mut end, mut blocks) = (0, 0.0, Vec::new());
+    let mut hash = 0;
+    let mut end = 0.0;
+    let mut blocks = Vec::new();
     for segment in segments {
         hash = mix(hash, segment.id);
         end += segment.tokens.round() * bytes_per_token;

@@ -113,7 +113,8 @@ fn advise_max_num_seqs(
     request: &TuneRequest,
     budget: &MemoryBudget,
 ) -> Advice {
-    let (prompt, output) = (request.prompt, request.output);
+    let prompt = request.prompt;
+    let output = request.output;
     let fit = budget.concurrent_requests(request.mean_tokens());
     let formula = format!("KV cache ÷ ({:.0} prompt + {:.0} ÷ 2 output)", prompt.mean, output.mean);
     report.add_line("concurrent requests", &formula, fit, format!("{fit:.1}"));

@@ -23,7 +23,9 @@ pub fn from_trace(requests: &[TraceRequest]) -> Option<[TokenLengths; 2]> {
 /// number of tokens divided by the number of requests with outcome `ok`. `None`: the page is not from a
 /// gateway, no request was served yet, or a mean is below 1.
 pub fn from_metrics_page(page: &[u8]) -> Option<[TokenLengths; 2]> {
-    let (mut input, mut output, mut requests) = (0.0, 0.0, 0.0);
+    let mut input = 0.0;
+    let mut output = 0.0;
+    let mut requests = 0.0;
     for (name, sample) in MetricSample::of_page(page) {
         let number = sample.number().unwrap_or(0.0);
         match (name, sample.label("type"), sample.label("outcome")) {

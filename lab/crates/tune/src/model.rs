@@ -82,8 +82,9 @@ impl ModelShape {
             let number = fields[name].as_u64().filter(|number| (1..=1 << 40).contains(number));
             number.ok_or(ModelShapeError::Field(name))
         };
-        let (layers, hidden, heads) =
-            (number("num_hidden_layers")?, number("hidden_size")?, number("num_attention_heads")?);
+        let layers = number("num_hidden_layers")?;
+        let hidden = number("hidden_size")?;
+        let heads = number("num_attention_heads")?;
         let attention = read_attention(fields, hidden, heads)?;
         let dtype_keys = ["dtype", "torch_dtype"];
         let text = |name: &str| fields[name].as_str().or(config[name].as_str());

@@ -34,7 +34,8 @@ struct FormPart<'a> {
 /// Reads the fields of a complete form. Fails if the syntax is not the accepted one, or if `model`
 /// or `stream` occurs twice.
 pub fn peek(content_type: &[u8], body: &[u8]) -> Result<RequestFields, RequestBodyError> {
-    let (mut fields, mut has_stream) = (RequestFields::default(), false);
+    let mut fields = RequestFields::default();
+    let mut has_stream = false;
     let delimiter = [b"--", parse_boundary(content_type)?].concat();
     for range in split_parts(body, &delimiter)? {
         let part = FormPart::parse(&body[range.clone()])?;
@@ -125,7 +126,8 @@ impl<'a> FormPart<'a> {
         );
         const BLANK_LINE: &[u8] = b"\r\n\r\n";
         let head = memmem::find(part, BLANK_LINE).ok_or(INVALID)?;
-        let (mut disposition, mut media_type) = (None, None);
+        let mut disposition = None;
+        let mut media_type = None;
         let mut lines = &part[..head];
         while !lines.is_empty() {
             let end = memmem::find(lines, b"\r\n");
@@ -169,7 +171,8 @@ impl<'a> FormPart<'a> {
 /// control characters.
 fn parse_header(line: &[u8]) -> Option<(&[u8], &[u8])> {
     let colon = memchr::memchr(b':', line)?;
-    let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
+    let name = &line[..colon];
+    let value = line[colon + 1..].trim_ascii();
     let is_allowed = |byte: &u8| *byte == b'\t' || !byte.is_ascii_control();
     let is_valid = token_length(name) == name.len() && colon > 0 && value.iter().all(is_allowed);
     is_valid.then_some((name, value))

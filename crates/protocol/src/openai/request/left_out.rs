@@ -63,7 +63,8 @@ impl LeftOut {
     fn add_system_messages(&mut self, body: &[u8], messages: Range<usize>) {
         let Some(array) = body.get(messages.clone()) else { return };
         visit_elements(array, |message| {
-            let (start, message) = (messages.start + message.start, &array[message]);
+            let start = messages.start + message.start;
+            let message = &array[message];
             let mut is_system = false;
             let mut content = 0..0;
             visit_members(message, |member| match &message[member.name] {

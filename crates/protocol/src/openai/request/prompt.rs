@@ -156,7 +156,8 @@ mod tests {
 
     #[test]
     fn text_in_any_field_of_a_request_counts_as_prompt_text_and_media_do_not() {
-        let (text, media) = ("word ".repeat(2_000), "QUJD".repeat(5_000));
+        let text = "word ".repeat(2_000);
+        let media = "QUJD".repeat(5_000);
         let bytes = |body: &str| {
             let fields = RequestFields::parse(body.as_bytes()).unwrap();
             PromptBytes::of_json(&fields.prompt, body.as_bytes())

@@ -67,7 +67,8 @@ impl RequestBodyError {
             _ => {}
         }
         let Err(error) = serde_json::from_slice::<IgnoredAny>(body) else { return Self::NotObject };
-        let (line, column) = (error.line(), error.column());
+        let line = error.line();
+        let column = error.column();
         let text = body.split(|byte| *byte == b'\n').nth(line.saturating_sub(1));
         let at_error = text.and_then(|text| text.get(column.saturating_sub(1)..));
         let at_error = at_error.unwrap_or_default();

@@ -41,7 +41,8 @@ impl EventTemplate {
         if self.recorded.is_none() {
             return false;
         }
-        let (before, after) = (&self.data[..self.text.start], &self.data[self.text.end..]);
+        let before = &self.data[..self.text.start];
+        let after = &self.data[self.text.end..];
         let text = data.strip_prefix(before).and_then(|suffix| suffix.strip_suffix(after));
         text.is_some_and(|text| !text.is_empty() && is_string_content(text))
     }

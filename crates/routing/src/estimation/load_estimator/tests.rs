@@ -119,7 +119,8 @@ fn the_backlog_of_a_non_streaming_request_falls_at_the_learned_prefill_speed() {
 #[test]
 fn a_sent_prompt_counts_as_cached_until_the_backend_restarts() {
     let (estimator, now) = estimator();
-    let (long, other) = (prompt(51_200, 1), prompt(51_200, 2));
+    let long = prompt(51_200, 1);
+    let other = prompt(51_200, 2);
     send(&estimator, &long, now);
     assert_eq!(estimator.candidate(&long, now).cached as u64, 51_200);
     assert_eq!(estimator.candidate(&other, now).cached as u64, 0);
@@ -134,7 +135,9 @@ fn a_backend_without_a_prefix_cache_is_detected_by_its_reported_cached_tokens() 
     let long = prompt(51_200, 1);
     for seed in 0..120 {
         let mut reservation = send(&estimator, &long, now);
-        let (input, cached, output) = (Some(51_200), Some(0), Some(10));
+        let input = Some(51_200);
+        let cached = Some(0);
+        let output = Some(10);
         let no_cache_hit = Usage { input, cached, output, ..Usage::default() };
         estimator.answered(&mut reservation, &no_cache_hit);
         estimator.release(reservation, now);
@@ -150,7 +153,8 @@ fn the_estimator_learns_the_share_of_a_prompt_that_a_rendezvous_backend_has_cach
         let prompt = prompt(10_000, seed);
         let candidate = Candidate { is_rendezvous, ..estimator.candidate(&prompt, now) };
         let mut reservation = estimator.reserve(&candidate, &prompt, true, now);
-        let (input, output) = (Some(10_000), Some(1));
+        let input = Some(10_000);
+        let output = Some(1);
         let counts = Usage { input, cached, output, ..Usage::default() };
         estimator.answered(&mut reservation, &counts);
         estimator.release(reservation, now);
@@ -363,7 +367,9 @@ proptest! {
                     open.push(reservation);
                 }
                 (2, Some(mut reservation)) => {
-                    let (input, cached, output) = (Some(bytes), Some(millis), Some(7));
+                    let input = Some(bytes);
+                    let cached = Some(millis);
+                    let output = Some(7);
                     let counts = Usage { input, cached, output, ..Usage::default() };
                     estimator.answered(&mut reservation, &counts);
                     estimator.release(reservation, now);

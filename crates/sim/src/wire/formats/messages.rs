@@ -25,7 +25,8 @@ impl WireFormat for MessagesFormat {
         let reply = context.reply;
         match context.stage_index {
             0 => {
-                let (id, model) = (quoted(&reply.id), quoted(&reply.model));
+                let id = quoted(&reply.id);
+                let model = quoted(&reply.model);
                 let input = reply.prompt_tokens.to_string();
                 let values = [("id", &*id), ("model", &*model), ("input", &*input)];
                 write_typed_event(out, "message_start", MESSAGE_START, &values);
@@ -63,11 +64,14 @@ impl WireFormat for MessagesFormat {
     }
 
     fn write_body(&self, reply: &SimulatedResponse, cached_tokens: u32, out: &mut BytesMut) {
-        let (id, model) = (quoted(&reply.id), quoted(&reply.model));
+        let id = quoted(&reply.id);
+        let model = quoted(&reply.model);
         let text = quoted(&reply.first_output().text());
         let counts = usage_counts(reply, cached_tokens);
         let [stop, input, output, cached] = values(reply, &counts);
-        let (id, model, text) = (("id", &*id), ("model", &*model), ("text", &*text));
+        let id = ("id", &*id);
+        let model = ("model", &*model);
+        let text = ("text", &*text);
         fill(out, BODY, &[id, model, text, stop, input, output, cached]);
     }
 }

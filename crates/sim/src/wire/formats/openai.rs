@@ -45,7 +45,8 @@ impl OpenAiFormat {
 
 impl WireFormat for OpenAiFormat {
     fn shared_text(&self, reply: &SimulatedResponse) -> String {
-        let (id, model) = (quoted(&reply.id), quoted(&reply.model));
+        let id = quoted(&reply.id);
+        let model = quoted(&reply.model);
         let created = reply.created.to_string();
         filled(self.prefix, &[("id", &id), ("created", &created), ("model", &model)])
     }
@@ -99,8 +100,8 @@ impl WireFormat for OpenAiFormat {
             let cached = context.cached_tokens;
             let counts = UsageCounts::new(reply.prompt_tokens, reply.completion_tokens(), cached);
             let [prompt, total, completion, cached] = counts.values();
-            let (prefix, fingerprint) =
-                (("prefix", context.shared_text), ("fingerprint", SYSTEM_FINGERPRINT));
+            let prefix = ("prefix", context.shared_text);
+            let fingerprint = ("fingerprint", SYSTEM_FINGERPRINT);
             write_data_event(
                 out,
                 self.usage,
@@ -118,18 +119,23 @@ impl WireFormat for OpenAiFormat {
             if index > 0 {
                 choices.extend_from_slice(b",");
             }
-            let (index, content) = (index.to_string(), quoted(&output.text()));
+            let index = index.to_string();
+            let content = quoted(&output.text());
             let finish = ("finish", output.finish.reason());
             fill(&mut choices, self.choice, &[("index", &index), ("content", &content), finish]);
         }
         let choices = String::from_utf8_lossy(&choices);
-        let (id, model) = (quoted(&reply.id), quoted(&reply.model));
+        let id = quoted(&reply.id);
+        let model = quoted(&reply.model);
         let created = reply.created.to_string();
         let counts =
             UsageCounts::new(reply.prompt_tokens, reply.completion_tokens(), cached_tokens);
         let [prompt, total, completion, cached] = counts.values();
-        let (id, created, model) = (("id", &*id), ("created", &*created), ("model", &*model));
-        let (choices, fingerprint) = (("choices", &*choices), ("fingerprint", SYSTEM_FINGERPRINT));
+        let id = ("id", &*id);
+        let created = ("created", &*created);
+        let model = ("model", &*model);
+        let choices = ("choices", &*choices);
+        let fingerprint = ("fingerprint", SYSTEM_FINGERPRINT);
         fill(
             out,
             self.body,

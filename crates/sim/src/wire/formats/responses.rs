@@ -93,7 +93,8 @@ fn write_event(
     out: &mut BytesMut,
 ) -> bool {
     let sequence = context.sequence_number.to_string();
-    let (event, sequence) = (("event", name), ("sequence", &*sequence));
+    let event = ("event", name);
+    let sequence = ("sequence", &*sequence);
     let values = [event, sequence, ("item", context.shared_text), ("value", value)];
     write_typed_event(out, name, template, &values);
     true

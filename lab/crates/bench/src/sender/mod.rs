@@ -132,7 +132,8 @@ impl BenchRequestSender {
         observer.on_head(media_type(response.headers()), false);
         let mut timings = Timings::begin(sent);
         let mut body = response.into_body();
-        let (mut gaps, mut has_disconnected) = (Vec::new(), false);
+        let mut gaps = Vec::new();
+        let mut has_disconnected = false;
         while !has_disconnected && let Some(frame) = body.frame().await {
             let frame = frame.map_err(|_| RequestFailure::from("broken"))?;
             if let Some(data) = frame.data_ref() {

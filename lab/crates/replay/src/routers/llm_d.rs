@@ -42,7 +42,8 @@ impl LlmDRouter {
         let position = |index: usize| view.candidates[index].position;
         let queues =
             || view.candidates.iter().map(|candidate| view.reports[candidate.position].waiting);
-        let (least, most) = (queues().fold(f64::INFINITY, f64::min), queues().fold(0.0, f64::max));
+        let least = queues().fold(f64::INFINITY, f64::min);
+        let most = queues().fold(0.0, f64::max);
         let shares = self.prefix_index.shares(view);
         let is_miss = shares.iter().all(|share| *share <= 0.0);
         let score = |index: usize| {

@@ -30,7 +30,8 @@ impl Simulation<'_> {
         {
             return self.accept(gateway, arrival, offer);
         }
-        let (number, now) = (arrival.number, self.setup.epoch + self.now);
+        let number = arrival.number;
+        let now = self.setup.epoch + self.now;
         let Some(admission) = self.admission else { return self.end(number, None) };
         let job = &self.requests[number];
         let routing_request = self.gateways[gateway].decision(job, 0);

@@ -117,7 +117,8 @@ impl Simulation<'_> {
     /// Records that a gateway sends a request to the backend `candidate`: in the estimates of the gateway, at
     /// the other gateways, and in the results.
     fn reserve(&mut self, gateway: usize, number: usize, candidate: &Candidate) -> Reservation {
-        let (job, backend) = (&self.requests[number], candidate.position);
+        let job = &self.requests[number];
+        let backend = candidate.position;
         let now = self.setup.epoch + self.now;
         self.skip_random_number();
         let sender = &mut self.gateways[gateway];
@@ -159,7 +160,8 @@ impl Simulation<'_> {
             // The process of the backend ended before it passed the request to its engine.
             return;
         }
-        let (job, backend) = (&self.requests[number], self.in_flight[number].backend);
+        let job = &self.requests[number];
+        let backend = self.in_flight[number].backend;
         let state = &mut self.engines[backend];
         let request = job.request(state.spec.block_size);
         if state.engine.submit(SequenceId(number as u64), request, self.now).is_err() {

@@ -243,7 +243,8 @@ impl<'a> Simulation<'a> {
         let request = &mut self.in_flight[number];
         request.first_output_at = self.now;
         request.cached_tokens = cached_tokens;
-        let (gateway, now) = (&self.gateways[request.gateway], self.setup.epoch + self.now);
+        let gateway = &self.gateways[request.gateway];
+        let now = self.setup.epoch + self.now;
         if let Some(reservation) = request.reservation.as_mut() {
             gateway.load_estimators[request.backend].first_output(reservation, now);
             gateway.update_load_hint(request.backend, now);
@@ -269,9 +270,11 @@ impl<'a> Simulation<'a> {
             self.schedule(self.now + TEXT_DELAY, SimulationEvent::TextLearned(number));
         }
         self.results.seconds = self.now.as_secs_f64();
-        let (job, request) = (&self.requests[number], &mut self.in_flight[number]);
+        let job = &self.requests[number];
+        let request = &mut self.in_flight[number];
         let Some(mut reservation) = request.reservation.take() else { return };
-        let (gateway, now) = (&self.gateways[request.gateway], self.setup.epoch + self.now);
+        let gateway = &self.gateways[request.gateway];
+        let now = self.setup.epoch + self.now;
         let estimator = &gateway.load_estimators[request.backend];
         let decode = self.now.saturating_sub(request.first_output_at).as_secs_f64();
         if let Some(output) = output {

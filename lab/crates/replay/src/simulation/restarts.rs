@@ -34,7 +34,8 @@ impl Simulation<'_> {
         }
         for number in failed_over {
             let request = &self.in_flight[number];
-            let (gateway, arrived_at) = (request.gateway, request.arrived_at);
+            let gateway = request.gateway;
+            let arrived_at = request.arrived_at;
             self.admit(gateway, QueuedArrival { number, arrived_at });
         }
     }
@@ -60,8 +61,9 @@ impl Simulation<'_> {
     fn discard_attempt(&mut self, number: usize) {
         let request = &mut self.in_flight[number];
         let Some(reservation) = request.reservation.take() else { return };
-        let (gateway, backend, now) =
-            (request.gateway, request.backend, self.setup.epoch + self.now);
+        let gateway = request.gateway;
+        let backend = request.backend;
+        let now = self.setup.epoch + self.now;
         self.gateways[gateway].load_estimators[backend].release(reservation, now);
         self.gateways[gateway].update_load_hint(backend, now);
         self.gateways[gateway].router.on_end(number, None);

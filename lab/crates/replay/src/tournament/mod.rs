@@ -231,7 +231,8 @@ mod tests {
             .filter(|cell| (cell.shape, cell.fleet) == (TrafficShape::Chat, FleetKind::Unequal))
             .collect();
         let run = || tournament.run(&cells, &|| {});
-        let (first, second) = (run(), run());
+        let first = run();
+        let second = run();
         for (a, b) in first.iter().zip(&second) {
             assert_eq!(a.scores, b.scores);
             assert_eq!(a.speed.to_bits(), b.speed.to_bits());

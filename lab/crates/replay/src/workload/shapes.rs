@@ -61,7 +61,8 @@ impl Generator {
     /// ended.
     fn sub_agents(&mut self, at: Duration) {
         let system = Self::shared_segment(17, self.popular(6), 14_000.0, 0.2);
-        let (mut history, mut previous) = (vec![system], None);
+        let mut history = vec![system];
+        let mut previous = None;
         for _ in 0..self.turns(10.0, 30) {
             if history.iter().map(|segment| segment.tokens).sum::<f64>() > COMPACTED_TOKENS {
                 history = vec![system, self.new_segment(2_000.0)];
