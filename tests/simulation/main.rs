@@ -612,7 +612,7 @@ fn seeds() -> Range<u64> {
 }
 
 #[test]
-fn under_any_random_faults_a_client_gets_each_response_byte_once_and_pays_once() {
+fn each_byte_arrives_once_and_is_paid_once() {
     let mut failed = Vec::new();
     for seed in seeds() {
         let (told, result) = run(seed, history);

@@ -111,7 +111,7 @@ fn import_graph(folder: &Path) -> ImportGraph {
 }
 
 #[test]
-fn modules_of_a_crate_import_only_from_lower_layers() {
+fn modules_import_only_from_lower_layers() {
     let mut wrong = Vec::new();
     for (folder, layers) in LAYERED {
         let layer_of = |file: &str| {
@@ -133,7 +133,7 @@ fn modules_of_a_crate_import_only_from_lower_layers() {
 }
 
 #[test]
-fn source_files_and_the_modules_of_a_folder_have_no_import_cycles() {
+fn files_and_modules_have_no_import_cycles() {
     for (name, folder) in folders() {
         let graph = import_graph(&folder);
         let cycles = graph.cycles().concat();
@@ -148,7 +148,7 @@ fn source_files_and_the_modules_of_a_folder_have_no_import_cycles() {
 }
 
 #[test]
-fn a_source_folder_has_a_limited_number_of_files() {
+fn a_folder_has_a_limited_number_of_files() {
     for (name, sources) in crates() {
         let mut counts = BTreeMap::new();
         for (file, _) in &sources {
@@ -162,7 +162,7 @@ fn a_source_folder_has_a_limited_number_of_files() {
 }
 
 #[test]
-fn modules_without_io_use_no_runtime_no_socket_and_no_clock() {
+fn modules_without_io_have_no_runtime() {
     let with_clock = ["batch_queue", "clock", "limits", "observe"];
     for (name, sources) in crates() {
         if !matches!(
@@ -192,7 +192,7 @@ fn modules_without_io_use_no_runtime_no_socket_and_no_clock() {
 }
 
 #[test]
-fn every_source_file_has_a_description_and_a_limited_length() {
+fn every_file_has_a_description_and_bounded_length() {
     for (name, sources) in crates() {
         for (file, source) in sources {
             assert!(source.starts_with("//!"), "{name}/{file} has no module doc");
@@ -204,7 +204,7 @@ fn every_source_file_has_a_description_and_a_limited_length() {
 }
 
 #[test]
-fn each_listed_external_crate_is_used_only_in_the_modules_that_may_use_it() {
+fn external_crates_are_used_where_allowed() {
     let rooms = [
         ("prometheus::", &["telemetry", "app"][..]),
         ("opentelemetry", &["telemetry"]),

@@ -162,7 +162,7 @@ fn length_of(path: &str, body_text: &str, count: usize) -> usize {
 }
 
 #[tokio::test]
-async fn a_client_gets_the_same_stream_if_its_backend_dies_and_another_backend_continues_it() {
+async fn another_backend_continues_the_same_stream() {
     let usage = json!({"stream_options": {"include_usage": true}});
     for (mode, path, members) in [
         (ContinuationMode::Exact, CHAT, usage.clone()),
@@ -197,7 +197,7 @@ async fn a_client_gets_the_same_stream_if_its_backend_dies_and_another_backend_c
 }
 
 #[tokio::test]
-async fn a_broken_stream_that_lacks_only_its_end_is_completed_without_another_backend() {
+async fn a_missing_end_is_completed_at_once() {
     for members in [json!({"stream_options": {"include_usage": true}}), json!({})] {
         let request = request(CHAT, &members);
         let whole = unbroken(CHAT, &request, ContinuationMode::Exact).await;
@@ -224,7 +224,7 @@ async fn a_broken_stream_that_lacks_only_its_end_is_completed_without_another_ba
 }
 
 #[tokio::test]
-async fn a_stream_continues_at_another_backend_after_a_stall_an_abort_or_an_engine_error() {
+async fn stalls_aborts_and_engine_errors_are_continued() {
     let abort =
         r#"{"id":"first","created":5,"choices":[{"index":0,"delta":{},"finish_reason":"abort"}]}"#;
     let request = request(CHAT, &json!({}));
@@ -247,7 +247,7 @@ async fn a_stream_continues_at_another_backend_after_a_stall_an_abort_or_an_engi
 }
 
 #[tokio::test]
-async fn a_stream_that_cannot_be_continued_is_truncated_and_its_record_states_why() {
+async fn a_truncated_stream_states_why() {
     for (members, reason) in [
         (json!({"n": 2}), ContinuationRefusal::Choices),
         (json!({"echo": true}), ContinuationRefusal::Field),
@@ -273,7 +273,7 @@ async fn a_stream_that_cannot_be_continued_is_truncated_and_its_record_states_wh
 }
 
 #[tokio::test]
-async fn a_client_gets_no_output_of_a_backend_that_starts_over_instead_of_continuing() {
+async fn output_of_a_fresh_start_is_dropped() {
     // The second backend ignores token ids in a request, as vLLM's Rust front end does.
     let fakes = ScriptedBackend::two(|number, _, seen| {
         let mut request: Value = serde_json::from_slice(&seen.body).unwrap();
@@ -295,7 +295,7 @@ async fn a_client_gets_no_output_of_a_backend_that_starts_over_instead_of_contin
 }
 
 #[tokio::test]
-async fn a_stream_is_not_continued_after_two_backend_crashes_or_without_another_backend() {
+async fn two_crashes_or_one_backend_end_it() {
     let request = request(CHAT, &json!({}));
     let start = || ScriptedBackend::start(|seen| vec![begin(&events(seen, "a")[..4]), Step::Close]);
     let fakes = [start().await, start().await, start().await];
@@ -315,7 +315,7 @@ async fn a_stream_is_not_continued_after_two_backend_crashes_or_without_another_
 }
 
 #[tokio::test]
-async fn a_stream_is_not_continued_after_the_client_received_an_error_event() {
+async fn an_error_event_prevents_continuation() {
     let fakes = ScriptedBackend::two(|number, index, seen| {
         let events = events(seen, NAMES[index]);
         vec![match number {
@@ -335,7 +335,7 @@ async fn a_stream_is_not_continued_after_the_client_received_an_error_event() {
 }
 
 #[tokio::test]
-async fn the_continuation_setting_of_a_model_overrides_the_general_setting() {
+async fn a_models_setting_overrides_the_general_one() {
     let request = request(CHAT, &json!({}));
     let fakes = backends(length_of(CHAT, &request, 4), Break::Close).await;
     let policy =
@@ -350,7 +350,7 @@ async fn the_continuation_setting_of_a_model_overrides_the_general_setting() {
 }
 
 #[tokio::test]
-async fn a_drain_with_migrate_moves_the_streams_of_the_backend_to_another_backend() {
+async fn a_drain_with_migrate_moves_streams() {
     let request = request(CHAT, &json!({}));
     let fakes = backends(length_of(CHAT, &request, 5), Break::Hang).await;
     let gateway = start_before(&fakes, setup(ContinuationMode::Exact)).await;
@@ -372,7 +372,7 @@ async fn a_drain_with_migrate_moves_the_streams_of_the_backend_to_another_backen
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_streams_of_a_removed_backend_continue_at_another_backend() {
+async fn streams_of_a_removed_backend_continue() {
     let request = request(CHAT, &json!({}));
     let fakes = backends(length_of(CHAT, &request, 5), Break::Hang).await;
     let (port, file) = (Port::reserve(), folder("removed-backend").join("gateway.yaml"));
@@ -398,7 +398,7 @@ async fn the_streams_of_a_removed_backend_continue_at_another_backend() {
 }
 
 #[tokio::test]
-async fn a_stream_that_cannot_be_continued_elsewhere_stays_at_its_drained_backend() {
+async fn other_streams_stay_at_a_drained_backend() {
     let request = request(CHAT, &json!({}));
     let script = |seen: &Seen| {
         let events = events(seen, "a");
@@ -418,7 +418,7 @@ async fn a_stream_that_cannot_be_continued_elsewhere_stays_at_its_drained_backen
 }
 
 #[tokio::test]
-async fn a_silent_stream_of_a_lost_backend_continues_elsewhere() {
+async fn a_lost_backends_silent_stream_continues() {
     let request = request(CHAT, &json!({}));
     let whole = unbroken(CHAT, &request, ContinuationMode::Exact).await;
     let fakes = backends(length_of(CHAT, &request, 5), Break::Hang).await;
@@ -447,7 +447,7 @@ fn engine_with_waiting(waiting: u32) -> Page {
 }
 
 #[tokio::test]
-async fn a_broken_stream_waits_for_capacity_or_a_returning_backend() {
+async fn a_broken_stream_waits_for_capacity() {
     let request = request(CHAT, &json!({}));
     let whole = unbroken(CHAT, &request, ContinuationMode::Exact).await;
     for is_full in [true, false] {
@@ -492,7 +492,7 @@ async fn a_broken_stream_waits_for_capacity_or_a_returning_backend() {
 }
 
 #[tokio::test]
-async fn a_busy_backend_is_asked_again_to_continue_a_stream() {
+async fn a_busy_backend_is_asked_again() {
     let request = request(CHAT, &json!({}));
     let fakes = ScriptedBackend::two(|number, index, seen| {
         let events = events(seen, NAMES[index]);

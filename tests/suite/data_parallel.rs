@@ -88,7 +88,7 @@ fn chat(text: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_gateway_routes_to_each_data_parallel_rank_and_clients_cannot_choose_the_rank() {
+async fn the_gateway_alone_chooses_the_rank() {
     let (backend, ranks, gateway) = start(Engine::Follows, PolicyKind::RoundRobin).await;
     let probes = backend.take_received();
     assert_eq!(probes.iter().filter_map(rank_of).collect::<Vec<_>>(), [0, 1, 1, 0]);
@@ -116,7 +116,7 @@ async fn the_gateway_routes_to_each_data_parallel_rank_and_clients_cannot_choose
 }
 
 #[tokio::test]
-async fn a_repeated_prompt_goes_to_the_data_parallel_rank_that_already_served_it() {
+async fn a_repeated_prompt_goes_to_its_rank() {
     let (backend, _, gateway) = start(Engine::Follows, PolicyKind::PrefixAffinity).await;
     backend.take_received();
     let texts = ["All work and no play. ", "The quick brown fox. "].map(|text| text.repeat(400));
@@ -132,7 +132,7 @@ async fn a_repeated_prompt_goes_to_the_data_parallel_rank_that_already_served_it
 }
 
 #[tokio::test]
-async fn a_refused_data_parallel_rank_fails_no_request_and_then_the_server_chooses_ranks() {
+async fn a_refused_rank_fails_no_request() {
     let (backend, ranks, gateway) = start(Engine::Follows, PolicyKind::RoundRobin).await;
     ranks.refuses.store(true, Ordering::SeqCst);
     backend.take_received();
@@ -152,7 +152,7 @@ async fn a_refused_data_parallel_rank_fails_no_request_and_then_the_server_choos
 }
 
 #[tokio::test]
-async fn the_server_chooses_data_parallel_ranks_if_it_ignores_or_refuses_the_rank_header() {
+async fn the_server_chooses_if_it_ignores_ranks() {
     for engine in [Engine::Ignores, Engine::RefusesProbes] {
         let (backend, _, gateway) = start(engine, PolicyKind::RoundRobin).await;
         backend.take_received();

@@ -10,7 +10,7 @@ const BODY: &str = r#"{"model":"tiny","stream":true,"user":"alice@example.com","
     "temperature":0.5,"messages":[{"role":"user","content":"a"},{"role":"user","content":"b"}]}"#;
 
 #[tokio::test]
-async fn user_session_and_conversation_of_a_request_are_recorded_and_never_in_the_metrics() {
+async fn identities_are_recorded_but_not_in_metrics() {
     let plain = IdentitiesConfig { mode: IdentityMode::Plain, ..IdentitiesConfig::default() };
     for config in [plain, IdentitiesConfig::default()] {
         let setup = Setup { identities: config.reader(None), ..Setup::default() };

@@ -179,7 +179,7 @@ async fn ask_until_exact(fleet: &Fleet, system: char) -> u64 {
 }
 
 #[tokio::test]
-async fn after_a_prefix_cache_reset_the_gateway_expects_no_old_blocks_in_the_cache() {
+async fn a_cache_reset_forgets_old_blocks() {
     let fleet = start(8_192).await;
     ask_until_exact(&fleet, 'a').await;
     ask_until_exact(&fleet, 'b').await;
@@ -203,7 +203,7 @@ async fn restart(fleet: &mut Fleet, settings: SimulatorSettings) {
 }
 
 #[tokio::test]
-async fn after_an_engine_restart_the_gateway_expects_no_blocks_of_the_old_process_in_the_cache() {
+async fn an_engine_restart_forgets_old_blocks() {
     let mut fleet = start(8_192).await;
     ask_until_exact(&fleet, 'a').await;
     let [kv_events_port, kv_events_replay_port] = fleet.backends[0].kv_event_ports().unwrap();
@@ -230,7 +230,7 @@ async fn after_an_engine_restart_the_gateway_expects_no_blocks_of_the_old_proces
 }
 
 #[tokio::test]
-async fn an_engine_that_restarts_without_kv_events_counts_as_one_that_never_had_them() {
+async fn a_restart_without_events_counts_as_none() {
     let mut fleet = start(8_192).await;
     let settings = SimulatorSettings { kv_events_port: None, ..engine(8_192) };
     restart(&mut fleet, settings).await;
@@ -238,7 +238,7 @@ async fn an_engine_that_restarts_without_kv_events_counts_as_one_that_never_had_
 }
 
 #[tokio::test]
-async fn kv_event_publishers_that_the_gateway_cannot_reach_do_not_affect_requests() {
+async fn unreachable_publishers_do_not_affect_requests() {
     // Three KV event endpoints that cannot be used: a closed port, a port without ZeroMQ, and a host other
     // than that of the backend.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();

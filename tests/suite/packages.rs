@@ -44,7 +44,7 @@ fn word_after<'a>(text: &'a str, key: &str) -> &'a str {
 }
 
 #[test]
-fn the_helm_chart_the_image_and_the_packages_have_the_version_of_the_program() {
+fn charts_images_and_packages_have_one_version() {
     let version = env!("CARGO_PKG_VERSION");
     let chart = read(&format!("{CHART}/Chart.yaml"));
     assert_eq!(word_after(&chart, "\nversion: "), version);
@@ -70,7 +70,7 @@ fn sections_by_reload() -> (BTreeSet<String>, BTreeSet<String>) {
 }
 
 #[test]
-fn the_helm_chart_and_the_docs_list_the_configuration_keys_that_a_reload_applies() {
+fn charts_and_docs_list_reloadable_keys() {
     let (mut applied, mut fixed) = sections_by_reload();
     assert!(applied.len() > 15 && fixed.len() > 10, "{applied:?} {fixed:?}");
     let page = read("docs/guides/configuration.md");
@@ -96,7 +96,7 @@ fn the_helm_chart_and_the_docs_list_the_configuration_keys_that_a_reload_applies
 }
 
 #[test]
-fn every_value_that_a_helm_template_reads_is_in_the_values_file_and_its_schema() {
+fn every_template_value_is_in_the_schema() {
     let values: Value = serde_saphyr::from_str(&read(&format!("{CHART}/values.yaml"))).unwrap();
     let schema: Value =
         serde_json::from_str(&read(&format!("{CHART}/values.schema.json"))).unwrap();
@@ -111,7 +111,7 @@ fn every_value_that_a_helm_template_reads_is_in_the_values_file_and_its_schema()
 }
 
 #[test]
-fn the_container_image_is_built_from_existing_files_that_dockerignore_does_not_exclude() {
+fn the_image_is_built_from_existing_files() {
     let file = read("docker/Dockerfile");
     let ignored = read(".dockerignore");
     let copies = file.lines().filter_map(|line| line.strip_prefix("COPY "));

@@ -159,13 +159,13 @@ async fn post(addr: SocketAddr, prompt: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_sends_a_prompt_to_the_backend_to_which_its_peer_gateway_sent_it() {
+async fn a_prompt_follows_the_peers_choice() {
     let Some(Pair { gateways, bus: _bus }) = Pair::start("same").await else { return };
     gateways.assert_shared("tokenweir_peer_decisions_total{result=\"received\"}").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn gateways_with_a_shared_key_learn_from_kv_events_where_prompts_of_peers_are_cached() {
+async fn a_shared_key_shows_cached_prompts_of_peers() {
     let settings =
         SimulatorSettings { backends: 4, kv_events_port: Some(0), ..SimulatorSettings::default() };
     let settings_of_gateways =
@@ -184,7 +184,7 @@ async fn gateways_with_a_shared_key_learn_from_kv_events_where_prompts_of_peers_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn requests_are_served_while_redis_is_down_and_the_gateways_connect_to_it_again() {
+async fn requests_are_served_while_redis_is_down() {
     let Some(mut pair) = Pair::start("away").await else { return };
     pair.bus.process.kill().await.unwrap();
     for (port, gateway) in &pair.gateways.processes {
@@ -203,7 +203,7 @@ async fn requests_are_served_while_redis_is_down_and_the_gateways_connect_to_it_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn foreign_messages_on_the_redis_channel_are_counted_and_change_nothing() {
+async fn foreign_messages_are_counted_and_ignored() {
     let Some(pair) = Pair::start("hostile").await else { return };
     let (_, gateway) = &pair.gateways.processes[0];
     let head = [&b"twpx\x01"[..], &[7; 24]].concat();

@@ -152,7 +152,7 @@ fn is_unloaded(gateway: &Running) -> bool {
 }
 
 #[tokio::test]
-async fn the_decode_backend_reads_the_kv_blocks_that_the_prefill_backend_computed() {
+async fn the_decode_backend_reads_computed_blocks() {
     let blocks = Arc::<Blocks>::default();
     let (prefill, decode) = (blocks.engine(healthy).await, blocks.engine(healthy).await);
     let gateway = start(&[&prefill, &decode], &[Role::Prefill, Role::Decode]).await;
@@ -182,7 +182,7 @@ async fn the_decode_backend_reads_the_kv_blocks_that_the_prefill_backend_compute
 }
 
 #[tokio::test]
-async fn a_prefill_leg_that_would_not_be_faster_is_not_sent() {
+async fn legs_that_are_not_faster_are_not_sent() {
     let blocks = Arc::<Blocks>::default();
     let (prefill, decode) = (blocks.engine(healthy).await, blocks.engine(healthy).await);
     let gateway = start(&[&prefill, &decode], &[Role::Prefill, Role::Decode]).await;
@@ -199,7 +199,7 @@ async fn a_prefill_leg_that_would_not_be_faster_is_not_sent() {
 }
 
 #[tokio::test]
-async fn a_failed_prefill_leg_is_repeated_elsewhere_or_the_decode_backend_computes_the_prompt() {
+async fn a_failed_leg_is_repeated_or_left_out() {
     let blocks = Arc::<Blocks>::default();
     let broken = blocks.engine(|_| Some(error("500 Internal Server Error"))).await;
     let (prefill, decode) = (blocks.engine(healthy).await, blocks.engine(healthy).await);
@@ -225,7 +225,7 @@ async fn a_failed_prefill_leg_is_repeated_elsewhere_or_the_decode_backend_comput
 }
 
 #[tokio::test]
-async fn a_prefill_backend_that_keeps_no_kv_blocks_gets_no_further_prefill_legs() {
+async fn a_backend_that_keeps_nothing_gets_no_legs() {
     let blocks = Arc::<Blocks>::default();
     let plain = ScriptedBackend::answering(scripted_backend::json(
         "200 OK",
@@ -241,7 +241,7 @@ async fn a_prefill_backend_that_keeps_no_kv_blocks_gets_no_further_prefill_legs(
 }
 
 #[tokio::test]
-async fn a_decode_backend_that_does_not_get_the_kv_blocks_computes_the_prompt_itself() {
+async fn without_blocks_the_decode_backend_computes() {
     let blocks = Arc::<Blocks>::default();
     let prefill = blocks.engine(healthy).await;
     let fault = |kind: &str| (kind == "decode").then(|| error("500 Internal Server Error"));
@@ -257,7 +257,7 @@ async fn a_decode_backend_that_does_not_get_the_kv_blocks_computes_the_prompt_it
 }
 
 #[tokio::test]
-async fn after_a_failed_decode_leg_only_unread_kv_blocks_are_used_by_the_next_backend() {
+async fn after_a_failure_only_unread_blocks_count() {
     let blocks = Arc::<Blocks>::default();
     let prefill = blocks.engine(healthy).await;
     let reset = |kind: &str| (kind == "decode").then(|| vec![Step::Reset]);
@@ -291,7 +291,7 @@ async fn after_a_failed_decode_leg_only_unread_kv_blocks_are_used_by_the_next_ba
 }
 
 #[tokio::test]
-async fn a_client_disconnect_during_the_prefill_leg_ends_the_leg() {
+async fn a_disconnect_ends_the_leg() {
     let blocks = Arc::<Blocks>::default();
     let prefill = blocks.engine(|_| Some(vec![Step::AwaitClose])).await;
     let decode = blocks.engine(healthy).await;
@@ -308,7 +308,7 @@ async fn a_client_disconnect_during_the_prefill_leg_ends_the_leg() {
 }
 
 #[tokio::test]
-async fn a_prefill_backend_serves_whole_requests_only_while_no_other_is_up() {
+async fn a_prefill_backend_serves_only_alone() {
     let blocks = Arc::<Blocks>::default();
     let (prefill, decode) = (blocks.engine(healthy).await, blocks.engine(healthy).await);
     let gateway = start(&[&prefill, &decode], &[Role::Prefill, Role::Decode]).await;

@@ -36,7 +36,7 @@ async fn page(gateway: &Running, path: &str) -> (String, Value) {
 }
 
 #[tokio::test]
-async fn a_logged_routing_decision_has_every_candidate_and_the_outcome_of_the_request() {
+async fn a_decision_has_candidates_and_outcome() {
     let fakes =
         [ScriptedBackend::answering(answer()).await, ScriptedBackend::answering(answer()).await];
     let gateway = start(&[fakes[0].addr, fakes[1].addr]).await;
@@ -74,7 +74,7 @@ async fn a_logged_routing_decision_has_every_candidate_and_the_outcome_of_the_re
 }
 
 #[tokio::test]
-async fn the_routing_decision_of_an_unknown_request_id_gets_404_for_any_characters() {
+async fn an_unknown_id_gets_404() {
     let (_fake, gateway) = gateway_answering(answer()).await;
     ask(&gateway, "a/b?c%20d").await;
     gateway.record().await;
@@ -91,7 +91,7 @@ async fn the_routing_decision_of_an_unknown_request_id_gets_404_for_any_characte
 }
 
 #[tokio::test]
-async fn the_predicted_and_the_actual_ttft_are_in_the_metrics_and_in_the_decision_log() {
+async fn predicted_and_actual_ttft_are_shown() {
     let (fake, gateway) = gateway_answering(answer()).await;
     ask(&gateway, "why-1").await;
     let record = gateway.record().await;
@@ -127,7 +127,7 @@ async fn the_predicted_and_the_actual_ttft_are_in_the_metrics_and_in_the_decisio
 }
 
 #[tokio::test]
-async fn the_admin_listener_reports_the_load_estimates_that_the_gateway_learned_for_a_backend() {
+async fn learned_estimates_are_reported() {
     let (_fake, gateway) = gateway_answering(answer()).await;
     let learned = async || page(&gateway, "/status").await.1["backends"][0]["learned"].clone();
     assert_eq!(learned().await["ttft_seconds"], Value::Null);

@@ -210,7 +210,7 @@ async fn logs_in_text_format_contain_no_secret() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_json_logs_only_the_payload_log_contains_prompts_and_responses() {
+async fn only_the_payload_log_has_prompts() {
     let ended = nothing_leaks("json", ", sample: 1.0, max_bytes: 64KiB").await;
     let text = String::from_utf8(ended.content).unwrap();
     let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -239,7 +239,7 @@ async fn with_json_logs_only_the_payload_log_contains_prompts_and_responses() {
 /// Names that a client or a backend chooses, such as the model, contain line breaks and terminal control
 /// sequences.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn names_that_clients_choose_cannot_break_log_lines_or_control_a_terminal() {
+async fn client_names_cannot_break_log_lines() {
     const CONTROL_SEQUENCE: &str = "\u{1b}[2J\u{9b}31m\r\n\u{7}\u{202e}\" outcome=\"ok";
     for format in ["json", "human"] {
         let error = json!({ "error": { "message": CONTROL_SEQUENCE, "type": CONTROL_SEQUENCE, "code": CONTROL_SEQUENCE } });

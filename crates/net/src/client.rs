@@ -230,13 +230,13 @@ mod tests {
     use tokio::net::TcpListener;
 
     #[test]
-    fn a_connection_attempt_that_takes_too_long_is_a_timeout_and_a_refused_one_is_not() {
+    fn only_slow_connections_time_out() {
         assert!(is_timeout(&Error::new(ErrorKind::TimedOut, "deadline has elapsed")));
         assert!(!is_timeout(&Error::from(ErrorKind::ConnectionRefused)));
     }
 
     #[test]
-    fn the_error_text_of_an_expired_certificate_does_not_change_with_time() {
+    fn an_expired_certificates_error_text_is_constant() {
         let error = "invalid peer certificate: certificate expired: verification time 7 (UNIX), but \
                      certificate is not valid after 5 (2 seconds ago)";
         assert_eq!(lasting_text(error), "invalid peer certificate: certificate expired");
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_on_a_pooled_connection_that_the_server_closed_is_sent_again() {
+    async fn a_request_on_a_closed_connection_is_repeated() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
         let response = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_response_timeout_of_a_backend_does_not_run_while_the_client_pauses_its_upload() {
+    async fn the_response_timeout_waits_for_uploads() {
         const TIMEOUT: Duration = Duration::from_secs(3);
         let upload = Arc::new(UploadProgress::default());
         upload.record(true, false);

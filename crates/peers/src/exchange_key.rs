@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_short_exchange_key_is_refused_and_equal_exchange_keys_hash_prompts_equally() {
+    fn short_keys_are_refused_and_equal_keys_agree() {
         assert_eq!(ExchangeKey::new(&[7; 31]).unwrap_err(), KeyTooShort(31));
         let key = |byte| ExchangeKey::new(&[byte; 32]).unwrap();
         let seed = |byte| key(byte).prompt_seed(Some("m"), None);
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn prompt_hashes_of_different_models_or_cache_salts_have_different_seeds() {
+    fn models_and_cache_salts_have_different_seeds() {
         let key = ExchangeKey::new(&[1; 32]).unwrap();
         let pairs = [(None, None), (Some(""), None), (None, Some("")), (Some("a"), Some("bc"))];
         let pairs = pairs.into_iter().chain([(Some("ab"), Some("c")), (Some("abc"), None)]);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn the_debug_output_of_an_exchange_key_does_not_contain_the_key() {
+    fn debug_output_does_not_contain_the_key() {
         let key = ExchangeKey::new(b"a secret of thirty-two characters").unwrap();
         assert_eq!(format!("{key:?}"), "[redacted]");
     }

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_atomic_instant_stores_times_before_and_after_the_epoch_and_can_be_emptied() {
+    fn times_before_and_after_the_epoch_are_stored() {
         let time = AtomicInstant::default();
         let epoch = clock::epoch();
         let second = Duration::from_secs(1);

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_backend_stays_a_candidate_while_another_has_capacity() {
+    fn full_backends_stay_candidates_while_others_have_capacity() {
         let full = at_position(0, reporting_candidate(100.0, 1.0));
         let free = at_position(1, reporting_candidate(0.0, 0.5));
         for policy in PolicyKind::ALL {
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_waits_for_a_full_backend_rather_than_go_to_a_stuck_one() {
+    fn waiting_for_a_full_backend_beats_stuck_ones() {
         let open =
             |candidates: &[Candidate]| open(THRESHOLDS, PolicyKind::KvAware, candidates.to_vec());
         let full = at_position(0, reporting_candidate(100.0, 0.5));
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_with_the_greatest_number_in_flight_is_no_candidate() {
+    fn the_greatest_number_in_flight_excludes() {
         let thresholds = SaturationThresholds { in_flight: Some(20), ..THRESHOLDS };
         let at_limit = at_position(0, reporting_candidate(0.0, 0.5));
         let below = at_position(1, Candidate { in_flight: 19, ..reporting_candidate(0.0, 0.5) });
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_counts_requests_sent_or_ended_since_the_report() {
+    fn waiting_counts_changes_since_the_report() {
         assert!(!is_full(reporting_candidate(15.0, 0.5)));
         assert!(is_full(reporting_candidate(16.0, 0.5)));
         assert!(is_full(since(1.0, reporting_candidate(15.0, 0.5))), "one was sent since");
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_queue_only_more_than_a_batch_fills() {
+    fn without_a_queue_more_than_a_batch_fills() {
         let sent = |running, count| {
             let reported = ReportedLoad { waiting: 0.0, running, sent_since: count };
             Candidate { reported, ..idle_candidate() }

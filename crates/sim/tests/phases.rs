@@ -247,7 +247,7 @@ fn quantiles(values: &mut [f64]) -> [f64; 2] {
 }
 
 #[test]
-fn the_gateway_derives_the_queue_time_of_a_request_without_engine_times_in_the_response() {
+fn the_queue_time_follows_without_engine_times() {
     type Load = fn(&mut Simulation);
     // Each load with the greatest p99 error that the test allows. In the last load, prompts wait for
     // batches of other prompts. No engine reports the size of these batches.

@@ -50,7 +50,7 @@ fn salt(body: &str) -> String {
 }
 
 #[tokio::test]
-async fn each_tenant_gets_its_own_constant_cache_salt_for_the_same_request_body() {
+async fn each_tenant_has_its_own_constant_salt() {
     let (fake, gateway) = derived().await;
     let plain = r#"{ "model":"tiny","messages":[] }"#;
     let salted = plain.replace("[]", r#"[],"cache_salt":"mine""#);
@@ -83,7 +83,7 @@ async fn each_tenant_gets_its_own_constant_cache_salt_for_the_same_request_body(
 }
 
 #[tokio::test]
-async fn a_cache_salt_is_added_only_on_paths_that_use_it_and_not_for_a_tenant_that_may_set_it() {
+async fn a_salt_is_added_only_where_used() {
     let (fake, gateway) = derived().await;
     let body = r#"{"model":"tiny","input":"x"}"#;
     for path in ["/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings", "/pooling"] {
@@ -100,7 +100,7 @@ async fn a_cache_salt_is_added_only_on_paths_that_use_it_and_not_for_a_tenant_th
 }
 
 #[tokio::test]
-async fn a_cache_salt_that_is_no_string_is_rejected_and_so_is_a_request_with_a_body_digest() {
+async fn other_types_and_body_digests_are_rejected() {
     let (fake, gateway) = derived().await;
     for value in ["7", "[\"s\"]", "{}", "true"] {
         let body = format!(r#"{{"model":"tiny","messages":[],"cache_salt":{value}}}"#);
@@ -115,7 +115,7 @@ async fn a_cache_salt_that_is_no_string_is_rejected_and_so_is_a_request_with_a_b
 }
 
 #[tokio::test]
-async fn with_cache_salts_routing_predicts_no_cached_prefix_from_other_tenants() {
+async fn salts_hide_prefixes_of_other_tenants() {
     let (_fake, gateway) = derived().await;
     let text = "a long prompt ".repeat(500);
     let body = json!({ "model": "tiny", "messages": [{ "role": "user", "content": text }] });

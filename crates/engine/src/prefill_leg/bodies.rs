@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_prefill_leg_is_the_request_for_one_token_without_a_stream() {
+    fn the_prefill_leg_asks_for_one_unstreamed_token() {
         let body = json!({
             "model": "m", "messages": [{"role": "user", "content": "max_tokens"}], "stream": true,
             "stream_options": {"include_usage": true}, "max_completion_tokens": 90, "min_tokens": 5,
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_for_several_sequences_or_with_kv_transfer_parameters_is_not_split_into_legs() {
+    fn several_sequences_or_transfer_parameters_prevent_legs() {
         for fields in [
             json!({"n": 2}),
             json!({"best_of": 2}),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_decode_leg_has_the_kv_transfer_parameters_of_the_prefill_response_unchanged() {
+    fn the_decode_leg_has_the_prefill_responses_parameters() {
         let parameters = r#"{"do_remote_prefill": true, "remote_block_ids":[[1,2]], "x":1.50}"#;
         let response = format!(
             r#"{{"id":"c","usage":{{"prompt_tokens":9,"prompt_tokens_details":{{"cached_tokens":4}}}},"kv_transfer_params": {parameters} }}"#
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefill_response_without_kv_blocks_has_no_parameters_for_a_decode_leg() {
+    fn without_kv_blocks_there_are_no_parameters() {
         for parameters in [
             "null",
             "{}",
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_that_would_spoil_the_decode_body_are_dropped() {
+    fn parameters_that_spoil_the_body_are_dropped() {
         let read = |value: &[u8]| {
             let parameters = br#"{"kv_transfer_params":{"do_remote_prefill":true,"#;
             let blocks = br#""remote_block_ids":[[1]],"x":"#;

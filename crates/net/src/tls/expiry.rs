@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn the_expiry_of_a_certificate_is_read_in_both_time_forms_with_and_without_a_version_field() {
+    fn both_time_forms_are_read() {
         let version = encode(VERSION, &encode(0x02, &[2]));
         for (form, digits, expected) in [
             (UTC_TIME, "491231235959Z", "2049-12-31T23:59:59Z"),

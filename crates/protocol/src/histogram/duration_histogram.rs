@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_of_durations_are_within_the_relative_error_and_never_above_the_longest_one() {
+    fn quantiles_are_within_the_relative_error() {
         let fine = one_to_thousand_millis::<8>();
         let coarse = one_to_thousand_millis::<3>();
         assert_eq!((fine.count(), fine.max()), (1_000, 1.0));
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn merged_duration_histograms_equal_one_of_all_durations_and_a_cleared_one_is_empty() {
+    fn merged_histograms_equal_one_of_all_durations() {
         let mut low = Coarse::default();
         let mut high = Coarse::default();
         (1..=500).for_each(|millis| low.record(Duration::from_millis(millis)));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duration_histogram_counts_durations_above_its_limit_and_keeps_their_maximum() {
+    fn durations_above_the_limit_keep_their_maximum() {
         let mut histogram = Coarse::default();
         histogram.record_seconds(-1.0);
         histogram.record(Duration::from_secs(1_000_000));
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_between_two_bounds_count_as_the_midpoint_of_the_bounds() {
+    fn a_duration_counts_as_its_buckets_midpoint() {
         let mut histogram = Fine::default();
         histogram.record_between(1.0, 3.0, 5);
         assert_eq!((histogram.count(), histogram.max()), (5, 3.0));
@@ -199,7 +199,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_relative_error_of_a_duration_in_its_histogram_bucket_is_bounded(nanos in 0..MAX_NANOSECONDS) {
+        fn the_relative_error_is_bounded(nanos in 0..MAX_NANOSECONDS) {
             let value = Duration::from_nanos(nanos);
             let exact = nanos as f64;
             let fine = Fine::midpoint(Fine::bucket_index(value)) * 1e9;
@@ -209,7 +209,7 @@ mod tests {
         }
 
         #[test]
-        fn a_longer_duration_is_never_in_a_lower_histogram_bucket(a in 0_u64..u64::MAX, b in 0_u64..u64::MAX) {
+        fn a_longer_duration_is_never_lower(a in 0_u64..u64::MAX, b in 0_u64..u64::MAX) {
             let index = |nanos| Fine::bucket_index(Duration::from_nanos(nanos));
             prop_assert!((index(a) <= index(b)) == (a <= b) || index(a) == index(b));
         }

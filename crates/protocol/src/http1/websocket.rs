@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_expected_websocket_accept_value_is_that_of_the_example_in_rfc_6455() {
+    fn the_accept_value_is_that_of_the_rfc() {
         let expected = expected_accept(&handshake(&[])).unwrap();
         assert_eq!(expected, ACCEPT);
         let response = |accept, upgrade| {
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_violates_any_rule_of_the_websocket_handshake_is_no_handshake() {
+    fn violations_of_any_rule_make_no_handshake() {
         for change in [
             ("upgrade", ""),
             ("upgrade", "h2c"),

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_parent_based_sampler_follows_the_sampling_decision_of_the_client() {
+    fn only_parent_based_samplers_follow_the_client() {
         assert!(started_trace(0.0, &[W3C_HEADER]).is_sampled);
         assert!(propagation(1.0).sampler.should_sample(None, u128::MAX), "all without a parent");
         let mut never = propagation(0.0);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn trace_and_parent_span_are_read_from_each_trace_context_format() {
+    fn each_format_gives_trace_and_parent_span() {
         for (b3, decided) in [
             ("0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-1", Some(true)),
             ("0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-d", Some(true)),
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_with_invalid_trace_headers_starts_a_new_trace() {
+    fn invalid_headers_start_a_new_trace() {
         for invalid in [
             &[W3C_HEADER, W3C_HEADER][..],
             &[("traceparent", "hello")],
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn trace_headers_of_a_disabled_format_are_not_read() {
+    fn headers_of_disabled_formats_are_not_read() {
         let default = Propagation { formats: PropagationFormats::default(), ..propagation(1.0) };
         let trace = start(&default, &[B3_ID_HEADERS[0], B3_ID_HEADERS[1], ("baggage", "tier=a")]);
         assert_eq!((trace.trace_id, trace.baggage.as_deref()), (7, Some("tier=a")));
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn with_baggage_as_the_only_propagator_no_trace_header_is_sent_upstream() {
+    fn baggage_alone_sends_no_trace_header() {
         let formats = PropagationFormats { baggage: true, ..PropagationFormats::NONE };
         let received = [W3C_HEADER, ("tracestate", "a=1"), ("baggage", "tier=a")];
         let mut sent = header_map(&received);
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn unless_it_is_continued_the_trace_of_the_client_adds_at_most_a_link() {
+    fn an_ignored_trace_adds_at_most_a_link() {
         let received = [W3C_HEADER, ("tracestate", "a=1"), ("baggage", "tier=a")];
         for parent_mode in [TraceParentMode::Link, TraceParentMode::Ignore] {
             let trace = start(&Propagation { parent_mode, ..propagation(0.0) }, &received);
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn upstream_requests_have_only_the_trace_context_of_the_gateway() {
+    fn upstream_requests_have_only_the_gateways_context() {
         let received = [W3C_HEADER, ("tracestate", "a=1"), ("baggage", "x=1,tier=a")];
         let mut sent = header_map(&[&received[..], &[("b3", "0")]].concat());
         let trace = started_trace(1.0, &received);
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_rate_limit_only_traces_that_the_client_sampled_are_recorded() {
+    fn beyond_the_limit_only_sampled_traces_count() {
         let now = clock::epoch();
         let limiter = Some(Arc::new(GcraLimiter::new(10)));
         let limited = Propagation { rate_limit: limiter, ..propagation(0.5) };

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn conclusive_kv_events_replace_the_estimate_from_sent_prompts_and_others_only_raise_it() {
+    fn conclusive_events_replace_and_others_raise_the_estimate() {
         let resident = |tokens, blocks, is_decided| Some(resident(tokens, blocks, is_decided));
         assert_eq!(cached(None), (384.0, 3, CachedSource::Approximate));
         assert_eq!(cached(resident(0.0, 0, true)), (0.0, 0, CachedSource::Exact));
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn prompts_that_await_output_raise_the_cached_tokens_that_kv_events_show() {
+    fn prompts_that_await_output_raise_cached_tokens() {
         let cached = |tokens| {
             CachedTokens::new(1_000.0, 128.0, Some(&resident(tokens, 1, true)), || 3, || 7)
         };
@@ -117,13 +117,13 @@ mod tests {
     }
 
     #[test]
-    fn a_conclusive_estimate_of_cached_tokens_is_used_and_has_the_source_approximate() {
+    fn an_expected_estimate_is_approximate() {
         let resident = ResidentPrompt { is_expected: true, ..resident(128.0, 1, true) };
         assert_eq!(cached(Some(resident)), (128.0, 1, CachedSource::Approximate));
     }
 
     #[test]
-    fn the_estimated_length_of_a_prompt_is_at_least_its_number_of_cached_tokens() {
+    fn a_prompt_has_at_least_its_cached_tokens() {
         let resident = resident(1_200.0, 9, true);
         let cached = CachedTokens::new(1_000.0, 128.0, Some(&resident), || 0, || 0);
         assert_eq!((cached.prompt, cached.cached), (1_200.0, 1_200.0));

@@ -305,7 +305,7 @@ mod tests {
     use tokenweir_protocol::clock;
 
     #[test]
-    fn an_extreme_token_count_in_an_error_message_has_a_bounded_effect_on_the_tokens_per_byte() {
+    fn extreme_counts_have_a_bounded_effect() {
         let learned = LearnedEstimates::default();
         for tokens in [1_000_000_000_000_000_000, u64::MAX] {
             learned.on_too_long(100, tokens, clock::epoch());

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn the_slot_count_is_the_constant_number_of_running_requests_while_others_wait() {
+    fn constant_running_with_waiting_shows_the_slots() {
         let plateau = [16.0, 16.0, 15.0, 16.0, 16.0];
         let reports = |waiting| plateau.map(|running| load_report(running, waiting));
         assert_eq!(estimate_after(reports(9.0)), Some(16.0));
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn load_reports_without_ended_requests_between_them_count_once_for_the_slot_estimate() {
+    fn reports_without_ended_requests_count_once() {
         let slots = SlotEstimator::default();
         for _ in 0..50 {
             slots.on_report(&load_report(16.0, 9.0), 1);
@@ -147,14 +147,14 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_that_is_busy_with_prefill_gives_no_estimate_of_its_sequence_slots() {
+    fn an_engine_in_prefill_gives_no_estimate() {
         let running = [3.0, 7.0, 12.0, 9.0, 6.0, 11.0, 8.0, 12.0, 5.0, 10.0, 7.0, 9.0];
         let reports = running.repeat(5).into_iter().map(|running| load_report(running, 3.0));
         assert_eq!(estimate_after(reports), None);
     }
 
     #[test]
-    fn more_running_requests_than_slots_or_an_engine_restart_reset_the_slot_estimate() {
+    fn more_running_or_a_restart_resets_it() {
         let slots = SlotEstimator::default();
         let report = |running, from: u32| {
             (from..from + 6).for_each(|ended| slots.on_report(&load_report(running, 5.0), ended));
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_estimate_is_discarded_after_many_reports_with_fewer_running_requests() {
+    fn fewer_running_requests_discard_the_estimate() {
         let plateau = vec![load_report(16.0, 5.0); 10];
         let below = vec![load_report(9.0, 5.0); 10];
         assert_eq!(estimate_after(plateau.clone()), Some(16.0));

@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_with_a_short_queue_can_be_picked_before_one_with_the_cached_prefix() {
+    fn a_short_queue_can_beat_a_prefix() {
         let idle = idle_candidate();
         let warm =
             Candidate { cached: 500.0, cached_blocks: 4, backlog: 20_000.0, ..idle_candidate() };
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cost_of_a_backend_grows_with_its_kv_cache_usage_and_fastest_near_a_full_cache() {
+    fn cost_grows_with_kv_cache_usage() {
         let at = |usage| cost(Candidate { kv_usage: Some(usage), ..idle_candidate() });
         let costs: Vec<f64> = (0..=19).map(|n| at(f64::from(n) / 20.0)).collect();
         assert!(costs.windows(2).all(|pair| pair[1] > pair[0]));
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_avoids_a_backend_with_a_full_kv_cache_unless_that_cache_has_its_prefix() {
+    fn full_caches_are_avoided_unless_they_help() {
         let full = Candidate { kv_usage: Some(0.97), ..idle_candidate() };
         assert_eq!(choose(&[full, idle_candidate()]), choice(1, "kv_pressure"));
         let hot = Candidate { cached: 900.0, cached_blocks: 7, ..full };
@@ -361,14 +361,14 @@ mod tests {
     }
 
     #[test]
-    fn of_two_backends_with_equal_queues_the_one_with_fewer_running_requests_is_picked() {
+    fn fewer_running_requests_win_between_equal_queues() {
         let crowded = Candidate { running: 12.0, ..idle_candidate() };
         let other = Candidate { running: 6.0, ..idle_candidate() };
         assert_eq!(choose(&[crowded, other]), choice(1, "lowest_ttft"));
     }
 
     #[test]
-    fn a_session_stays_on_its_backend_until_that_backend_is_busy() {
+    fn a_session_stays_until_its_backend_is_busy() {
         for prompt in [1_000.0, 5.0] {
             let mut fleet = [1, 2, 3].map(|key| Candidate { key, prompt, ..idle_candidate() });
             let request = RoutingRequest { session: Some(77), ..RoutingRequest::default() };
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_prefers_a_backend_that_has_loaded_its_lora_adapter_unless_that_takes_longer() {
+    fn a_loaded_adapter_wins_unless_it_takes_longer() {
         let without = Candidate { has_adapter: false, ..idle_candidate() };
         assert_eq!(choose(&[without, idle_candidate()]).index, 1);
         let busy = Candidate { backlog: 50_000.0, ..idle_candidate() };
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn an_overdue_backend_is_avoided_with_the_reason_avoids_overdue() {
+    fn an_overdue_backend_is_avoided_with_its_reason() {
         let overdue = Candidate { overdue: 0.5, ..idle_candidate() };
         assert_eq!(choose(&[overdue, idle_candidate()]), choice(1, "avoids_overdue"));
         let warm = Candidate { cached: 900.0, ..overdue };
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_within_the_ttft_objective_is_picked_before_one_that_exceeds_it() {
+    fn a_backend_within_the_objective_wins() {
         // The cached prefix saves more than the wait costs, but the wait is too long.
         let warm = late_with_long_prefix();
         let cold = Candidate { cached: 14_000.0, cached_blocks: 105, backlog: 0.0, ..warm };
@@ -430,21 +430,21 @@ mod tests {
     }
 
     #[test]
-    fn in_an_overloaded_pool_a_cached_prompt_outweighs_a_missed_ttft_objective() {
+    fn under_overload_a_prefix_outweighs_the_objective() {
         let late = Candidate { waiting: 8.0, ..late_with_long_prefix() };
         let in_time = Candidate { cached: 12_000.0, cached_blocks: 90, backlog: 0.0, ..late };
         assert_eq!(choose_within(2.0, &[late, in_time]), choice(0, "cached_prefix"));
     }
 
     #[test]
-    fn of_two_backends_that_miss_the_ttft_objective_the_one_without_a_queue_is_picked() {
+    fn of_two_late_backends_the_unqueued_wins() {
         let long = Candidate { prompt: 20_000.0, ..idle_candidate() };
         let fleet = [long, Candidate { backlog: 1_000.0, ..long }];
         assert_eq!(choose_within(0.5, &fleet).index, 0);
     }
 
     #[test]
-    fn uncached_prompt_tokens_cost_more_if_more_requests_wait_in_the_pool() {
+    fn uncached_tokens_cost_more_in_busy_pools() {
         let warm = Candidate { cached: 900.0, backlog: 2_500.0, ..idle_candidate() };
         let calm = [warm, idle_candidate()];
         assert_eq!(choose(&calm).index, 1);
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn queue_lengths_count_in_the_choice_even_if_all_backends_are_overdue() {
+    fn queues_count_even_if_all_are_overdue() {
         let overdue = Candidate { overdue: 3.0, ..idle_candidate() };
         let busy = Candidate { overdue: 2.0, backlog: 20_000.0, ..idle_candidate() };
         assert_eq!(choose(&[overdue, busy]).index, 0);
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn the_predicted_queue_time_is_the_longer_of_slot_wait_and_backlog_and_not_their_sum() {
+    fn slot_wait_and_backlog_are_not_summed() {
         let full = Candidate { slot_wait: 0.5, ..idle_candidate() };
         assert_eq!(choose(&[full, idle_candidate()]).index, 1);
         let both = Candidate { backlog: 5_000.0, ..full };

@@ -136,7 +136,7 @@ impl Decision {
 }
 
 #[test]
-fn the_reason_of_each_kv_aware_decision_agrees_with_a_second_definition_of_that_reason() {
+fn reasons_agree_with_a_second_definition() {
     let mut counts = BTreeMap::new();
     for seed in 0..DECISIONS {
         let decision = Decision::random(seed);

@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn backends_with_the_longest_prefix_come_first_and_then_those_with_the_latest_request() {
+    fn the_longest_then_latest_prefix_comes_first() {
         let hints = PrefixHints::new();
         let long = blocks(1, 100);
         let other = blocks(2, 100);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_system_prompt_that_many_backends_share_does_not_evict_other_blocks_from_the_index() {
+    fn a_shared_system_prompt_evicts_no_blocks() {
         let hints = PrefixHints::new();
         let system = blocks(1, 1);
         let random = blocks(2, 1);
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_that_received_a_prompt_several_times_is_returned_once() {
+    fn a_backend_is_returned_once() {
         let hints = PrefixHints::new();
         let prompt = blocks(1, 9);
         for position in [1, 2, 1, 1] {
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_prefix_index_ignores_backend_positions_of_65535_and_above() {
+    fn positions_above_65534_are_ignored() {
         let hints = PrefixHints::new();
         hints.add(&[u64::MAX, 1], 65_535);
         hints.add(&[u64::MAX, 1], 1 << 40);

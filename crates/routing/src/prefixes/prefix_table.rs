@@ -153,7 +153,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_prompt_counts_as_cached_as_far_as_its_prefix_was_sent_to_the_backend() {
+    fn a_sent_prefix_counts_as_cached() {
         let table = PrefixTable::new(1_000);
         let first = blocks(1, 40);
         assert_eq!(table.matched(&first, 1_000, 0), 0);
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_do_not_count_as_cached_after_as_many_new_blocks_as_the_cache_holds() {
+    fn as_many_new_blocks_as_fit_evict() {
         let table = PrefixTable::new(1_000);
         let old = blocks(1, 100);
         let new = blocks(2, 400);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn only_prompt_blocks_that_were_sent_since_the_given_table_age_match() {
+    fn only_blocks_since_the_age_match() {
         let table = PrefixTable::new(1_000);
         let first = blocks(1, 20);
         let second = blocks(2, 20);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_prefix_that_is_sent_again_and_again_stays_in_the_prefix_table() {
+    fn a_repeated_prefix_stays() {
         let table = PrefixTable::new(500);
         let system = blocks(1, 20);
         for turn in 0..200 {
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_of_a_prefix_table_is_bounded_and_clearing_it_removes_all_blocks() {
+    fn the_size_is_bounded_and_clearing_empties() {
         assert_eq!(PrefixTable::new(usize::MAX).bytes(), 1 << 20);
         let table = PrefixTable::new(0);
         let prompt = blocks(3, 64);
@@ -215,7 +215,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_prefix_table_never_matches_more_prompt_blocks_than_were_sent_to_the_backend(
+        fn never_more_blocks_match_than_were_sent(
             seeds in proptest::collection::vec(0_u64..20, 1..60), capacity in 0_usize..3_000,
         ) {
             let table = PrefixTable::new(500);

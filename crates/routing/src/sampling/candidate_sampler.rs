@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_pool_is_not_sampled_and_policies_that_need_all_candidates_get_all() {
+    fn small_pools_and_some_policies_get_all() {
         let small = sampler(MAX_UNSAMPLED_BACKENDS);
         let positions = all(MAX_UNSAMPLED_BACKENDS);
         assert_eq!(small.sample(KV_AWARE, &positions, &prompt(1), &routing_request(1)), None);
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn backends_with_the_longest_prefix_are_in_the_sample() {
+    fn the_longest_prefixes_are_in_the_sample() {
         let sampler = sampler(1_000);
         for position in [3, 997] {
             sampler.sent(&prompt(5), position);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn random_samples_contain_all_backends_equally_often_and_without_duplicates() {
+    fn random_samples_are_even_and_without_duplicates() {
         let sampler = sampler(100);
         let mut counts = HashMap::<usize, u32>::new();
         for seed in 0..5_000 {
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn all_requests_of_a_session_get_the_same_sample_of_backends() {
+    fn a_session_keeps_its_sample() {
         let sampler = sampler(500);
         let sample = |seed| {
             let request = RoutingRequest { session: Some(9), ..routing_request(seed) };
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn backends_with_the_least_load_hints_are_sampled_and_unavailable_backends_are_not() {
+    fn the_least_available_hints_are_sampled() {
         let sampler = sampler(64 * 4);
         let now = clock::epoch();
         for position in 0..256 {
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn the_backends_of_an_idle_large_pool_get_equally_many_streams_from_the_start() {
+    fn idle_backends_get_equally_many_streams() {
         let sampler = sampler(200);
         let mut now = clock::epoch();
         let estimators: Vec<LoadEstimator> =

@@ -367,14 +367,14 @@ mod tests {
     }
 
     #[test]
-    fn two_benchmark_runs_of_the_same_latency_distribution_differ_only_by_noise() {
+    fn equal_distributions_differ_only_by_noise() {
         let comparison = Comparison::new(&report(1, 500, 1.0), &report(2, 500, 1.0), 0.0);
         assert_eq!(row(&comparison, "TTFT p50").verdict, ChangeVerdict::Noise, "{comparison}");
         assert_eq!(comparison.differences, Vec::<String>::new());
     }
 
     #[test]
-    fn a_slower_benchmark_run_is_worse_and_a_regression_only_above_the_limit() {
+    fn a_regression_is_worse_above_the_limit() {
         let before = report(1, 500, 1.0);
         let after = report(2, 500, 1.2);
         let comparison = Comparison::new(&before, &after, 0.1);
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_benchmark_run_with_few_requests_gives_no_comparison_of_the_99th_percentile() {
+    fn few_requests_give_no_99th_percentile() {
         let comparison = Comparison::new(&report(1, 50, 1.0), &report(2, 50, 5.0), 0.1);
         assert_eq!(row(&comparison, "TTFT p99").verdict, ChangeVerdict::TooFew);
         assert_eq!(row(&comparison, "TTFT p50").verdict, ChangeVerdict::Worse);
@@ -395,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn with_round_robin_a_slow_backend_shows_in_the_samples_the_plot_and_the_comparison() {
+    fn a_slow_backend_shows_in_plot_and_comparison() {
         for backends in [2, 3, 4, 8] {
             let requests = 13_170;
             let fast = report_of(requests, |_| 0.08);
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn benchmark_runs_with_different_loads_have_no_verdict_and_no_regression() {
+    fn other_loads_give_no_verdict() {
         let before = report(1, 500, 1.0);
         let mut after = report(2, 500, 9.0);
         after.run.scenario.name = "renamed".to_owned();
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn the_goodput_of_benchmark_runs_with_other_objectives_is_not_compared() {
+    fn other_objectives_give_no_goodput_comparison() {
         let before = report(1, 500, 1.0);
         let mut after = report(2, 500, 1.0);
         after.run.objectives = LatencyObjectives::new(0.01, 1.0);
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn the_comparison_lists_the_differences_between_the_setups_of_the_benchmark_runs() {
+    fn differences_of_the_setups_are_listed() {
         let mut other = report(1, 50, 1.0);
         other.run.scenario = ScenarioPreset::Burst.scenario();
         other.generator.problems = vec!["late".to_owned()];

@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_token_counts_of_a_scenario_are_one_number_or_a_range() {
+    fn token_counts_are_a_number_or_range() {
         assert_eq!("512".parse(), Ok(TokenRange { min: 512, max: 512 }));
         assert_eq!("200-800".parse(), Ok(TokenRange { min: 200, max: 800 }));
         for invalid in ["", "0", "8-2", "a", "-5", "1-2-3", "99999999999"] {
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn every_load_scenario_is_found_by_name_and_the_error_for_an_unknown_name_lists_all() {
+    fn unknown_names_list_all_scenarios() {
         for preset in ScenarioPreset::ALL {
             assert_eq!(preset.as_str().parse(), Ok(preset));
             assert_eq!(preset.scenario().name, preset.as_str());

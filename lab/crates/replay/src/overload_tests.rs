@@ -58,7 +58,7 @@ fn goodput(group: &str, gateways: usize, view: CacheView, objective_seconds: f64
 }
 
 #[test]
-fn a_briefly_missed_ttft_objective_does_not_make_kv_aware_spread_cached_prefixes() {
+fn a_briefly_missed_objective_spreads_no_prefixes() {
     let fleet = "8:kv=32768,prefill=7000,seqs=64";
     let without = goodput(fleet, 1, CacheView::Approximate, 0.0);
     let with = goodput(fleet, 1, CacheView::Approximate, 1.0);

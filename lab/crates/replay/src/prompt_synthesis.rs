@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_generated_prompt_has_a_word_for_each_token() {
+    fn a_prompt_has_a_word_for_each_token() {
         let jobs = jobs();
         let synthesis = PromptSynthesizer::new(&jobs, 4.0, 0);
         for (number, job) in jobs.iter().enumerate() {
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn only_shared_blocks_of_a_trace_become_equal_prompt_text() {
+    fn only_shared_blocks_become_equal_text() {
         let jobs = jobs();
         let synthesis = PromptSynthesizer::new(&jobs, 4.0, 0);
         let [a, b, c] = [0, 1, 2].map(|index| synthesis.prompt(&jobs[index], index as u64));
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn generated_prompts_with_different_bytes_per_token_share_the_text_of_shared_blocks() {
+    fn shared_blocks_share_text_at_any_length() {
         let line = |bytes: u32, tokens: u32, ids: &str| {
             format!(
                 "{{\"timestamp\":0,\"input_length\":{tokens},\"output_length\":1,\

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_good_if_all_its_turns_are_good_and_turns_from_the_fifth_on_are_late() {
+    fn all_good_turns_make_a_good_session() {
         let mut requests = Vec::new();
         add_session(&mut requests, 6);
         add_session(&mut requests, 2);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_with_a_turn_that_was_not_served_is_not_good() {
+    fn an_unserved_turn_makes_no_good_session() {
         let mut requests = Vec::new();
         add_session(&mut requests, 2);
         let metrics = SessionMetrics::new(&requests, &[served(0, 1.0, 0)], &OBJECTIVES).unwrap();
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fairness_is_1_for_sessions_with_equal_ttft_and_a_half_if_one_of_two_waits() {
+    fn fairness_is_a_half_if_one_waits() {
         let mut requests = Vec::new();
         add_session(&mut requests, 2);
         add_session(&mut requests, 2);

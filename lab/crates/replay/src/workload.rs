@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn a_generated_turn_repeats_the_prompt_and_the_output_of_the_turn_before_it() {
+    fn a_turn_repeats_the_turn_before() {
         let requests = generate(TrafficShape::Conversation);
         let turns = requests.iter().filter_map(|next| Some((next, &requests[next.after?])));
         let mut count = 0;
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn generated_requests_share_prefixes_only_in_traffic_shapes_with_shared_texts() {
+    fn only_shapes_with_shared_texts_share_prefixes() {
         for shape in TrafficShape::ALL {
             let requests = generate(shape);
             let shared =
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_per_token_vary_among_generated_prompts_but_not_within_a_conversation() {
+    fn bytes_per_token_vary_only_among_conversations() {
         let ratio = |request: &TraceRequest| {
             (request.prompt.bytes as f64 / f64::from(request.prompt_tokens)).ln()
         };

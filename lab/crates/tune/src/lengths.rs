@@ -48,7 +48,7 @@ mod tests {
     use tokenweir_replay::trace;
 
     #[test]
-    fn request_lengths_from_a_trace_have_means_and_percentiles() {
+    fn trace_lengths_have_means_and_percentiles() {
         let line = |input: u32| {
             format!("{{\"timestamp\":0,\"input_length\":{input},\"output_length\":7}}\n")
         };
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn request_lengths_from_a_gateways_metrics_page_have_means() {
+    fn metrics_pages_give_means() {
         let page = b"tokenweir_tokens_total{type=\"input\",source=\"exact\"} 3000\n\
             tokenweir_tokens_total{type=\"output\",source=\"exact\"} 500\n\
             tokenweir_tokens_total{type=\"cached\",source=\"exact\"} 9\n\

@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_of_form_parts_that_common_clients_send_are_parsed() {
+    fn heads_of_common_clients_are_parsed() {
         for head in [
             // Heads as curl, browsers, undici, .NET, aiohttp, Apache HttpClient and OkHttp write them.
             "Content-Disposition: form-data; name=\"model\"",
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_form_part_with_an_ambiguous_head_is_rejected() {
+    fn an_ambiguous_part_head_is_rejected() {
         for head in [
             "Content-Disposition: form-data; NAME=\"model\"",
             "Content-Disposition: form-data; name*=utf-8''model",
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_form_whose_content_type_has_not_exactly_one_boundary_is_rejected() {
+    fn the_content_type_needs_exactly_one_boundary() {
         let body = [&model_part(b"a")[..], b"--B--\r\n"].concat();
         for valid in [CONTENT_TYPE, "multipart/form-data;boundary=\"B\"; charset=UTF-8"] {
             assert!(peek(valid.as_bytes(), &body).is_ok(), "{valid}");
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_form_with_an_invalid_or_duplicate_model_is_rejected() {
+    fn invalid_or_duplicate_models_are_rejected() {
         for value in [&b"\xff\xfe"[..], "\u{feff}a".as_bytes()] {
             assert!(is_rejected(&[&model_part(value)[..], b"--B--\r\n"].concat()));
         }
@@ -390,7 +390,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_model_of_a_form_is_found_among_files_and_renaming_it_changes_no_other_byte(
+        fn renaming_the_model_changes_no_other_byte(
             before in file_bytes(),
             old in "[!-~]{0,12}",
             after in file_bytes(),

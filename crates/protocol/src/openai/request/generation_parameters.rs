@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn sampling_and_output_parameters_of_requests_of_each_api_are_read() {
+    fn the_parameters_of_each_api_are_read() {
         let chat = parse_parameters(
             r#"{"temperature":0.7,"top_p":1,"top_k":-1,"frequency_penalty":0.5,
             "presence_penalty":-2e-1,"seed":-42,"reasoning_effort":"low",
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn stop_sequences_of_a_request_are_a_text_or_an_array() {
+    fn stop_sequences_are_a_text_or_an_array() {
         for (body, expected) in [
             (r#"{"stop":"END"}"#, &["END"][..]),
             (r#"{"stop":["a","b"]}"#, &["a", "b"]),
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_sampling_parameters_are_ignored_and_of_duplicates_the_last_one_counts() {
+    fn invalid_values_are_ignored_and_the_last_counts() {
         let invalid = r#"{"temperature":"hot","seed":1.5,"top_p":1e999,"reasoning_effort":"hard",
             "response_format":null,"top_k":[1]}"#;
         assert_eq!(parse_parameters(invalid), GenerationParameters::default());

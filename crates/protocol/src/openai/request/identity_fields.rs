@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn user_session_and_conversation_fields_of_requests_of_each_api_are_read() {
+    fn the_fields_of_each_api_are_read() {
         let chat = fields(
             r#"{"user":"u","safety_identifier":"s","metadata":{"user_id":"m","session_id":"n",
             "thread_id":"t","other":"x"},"messages":[{"role":"system","content":"a"},
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn identity_fields_of_a_request_that_are_no_string_or_too_long_count_as_absent() {
+    fn long_or_binary_values_count_as_absent() {
         let long = "x".repeat(MAX_VALUE_BYTES + 1);
         let body = format!(
             r#"{{"user":7,"safety_identifier":"{long}","metadata":"m","conversation":null,

@@ -388,7 +388,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_count_that_is_null_in_the_details_of_a_usage_object_does_not_replace_the_count() {
+    fn a_null_in_details_replaces_no_count() {
         let usage = br#"{"cached_tokens": 5, "prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": null}}"#;
         let expected = Usage { input: Some(9), cached: Some(5), ..Usage::default() };
         assert_eq!(read_usage(usage), expected);

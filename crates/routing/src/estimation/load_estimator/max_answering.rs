@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn the_maximum_of_answered_requests_is_used_once_it_was_reached_again_three_times() {
+    fn the_maximum_counts_after_three_repetitions() {
         for (answering, expected) in [
             (&[14, 15, 16, 16, 16, 15, 16][..], 16),
             (&[14, 15, 16, 16, 16], 0),

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_that_another_backend_computes_is_no_backlog_here_until_it_is_moved_back() {
+    fn a_moved_prompt_is_no_backlog_here() {
         let (load, now) = new_estimator();
         let candidate = load.candidate(&prompt(), now);
         let mut reservation = load.reserve(&candidate, &prompt(), true, now);
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_predicted_wait_of_a_decode_leg_is_the_queue_that_is_left_after_the_prefill_leg() {
+    fn the_leg_waits_for_the_remaining_queue() {
         let (load, now) = new_estimator();
         let settings = kv_aware::KvAwareSettings::default();
         let prefill = PrefillCost { base: 0.5, per_token: 1e-3 };
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_slow_decode_leg_the_predicted_delay_of_the_next_ones_halves_in_a_minute() {
+    fn the_delay_of_a_slow_leg_halves() {
         let (load, now) = new_estimator();
         let candidate = load.candidate(&prompt(), now);
         let settings = kv_aware::KvAwareSettings::default();

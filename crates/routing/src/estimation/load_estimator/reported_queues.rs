@@ -67,7 +67,7 @@ mod tests {
     use tokenweir_protocol::clock;
 
     #[test]
-    fn a_time_that_overlaps_load_reports_with_waiting_requests_gets_their_running_requests() {
+    fn overlapping_reports_give_their_running_requests() {
         let queues = ReportedQueues::default();
         let start = clock::epoch();
         let at = |millis| start + Duration::from_millis(millis);
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_period_with_waiting_requests_is_dropped_first() {
+    fn the_oldest_period_is_dropped_first() {
         let queues = ReportedQueues::default();
         let start = clock::epoch();
         let at = |n: usize| start + Duration::from_secs(n as u64);

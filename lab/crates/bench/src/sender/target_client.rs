@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_message_of_an_error_response_is_extracted_without_json_and_control_characters() {
+    fn an_error_message_has_no_json_or_controls() {
         let extract = |body: &str| error_message(body.as_bytes());
         assert_eq!(extract(r#"{"error":{"message":"no model"}}"#).as_deref(), Some("no model"));
         assert_eq!(extract(r#"{"message":"no"}"#).as_deref(), Some("no"));

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_gateway_knows_the_blocks_of_a_prompt_up_to_the_first_that_it_never_sent() {
+    fn blocks_are_known_up_to_an_unsent_one() {
         let mut texts = KnownTexts::default();
         assert_eq!(texts.known(&[1, 2]), 0);
         texts.learn(&[1, 2, 3]);

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_cache_view_has_one_name_on_the_command_line_and_in_results() {
+    fn each_view_has_one_name() {
         for view in CacheView::ALL {
             assert_eq!(view.as_str().parse(), Ok(view));
             assert_eq!(serde_json::to_value(view).unwrap(), view.as_str());

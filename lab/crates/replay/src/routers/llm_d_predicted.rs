@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn llm_d_predicted_keeps_the_backend_with_the_prefix_until_its_predicted_ttft_is_too_long() {
+    fn the_prefix_wins_until_it_takes_too_long() {
         let at = |ttft| [prediction(0.9, ttft, [0.0; 2], 1), prediction(0.0, 1.0, [0.0; 2], 1)];
         assert_eq!(sticky(&at(18.0), vec![0, 1], 0.8), [0]);
         assert_eq!(sticky(&at(20.0), vec![0, 1], 0.8), [0, 1]);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn llm_d_predicted_prefers_the_backend_that_meets_the_objectives_most_narrowly() {
+    fn the_narrowest_met_objective_wins() {
         let predictions = [
             prediction(0.0, 1.0, [-0.1, 0.01], 2),
             prediction(0.0, 1.0, [0.4, 0.01], 2),
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn llm_d_predicted_prefers_an_idle_backend_if_all_miss_the_objectives() {
+    fn idle_backends_win_if_all_miss() {
         let predictions =
             [prediction(0.0, 1.0, [-0.1, -0.1], 2), prediction(0.0, 1.0, [-0.4, -0.1], 0)];
         assert_eq!(scores(&predictions, vec![0, 1])[0].0, 1);

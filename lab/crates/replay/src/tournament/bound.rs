@@ -64,7 +64,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn the_goodput_bound_drops_the_longest_prompts_if_only_half_of_the_tokens_are_in_time() {
+    fn the_bound_drops_the_longest_prompts() {
         let request = |at: u64, prompt_tokens| TraceRequest {
             at: Duration::from_millis(at),
             prompt_tokens,
