@@ -297,7 +297,7 @@ pub fn has_valid_host(version: Version, uri: &Uri, headers: &HeaderMap) -> bool 
     }
     let host = Authority::try_from(host.as_bytes());
     let is_valid = host.as_ref().is_ok_and(|host| !host.as_str().contains('@'));
-    let authority = uri.authority().filter(|_| version == Version::HTTP_2);
+    let authority = if version == Version::HTTP_2 { uri.authority() } else { None };
     let is_match = authority.is_none_or(|authority| host.is_ok_and(|host| host == *authority));
     is_single && is_valid && is_match
 }

@@ -49,13 +49,12 @@ pub mod duration {
     pub fn parse(text: &str) -> Result<Duration, DurationError> {
         // humantime accepts a zero without a unit. This parser requires a unit for every value.
         let has_unit = text.trim_end().ends_with(|last: char| last.is_ascii_alphabetic());
-        let duration = humantime::parse_duration(text.trim()).ok().filter(|_| has_unit);
-        match duration {
-            None => Err(DurationError::InvalidFormat(text.to_owned())),
-            Some(duration) if duration > MAX_DURATION => {
+        match humantime::parse_duration(text.trim()) {
+            Ok(duration) if has_unit && duration > MAX_DURATION => {
                 Err(DurationError::TooLong(text.to_owned()))
             }
-            Some(duration) => Ok(duration),
+            Ok(duration) if has_unit => Ok(duration),
+            _ => Err(DurationError::InvalidFormat(text.to_owned())),
         }
     }
 

@@ -59,13 +59,15 @@ impl Propagation {
     /// Continues the client's trace, or starts a trace with the id `random`. `now` is the time for
     /// the rate limit.
     pub fn start_trace(&self, headers: &HeaderMap, random: u128, now: Instant) -> TraceContext {
-        let remote =
-            self.formats.extract(headers).filter(|_| self.parent_mode != TraceParentMode::Ignore);
-        let link = remote
-            .as_ref()
-            .map(|remote| remote.parent)
-            .filter(|_| self.parent_mode == TraceParentMode::Link);
-        let continued = remote.filter(|_| self.parent_mode == TraceParentMode::Continue);
+        let mut link = None;
+        let mut continued = None;
+        match self.parent_mode {
+            TraceParentMode::Ignore => {}
+            TraceParentMode::Link => {
+                link = self.formats.extract(headers).map(|remote| remote.parent);
+            }
+            TraceParentMode::Continue => continued = self.formats.extract(headers),
+        }
         let parent = continued.as_ref().map(|remote| remote.parent);
         let trace_id = parent.map_or(random.max(1), |parent| parent.trace_id);
         let decision = continued.as_ref().and_then(|remote| remote.sampling_decision);

@@ -31,9 +31,14 @@ pub struct GenerationParameters {
     pub previous_response: Option<Box<str>>,
 }
 
-/// A field of [`GenerationParameters`] that is no number with a fraction.
+/// A field of [`GenerationParameters`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GenerationParameter {
+    Temperature,
+    TopP,
+    TopK,
+    FrequencyPenalty,
+    PresencePenalty,
     Seed,
     OutputFormat,
     Reasoning,
@@ -53,6 +58,11 @@ impl GenerationParameters {
     /// Stores the value of a parameter, and replaces an earlier value of the same parameter.
     pub(super) fn read(&mut self, parameter: GenerationParameter, value: JsonValue<'_>) {
         match parameter {
+            GenerationParameter::Temperature => self.temperature = value.as_real(),
+            GenerationParameter::TopP => self.top_p = value.as_real(),
+            GenerationParameter::TopK => self.top_k = value.as_real(),
+            GenerationParameter::FrequencyPenalty => self.frequency_penalty = value.as_real(),
+            GenerationParameter::PresencePenalty => self.presence_penalty = value.as_real(),
             GenerationParameter::Seed => self.seed = value.as_integer(),
             GenerationParameter::OutputFormat => {
                 self.output = match value.as_text().as_deref() {

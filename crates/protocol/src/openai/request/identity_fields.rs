@@ -23,20 +23,36 @@ pub struct IdentityFields {
     pub messages: u64,
 }
 
+/// A field of [`IdentityFields`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum IdentityField {
+    User,
+    SafetyIdentifier,
+    MetadataUser,
+    MetadataSession,
+    MetadataConversation,
+    Conversation,
+}
+
 /// Maximum length of a value in bytes. A longer value is treated as absent.
 const MAX_VALUE_BYTES: usize = 512;
 
 impl IdentityFields {
     /// Stores the value of a field, and replaces an earlier value of the same field.
-    pub(super) fn read(
-        &mut self,
-        place: fn(&mut Self) -> &mut Option<Box<str>>,
-        value: JsonValue<'_>,
-    ) {
-        let is_plausible = |text: &str| (1..=MAX_VALUE_BYTES).contains(&text.len());
-        if let Some(text) = value.as_text().filter(|text| is_plausible(text)) {
-            *place(self) = Some(text.into());
+    pub(super) fn read(&mut self, field: IdentityField, value: JsonValue<'_>) {
+        let Some(text) = value.as_text() else { return };
+        if text.is_empty() || text.len() > MAX_VALUE_BYTES {
+            return;
         }
+        let stored = match field {
+            IdentityField::User => &mut self.user,
+            IdentityField::SafetyIdentifier => &mut self.safety_identifier,
+            IdentityField::MetadataUser => &mut self.metadata_user,
+            IdentityField::MetadataSession => &mut self.metadata_session,
+            IdentityField::MetadataConversation => &mut self.metadata_conversation,
+            IdentityField::Conversation => &mut self.conversation,
+        };
+        *stored = Some(text.into());
     }
 }
 

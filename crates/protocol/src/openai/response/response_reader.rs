@@ -169,8 +169,10 @@ impl ResponseReader {
     /// Adds the removed usage to the content of the event.
     #[cold]
     fn add_usage(&mut self, delta: &mut Delta) {
-        let usage = self.extracted_usage.take().filter(|_| !delta.malformed);
-        let Some(mut usage) = usage else { return };
+        let Some(mut usage) = self.extracted_usage.take() else { return };
+        if delta.malformed {
+            return;
+        }
         if let Some(output) = &mut usage.output {
             self.summary.record_output_tokens(delta.choice, output, &mut delta.tokens);
         }
