@@ -115,7 +115,7 @@ impl HttpClient {
         idle: &IdlePool,
         request: Request<Bytes>,
     ) -> Result<Response<BackendBody>, SendError> {
-        let send = |via| self.send_via(via, None, idle, (request.clone(), None));
+        let send = |via| self.send_via(via, None, idle, request.clone(), None);
         match send(ConnectionSource::Pool).await {
             Err(SendError::StaleConnection { .. }) => send(ConnectionSource::New).await,
             result => result,
@@ -133,7 +133,8 @@ impl HttpClient {
         via: ConnectionSource,
         timeout: Option<Duration>,
         idle: &IdlePool,
-        (request, stream): (Request<Bytes>, Option<RequestStream>),
+        request: Request<Bytes>,
+        stream: Option<RequestStream>,
     ) -> impl Future<Output = Result<Response<BackendBody>, SendError>> {
         let timeout = timeout.unwrap_or(self.timeouts.response_headers);
         let upload = stream.as_ref().and_then(RequestStream::upload);

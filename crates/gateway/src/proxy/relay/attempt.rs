@@ -143,7 +143,7 @@ pub(super) async fn send_via(
     record.attempts.push(attempt);
     let client = &prepared.context.backend_client;
     let result = client
-        .send_via(via, prepared.response_headers_timeout, &backend.idle_pool, (request, stream))
+        .send_via(via, prepared.response_headers_timeout, &backend.idle_pool, request, stream)
         .await;
     if let (Err(error), Some(attempt)) = (&result, record.attempts.last_mut()) {
         tracing::debug!(backend = %backend.identity.id, %error, "the attempt on this backend failed");
@@ -168,7 +168,7 @@ pub(super) fn send_apart(
     let (client, backend) = (client.clone(), lease.backend().clone());
     let attempt = new_attempt(&backend, span_id);
     let response = async move {
-        client.send_via(ConnectionSource::New, timeout, &backend.idle_pool, (request, None)).await
+        client.send_via(ConnectionSource::New, timeout, &backend.idle_pool, request, None).await
     };
     (attempt, response)
 }

@@ -115,7 +115,7 @@ impl TargetClient {
         request: impl Fn() -> Request<Bytes>,
     ) -> Result<Response<BackendBody>, SendError> {
         let source = ConnectionSource::Pool;
-        let send = || self.client.send_via(source, timeout, &self.idle, (request(), None));
+        let send = || self.client.send_via(source, timeout, &self.idle, request(), None);
         for _ in 0..MAX_STALE_RETRIES {
             match send().await {
                 Err(SendError::StaleConnection { .. }) => {}
