@@ -24,8 +24,8 @@ pub mod saturation;
 
 pub use candidate::Candidate;
 pub use estimation::{
-    CachedSource, LearnedEstimates, LoadEstimator, LoadReport, LocalLoad, MAX_PEERS, PrefillCost,
-    ReportedLoad, ReportedQueues, Reservation, ResidentPrompt,
+    CachedSource, LearnedEstimates, LoadEstimator, LoadReport, LocalLoad, MAX_PEERS, PredictedLeg,
+    PrefillCost, ReportedLoad, ReportedQueues, Reservation, ResidentPrompt,
 };
 pub use hash::{mix, unit};
 pub use imputation::impute_missing_estimates;

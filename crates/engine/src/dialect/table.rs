@@ -199,7 +199,8 @@ impl MetricRow {
     /// A row whose value is summed over the samples that have the label `label` with the value `value`.
     pub(super) const fn sum_with(
         names: &'static [&'static str],
-        (label, value): (&'static str, &'static str),
+        label: &'static str,
+        value: &'static str,
         field: fn(&mut EngineLoad) -> &mut Option<f64>,
     ) -> Self {
         Self::number(names, Aggregation::Sum, ValueSource::ValueWithLabel(label, value), field)
@@ -250,7 +251,9 @@ impl ValueSource {
         let number = match self {
             Self::Value => sample.number(),
             Self::ValueWithLabel(label, value) => {
-                sample.label(label).filter(|actual| *actual == value.as_bytes())?;
+                if sample.label(label)? != value.as_bytes() {
+                    return None;
+                }
                 sample.number()
             }
             Self::Label(label) => parse_number(sample.label(label)?),

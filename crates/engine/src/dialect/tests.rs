@@ -51,9 +51,9 @@ fn kv_block_times_are_summed_over_engines() {
         vllm:kv_block_reuse_gap_seconds_sum{engine=\"0\"} 8\n\
         vllm:kv_block_reuse_gap_seconds_count{engine=\"0\"} 16\n";
     let blocks = EngineLoad::read(page).kv_blocks;
-    assert_eq!(blocks.lifetime, [Some(90.0), Some(4.0)]);
-    assert_eq!(blocks.idle, [Some(20.0), Some(4.0)]);
-    assert_eq!(blocks.reuse_gap, [Some(8.0), Some(16.0)]);
+    assert_eq!((blocks.lifetime_seconds, blocks.lifetimes), (Some(90.0), Some(4.0)));
+    assert_eq!((blocks.idle_seconds, blocks.idle_times), (Some(20.0), Some(4.0)));
+    assert_eq!((blocks.reuse_gap_seconds, blocks.reuse_gaps), (Some(8.0), Some(16.0)));
 }
 
 #[test]
@@ -82,7 +82,10 @@ fn another_gateways_page_is_its_backends_and_queue() {
         tokenweir_engine_tokens_total{backend=\"a\",type=\"output\"} 20\n";
     let load = EngineLoad::read(page);
     assert_eq!((load.running, load.waiting), (Some(7.0), Some(6.0)));
-    assert_eq!((load.kv_usage, load.token_counts()), (Some(0.5), Some([70.0, 20.0])));
+    assert_eq!(
+        (load.kv_usage, load.token_counts()),
+        (Some(0.5), Some(TokenCounts { prompt: 70.0, generated: 20.0 }))
+    );
     assert_eq!(load.server, Some(EngineKind::Gateway));
 }
 

@@ -32,7 +32,8 @@ pub fn prefill_request(api: Option<Api>, body: &[u8]) -> Result<Bytes, PrefillSk
     }
     let mut edits = Vec::new();
     let mut can_split = true;
-    let [mut has_limit, mut has_parameters] = [false; 2];
+    let mut has_limit = false;
+    let mut has_parameters = false;
     let read = visit_members(body, |member| {
         let name = &body[member.name];
         let value = &body[member.value.clone()];
@@ -59,12 +60,13 @@ pub fn prefill_request(api: Option<Api>, body: &[u8]) -> Result<Bytes, PrefillSk
     if read.is_none() || !can_split {
         return Err(PrefillSkip::Field);
     }
-    let missing = [
-        (has_limit, r#""max_tokens":1"#.to_owned()),
-        (has_parameters, format!(r#""{PARAMETERS}":{PREFILL_PARAMETERS}"#)),
-    ];
-    let missing: Vec<String> =
-        missing.into_iter().filter(|(is_there, _)| !is_there).map(|(_, member)| member).collect();
+    let mut missing = Vec::new();
+    if !has_limit {
+        missing.push(r#""max_tokens":1"#.to_owned());
+    }
+    if !has_parameters {
+        missing.push(format!(r#""{PARAMETERS}":{PREFILL_PARAMETERS}"#));
+    }
     if !missing.is_empty() {
         edits.extend(Splice::insert(body, &missing.join(",")));
     }
@@ -136,7 +138,8 @@ fn checked_parameters(parameters: &[u8]) -> Option<String> {
 
 /// Whether the parameters name blocks that a decode backend can read.
 fn names_blocks(parameters: &[u8]) -> bool {
-    let [mut is_remote, mut has_blocks] = [false; 2];
+    let mut is_remote = false;
+    let mut has_blocks = false;
     let read = visit_members(parameters, |member| {
         let value = &parameters[member.value];
         match &parameters[member.name] {

@@ -45,32 +45,41 @@ pub(super) struct CachedTokens {
 /// from the block size that the engine reports, which may be wrong.
 const MAX_PROMPT_TOKENS: f64 = 1e9;
 
+impl ResidentPrompt {
+    pub(super) fn is_plausible(&self) -> bool {
+        self.tokens <= MAX_PROMPT_TOKENS
+    }
+}
+
 impl CachedTokens {
-    /// The cached part of a prompt of about `prompt` tokens, in blocks of `block_tokens` tokens.
-    /// `matched`: number of its leading blocks that were sent to the backend and are probably still
-    /// cached. `pending`: number of its leading blocks that were sent since the oldest request without
-    /// output was sent. The engine computes these before this prompt, and its events do not show them yet.
-    pub(super) fn new(
+    /// The cached part of a prompt of about `prompt` tokens whose events [decide](ResidentPrompt). The prompt
+    /// has blocks of `block_tokens` tokens. `pending`: number of its leading blocks that were sent since the
+    /// oldest request without output was sent. The engine computes these before this prompt, and its events
+    /// do not show them yet.
+    pub(super) fn by_events(
+        prompt: f64,
+        block_tokens: f64,
+        resident: &ResidentPrompt,
+        pending: u32,
+    ) -> Self {
+        let pending_tokens = (f64::from(pending) * block_tokens).min(prompt);
+        let is_exact = !resident.is_expected && pending_tokens <= resident.tokens;
+        Self {
+            prompt: prompt.max(resident.tokens),
+            cached: resident.tokens.max(pending_tokens),
+            cached_blocks: resident.blocks.max(pending),
+            source: if is_exact { CachedSource::Exact } else { CachedSource::Approximate },
+        }
+    }
+
+    /// The cached part of a prompt of about `prompt` tokens. The prompt has blocks of `block_tokens` tokens.
+    /// `matched`: number of its leading blocks that were sent to the backend and are probably still cached.
+    pub(super) fn by_sent_prompts(
         prompt: f64,
         block_tokens: f64,
         resident: Option<&ResidentPrompt>,
-        pending: impl FnOnce() -> u32,
-        matched: impl FnOnce() -> u32,
+        matched: u32,
     ) -> Self {
-        let is_plausible = |resident: &&ResidentPrompt| resident.tokens <= MAX_PROMPT_TOKENS;
-        let resident = resident.filter(is_plausible);
-        if let Some(resident) = resident.filter(|resident| resident.is_decided) {
-            let pending = pending();
-            let pending_tokens = (f64::from(pending) * block_tokens).min(prompt);
-            let is_exact = !resident.is_expected && pending_tokens <= resident.tokens;
-            return Self {
-                prompt: prompt.max(resident.tokens),
-                cached: resident.tokens.max(pending_tokens),
-                cached_blocks: resident.blocks.max(pending),
-                source: if is_exact { CachedSource::Exact } else { CachedSource::Approximate },
-            };
-        }
-        let matched = matched();
         let cached = f64::from(matched) * block_tokens;
         let cached = resident.map_or(cached, |resident| cached.max(resident.tokens));
         Self {
@@ -91,7 +100,12 @@ mod tests {
     }
 
     fn cached(resident: Option<ResidentPrompt>) -> (f64, u32, CachedSource) {
-        let cached = CachedTokens::new(1_000.0, 128.0, resident.as_ref(), || 0, || 3);
+        let cached = match &resident {
+            Some(resident) if resident.is_decided => {
+                CachedTokens::by_events(1_000.0, 128.0, resident, 0)
+            }
+            resident => CachedTokens::by_sent_prompts(1_000.0, 128.0, resident.as_ref(), 3),
+        };
         (cached.cached, cached.cached_blocks, cached.source)
     }
 
@@ -106,9 +120,8 @@ mod tests {
 
     #[test]
     fn prompts_that_await_output_raise_cached_tokens() {
-        let cached = |tokens| {
-            CachedTokens::new(1_000.0, 128.0, Some(&resident(tokens, 1, true)), || 3, || 7)
-        };
+        let cached =
+            |tokens| CachedTokens::by_events(1_000.0, 128.0, &resident(tokens, 1, true), 3);
         let raised = cached(128.0);
         assert_eq!((raised.cached, raised.cached_blocks), (384.0, 3));
         assert_eq!(raised.source, CachedSource::Approximate);
@@ -125,7 +138,7 @@ mod tests {
     #[test]
     fn a_prompt_has_at_least_its_cached_tokens() {
         let resident = resident(1_200.0, 9, true);
-        let cached = CachedTokens::new(1_000.0, 128.0, Some(&resident), || 0, || 0);
+        let cached = CachedTokens::by_events(1_000.0, 128.0, &resident, 0);
         assert_eq!((cached.prompt, cached.cached), (1_200.0, 1_200.0));
     }
 }

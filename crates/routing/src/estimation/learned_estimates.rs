@@ -58,6 +58,15 @@ const RETENTION_RECOVERY: f64 = 0.01;
 /// blocks that this gateway sent.
 const CACHE_RETENTION_RANGE: std::ops::RangeInclusive<f64> = 1.0 / 64.0..=1.5;
 
+/// Sums over the recent prompts of a backend.
+#[derive(Debug, Clone, Copy)]
+pub struct LearnedText {
+    /// Bytes of the prompts.
+    pub bytes: f64,
+    /// Tokens of the prompts.
+    pub tokens: f64,
+}
+
 impl Default for LearnedEstimates {
     fn default() -> Self {
         let prefill = PrefillCost::default();
@@ -145,8 +154,8 @@ impl LearnedEstimates {
 
     /// Sums of the bytes and of the tokens of recent prompts, with less weight on older prompts. Zeros: the
     /// tokens of no prompt are known yet.
-    pub fn text(&self) -> [f64; 2] {
-        [self.text_bytes.get(), self.text_tokens.get()]
+    pub fn text(&self) -> LearnedText {
+        LearnedText { bytes: self.text_bytes.get(), tokens: self.text_tokens.get() }
     }
 
     /// Records that the engine refused a prompt because it has at least `tokens` tokens. This
@@ -157,12 +166,12 @@ impl LearnedEstimates {
     pub fn on_too_long(&self, bytes: u64, tokens: u64, now: Instant) {
         let most = bytes as f64 * TOKENS_PER_BYTE_RANGE.end();
         self.length_refusals.add(bytes, tokens.min(most as u64), now);
-        let [known_bytes, known_tokens] = self.text();
+        let known = self.text();
         let bytes = bytes as f64;
         let tokens = tokens as f64;
-        if known_bytes == 0.0 && bytes > 0.0 && tokens > 0.0 {
+        if known.bytes == 0.0 && bytes > 0.0 && tokens > 0.0 {
             self.add_text(bytes / tokens, 1.0);
-        } else if known_tokens * bytes < tokens * known_bytes {
+        } else if known.tokens * bytes < tokens * known.bytes {
             self.add_text(bytes, tokens);
         }
     }
@@ -259,7 +268,7 @@ impl LearnedEstimates {
         }
         // If another backend computed the prompt, the engine may count the blocks that it read from that
         // backend as cached, or not.
-        let cached = usage.cached.filter(|_| request.elsewhere.is_none());
+        let cached = if request.elsewhere.is_some() { None } else { usage.cached };
         let uncached = prompt.saturating_sub(cached.unwrap_or(predicted_cached));
         self.uncached_prompt_tokens.average_in(uncached as f64, EMA_WEIGHT);
         if request.is_rendezvous && prompt > predicted_cached {
@@ -309,8 +318,8 @@ mod tests {
         let learned = LearnedEstimates::default();
         for tokens in [1_000_000_000_000_000_000, u64::MAX] {
             learned.on_too_long(100, tokens, clock::epoch());
-            let [bytes, tokens] = learned.text();
-            assert!(tokens <= 4.0 * bytes, "{tokens} tokens for {bytes} bytes");
+            let text = learned.text();
+            assert!(text.tokens <= 4.0 * text.bytes, "{text:?}");
             assert!(learned.least_tokens(100, clock::epoch()) <= 400.0);
         }
     }

@@ -6,10 +6,11 @@
 //! gradually from the report to local load and the mean of external load: `certainty = horizon ÷
 //! (horizon + age)`. There is no threshold on the age, so choices do not change abruptly.
 
+mod cached_prompt;
 mod decode_legs;
 mod delays;
 
-use super::cached_tokens::{CachedTokens, ResidentPrompt};
+use super::cached_tokens::ResidentPrompt;
 use super::learned_estimates::LearnedEstimates;
 use super::limits::{at_least_0, at_most};
 use super::load_report::LastReport;
@@ -28,6 +29,7 @@ use tokenweir_protocol::openai::Usage;
 
 use decode_legs::DecodeLegs;
 use max_answering::MaxAnswering;
+pub use remote_prefill::PredictedLeg;
 pub use reported_queues::ReportedQueues;
 
 /// State from which the load of one backend is estimated. Times are seconds since `started`.
@@ -138,32 +140,16 @@ impl LoadEstimator {
         expected_blocks: u32,
         now: i64,
     ) -> Candidate {
-        let tokens_per_byte = self.learned_estimates.tokens_per_byte();
-        let tokens = prompt.tokens(tokens_per_byte);
-        let block_tokens = prompt.block_tokens(tokens_per_byte);
-        let table = || self.prefix_table.get().filter(|_| !prompt.blocks.is_empty());
-        let matched = || {
-            let retained = || self.retained_blocks(block_tokens) as usize;
-            let expected = expected_blocks as usize;
-            table().map_or(0, |table| table.matched(&prompt.blocks, retained(), expected)) as u32
-        };
-        let oldest = || self.pending_outputs.oldest_table_age();
-        let pending = || {
-            let since = table().and_then(|table| Some((table, oldest()?)));
-            since.map_or(0, |(table, age)| table.matched_since(&prompt.blocks, age)) as u32
-        };
-        let cached = CachedTokens::new(tokens, block_tokens, resident, pending, matched);
+        let cached = self.cached_tokens(prompt, resident, expected_blocks);
         let local_load = self.local_load();
         let now = self.seconds_at(now);
         let certainty = self.certainty_at(now);
         let load = self.last_report.load(&local_load, certainty);
         let in_flight = f64::from(local_load.in_flight);
         let pending = f64::from(local_load.pending);
-        let external_waiting = at_most(at_least_0(load.waiting - pending), load.external);
-        let reported_backlog = external_waiting * self.learned_estimates.prompt_tokens();
         let prefill = self.learned_estimates.prefill();
-        let peer_backlog = self.peer_backlogs.tokens(prefill.per_token, now);
-        let others = if reported_backlog > peer_backlog { reported_backlog } else { peer_backlog };
+        let external_waiting = at_most(at_least_0(load.waiting - pending), load.external);
+        let others = self.backlog_of_others(external_waiting, &prefill, now);
         let backlog = self.remaining_backlog(&local_load, &prefill, now) + others;
         let slots = &self.slot_estimator;
         Candidate {

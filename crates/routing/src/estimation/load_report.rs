@@ -95,7 +95,7 @@ impl LoadReport {
             waiting: requests(load.waiting)?,
             running: requests(load.running)?,
             capacity: load.capacity(),
-            tokens: load.token_counts().map(|[prompt, generated]| prompt + generated),
+            tokens: load.token_counts().map(|counts| counts.prompt + counts.generated),
         })
     }
 }

@@ -33,7 +33,7 @@ mod slot_estimator;
 pub use cached_tokens::{CachedSource, ResidentPrompt};
 pub use learned_estimates::LearnedEstimates;
 pub use linear_cost::PrefillCost;
-pub use load_estimator::{LoadEstimator, ReportedQueues};
+pub use load_estimator::{LoadEstimator, PredictedLeg, ReportedQueues};
 pub use load_report::{LoadReport, ReportedLoad};
 pub use peer_backlogs::MAX_PEERS;
 pub use reservation::{LocalLoad, Reservation};

@@ -165,10 +165,8 @@ impl PendingOutputs {
     fn publish_oldest(&self, queues: &PendingQueues) {
         let fronts = [queues.streams.front(), queues.non_streaming.front()].into_iter().flatten();
         let first = fronts.min_by(|a, b| a.overdue_from.total_cmp(&b.overdue_from));
-        let [overdue_from, expected_at] =
-            first.map_or([f64::INFINITY; 2], |pending| [pending.overdue_from, pending.expected_at]);
-        self.expected_at.set(expected_at);
-        self.overdue_from.set(overdue_from);
+        self.expected_at.set(first.map_or(f64::INFINITY, |pending| pending.expected_at));
+        self.overdue_from.set(first.map_or(f64::INFINITY, |pending| pending.overdue_from));
         let oldest = queues.streams.front().map_or(NO_STREAM, |stream| stream.table_age.into());
         self.oldest_table_age.store(oldest, Ordering::Relaxed);
     }

@@ -102,7 +102,10 @@ impl CandidateSampler {
         prompt: &PromptFingerprint,
         request: &RoutingRequest,
     ) -> Option<Vec<usize>> {
-        let tables = self.tables.get().filter(|_| Self::is_large(positions.len()))?;
+        if !Self::is_large(positions.len()) {
+            return None;
+        }
+        let tables = self.tables.get()?;
         let mut sample = Vec::with_capacity(RANDOM_SAMPLE_SIZE + PrefixHints::MOST);
         match (policy, request.session) {
             (PolicyKind::KvAware, None) => sample.extend(tables.best(positions, request.seed)),

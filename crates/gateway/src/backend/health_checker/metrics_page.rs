@@ -7,7 +7,7 @@ use http::StatusCode;
 use http::uri::PathAndQuery;
 use memchr::memmem;
 use std::time::Duration;
-use tokenweir_engine::dialect::{self, EngineLoad, RankLoad};
+use tokenweir_engine::dialect::{self, EngineLoad, RankLoad, TokenCounts};
 use tokenweir_engine::engine_metrics::ScrapeError;
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::page_fetcher::PageFetcher;
@@ -29,7 +29,7 @@ pub(super) struct MetricsPage {
 pub(super) struct LastPage {
     /// The engine's counters of prompt tokens and of generation tokens. `None`: the engine is idle,
     /// or does not report them.
-    token_counts: Option<[f64; 2]>,
+    token_counts: Option<TokenCounts>,
     /// A hash of all values of the engine. `None`: not computed, because the engine is idle or its token
     /// counts had changed.
     pub(super) engine_values: Option<u64>,
@@ -125,7 +125,7 @@ fn read_load(
         return Err(ScrapeError::Status);
     }
     let load = EngineLoad::read(page);
-    let token_counts = load.token_counts().filter(|_| load.is_idle() == Some(false));
+    let token_counts = load.token_counts_if_busy();
     let is_same = token_counts.is_some() && token_counts == last.token_counts;
     let engine_values = is_same.then(|| dialect::hash_engine_values(page));
     let is_openmetrics = page.trim_ascii_end().ends_with(b"# EOF");

@@ -181,11 +181,13 @@ impl PoolSnapshot {
     ) -> Option<RequestLength> {
         let max_tokens = f64::from(requirements.max_tokens?);
         let prompt = requirements.prompt;
-        let texts = positions
-            .iter()
-            .map(|position| self.backends[*position].load.estimator.learned().text());
-        let [bytes, tokens] =
-            texts.fold([0.0, 0.0], |[bytes, tokens], text| [bytes + text[0], tokens + text[1]]);
+        let mut bytes = 0.0;
+        let mut tokens = 0.0;
+        for position in positions {
+            let text = self.backends[*position].load.estimator.learned().text();
+            bytes += text.bytes;
+            tokens += text.tokens;
+        }
         let is_learned = bytes > 0.0;
         let tokens_per_byte =
             if is_learned { tokens / bytes * LEARNED_MARGIN } else { LEAST_TOKENS_PER_BYTE };

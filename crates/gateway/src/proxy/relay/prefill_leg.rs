@@ -20,6 +20,7 @@ use tokenweir_protocol::clock;
 use tokenweir_protocol::headers;
 use tokenweir_request::observe::Exchange;
 use tokenweir_request::record::Attempt;
+use tokenweir_routing::PredictedLeg;
 use tokenweir_routing::resilience::FailureKind;
 
 /// The prefill legs of one request, over all its attempts. A prefill leg makes another backend compute
@@ -156,7 +157,7 @@ async fn send_legs(
         let (alone, candidate) = (decision.selected().ttft, decision.selected_candidate());
         let estimator = &lease.backend().load.estimator;
         let settings = &pool.policy().kv_aware;
-        let leg = [offer.ttft(), offer.base()];
+        let leg = PredictedLeg { seconds: offer.ttft(), base: offer.base() };
         let with_leg = offer.ttft() + estimator.decode_leg_ttft(candidate, leg, settings, now);
         let legs = record.prefill_legs.get_or_insert_default();
         legs.predicted = Some([with_leg, alone]);

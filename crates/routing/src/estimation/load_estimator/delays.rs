@@ -24,6 +24,19 @@ impl LoadEstimator {
         self.learned_estimates.freshness(at_least_0(idle))
     }
 
+    /// Prompt tokens of requests that this gateway did not send and that the engine still has to compute.
+    /// `external_waiting`: the waiting requests of others in the last report.
+    pub(super) fn backlog_of_others(
+        &self,
+        external_waiting: f64,
+        prefill: &PrefillCost,
+        now: f64,
+    ) -> f64 {
+        let reported = external_waiting * self.learned_estimates.prompt_tokens();
+        let by_peers = self.peer_backlogs.tokens(prefill.per_token, now);
+        if reported > by_peers { reported } else { by_peers }
+    }
+
     /// Prompt tokens that the engine still has to compute: the backlog, less the part of the prompt
     /// in prefill that is probably computed by now. The gateway does not know which prompt is in
     /// prefill, so the mean length is assumed for it.

@@ -6,6 +6,15 @@ use crate::{Candidate, PrefillCost, Reservation, kv_aware};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+/// The predicted duration of a prefill leg, in seconds.
+#[derive(Debug, Clone, Copy)]
+pub struct PredictedLeg {
+    /// For the prompt.
+    pub seconds: f64,
+    /// For an empty prompt.
+    pub base: f64,
+}
+
 impl LoadEstimator {
     /// Moves the prefill of a request from the load of this backend to another one
     /// (`is_elsewhere`), or back to the load of this backend.
@@ -33,25 +42,24 @@ impl LoadEstimator {
     }
 
     /// Predicted seconds from sending a decode leg to its first output. `candidate`: the estimates of this
-    /// backend for the whole request. `leg`, `prefill_base`: predicted seconds of the prefill leg at the
-    /// other backend, for the prompt and for an empty prompt.
+    /// backend for the whole request. `leg`: the prefill leg at the other backend.
     ///
     /// The queue gets shorter during the prefill leg. If a backend has many prefills, its `base`
     /// includes steps with prompts of other requests. The decode leg does not wait for these steps, so
-    /// the lesser of this `base` and `prefill_base` counts.
+    /// the lesser `base` of the two counts.
     pub fn decode_leg_ttft(
         &self,
         candidate: &Candidate,
-        [leg, prefill_base]: [f64; 2],
+        leg: PredictedLeg,
         settings: &kv_aware::KvAwareSettings,
         now: Instant,
     ) -> f64 {
         let cost = candidate.prefill;
         let prefilled = Candidate {
             cached: candidate.prompt,
-            backlog: (candidate.backlog - leg / cost.per_token).max(0.0),
-            slot_wait: (candidate.slot_wait - leg).max(0.0),
-            prefill: PrefillCost { base: cost.base.min(prefill_base), ..cost },
+            backlog: (candidate.backlog - leg.seconds / cost.per_token).max(0.0),
+            slot_wait: (candidate.slot_wait - leg.seconds).max(0.0),
+            prefill: PrefillCost { base: cost.base.min(leg.base), ..cost },
             ..*candidate
         };
         let least = kv_aware::ttft(settings, &prefilled, false);
@@ -99,7 +107,10 @@ mod tests {
         let prefill = PrefillCost { base: 0.5, per_token: 1e-3 };
         let busy = Candidate { backlog: 2_000.0, prefill, ..load.candidate(&prompt(), now) };
         let full = Candidate { slot_wait: 3.0, ..busy };
-        let after = |leg, candidate| load.decode_leg_ttft(&candidate, [leg, 0.1], &settings, now);
+        let after = |seconds, candidate| {
+            let leg = PredictedLeg { seconds, base: 0.1 };
+            load.decode_leg_ttft(&candidate, leg, &settings, now)
+        };
         let waits = [after(0.0, busy), after(1.0, busy), after(5.0, busy), after(1.0, full)];
         for (wait, expected) in waits.into_iter().zip([2.1, 1.1, 0.1, 2.1]) {
             assert!((wait - expected).abs() < 1e-9, "{waits:?}");
@@ -112,7 +123,8 @@ mod tests {
         let candidate = load.candidate(&prompt(), now);
         let settings = kv_aware::KvAwareSettings::default();
         let base = candidate.prefill.base;
-        let predicted = |at| load.decode_leg_ttft(&candidate, [0.0, base], &settings, at);
+        let leg = PredictedLeg { seconds: 0.0, base };
+        let predicted = |at| load.decode_leg_ttft(&candidate, leg, &settings, at);
         let least = predicted(now);
         assert!(least < kv_aware::ttft(&settings, &candidate, false));
         let at = now + Duration::from_secs(1);

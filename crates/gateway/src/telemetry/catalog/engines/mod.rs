@@ -109,32 +109,32 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::of_backend(
         "tokenweir_engine_kv_block_lifetime_seconds_total",
         "Sum of the times from the allocation of a KV block to its eviction (vLLM: --kv-cache-metrics).",
-        |backend| backend.engine?.kv_blocks.lifetime[0],
+        |backend| backend.engine?.kv_blocks.lifetime_seconds,
     ),
     MetricDescriptor::of_backend(
         "tokenweir_engine_kv_block_lifetime_count_total",
         "KV blocks whose time tokenweir_engine_kv_block_lifetime_seconds_total contains.",
-        |backend| backend.engine?.kv_blocks.lifetime[1],
+        |backend| backend.engine?.kv_blocks.lifetimes,
     ),
     MetricDescriptor::of_backend(
         "tokenweir_engine_kv_block_idle_seconds_total",
         "Sum of the times from the last use of a KV block to its eviction (vLLM: --kv-cache-metrics).",
-        |backend| backend.engine?.kv_blocks.idle[0],
+        |backend| backend.engine?.kv_blocks.idle_seconds,
     ),
     MetricDescriptor::of_backend(
         "tokenweir_engine_kv_block_idle_count_total",
         "KV blocks whose time tokenweir_engine_kv_block_idle_seconds_total contains.",
-        |backend| backend.engine?.kv_blocks.idle[1],
+        |backend| backend.engine?.kv_blocks.idle_times,
     ),
     MetricDescriptor::of_backend(
         "tokenweir_engine_kv_block_reuse_gap_seconds_total",
         "Sum of the times between two uses of a KV block (vLLM: --kv-cache-metrics).",
-        |backend| backend.engine?.kv_blocks.reuse_gap[0],
+        |backend| backend.engine?.kv_blocks.reuse_gap_seconds,
     ),
     MetricDescriptor::of_backend(
         "tokenweir_engine_kv_block_reuse_gap_count_total",
         "Times between two uses of a KV block that tokenweir_engine_kv_block_reuse_gap_seconds_total contains.",
-        |backend| backend.engine?.kv_blocks.reuse_gap[1],
+        |backend| backend.engine?.kv_blocks.reuse_gaps,
     ),
     MetricDescriptor::new(
         "tokenweir_engine_waiting_requests",
