@@ -206,10 +206,10 @@ async fn restart(fleet: &mut Fleet, settings: SimulatorSettings) {
 async fn an_engine_restart_forgets_old_blocks() {
     let mut fleet = start(8_192).await;
     ask_until_exact(&fleet, 'a').await;
-    let [kv_events_port, kv_events_replay_port] = fleet.backends[0].kv_event_ports().unwrap();
+    let ports = fleet.backends[0].kv_event_ports().unwrap();
     let settings = SimulatorSettings {
-        kv_events_port: Some(kv_events_port),
-        kv_events_replay_port,
+        kv_events_port: Some(ports.live),
+        kv_events_replay_port: ports.replay,
         ..engine(8_192)
     };
     restart(&mut fleet, settings).await;

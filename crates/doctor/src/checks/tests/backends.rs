@@ -263,7 +263,9 @@ fn clock_skew_above_the_date_resolution_is_reported() {
             let shift = Duration::from_secs(seconds.unsigned_abs());
             let now =
                 if seconds < 0 { date_header_time() - shift } else { date_header_time() + shift };
-            backend.health.as_mut().unwrap().clock = [now; 2];
+            let health = backend.health.as_mut().unwrap();
+            health.sent_at = now;
+            health.received_at = now;
         });
         findings_of(&findings, "clock").first().map(|finding| finding.observation.clone())
     };
