@@ -238,7 +238,10 @@ impl TopState {
 
     /// The selected backend. `None`: the current pane shows requests, or has no row.
     fn selected_backend(&self) -> Option<&BackendSummary> {
-        let row = self.selected_row().filter(|_| self.pane == Pane::Backends)?;
+        if self.pane != Pane::Backends {
+            return None;
+        }
+        let row = self.selected_row()?;
         self.document.as_ref()?.backends.iter().find(|backend| backend.name == row.name)
     }
 

@@ -117,7 +117,7 @@ fn push_verdicts(
 
 /// The request rates, the queue, and the shares of failed and of refused requests.
 fn rates(state: &TopState, document: &GatewaySnapshot) -> Vec<Figure> {
-    let [requests, tokens] = state.rates.per_second(document);
+    let rates = state.rates.per_second(document);
     let minute = &document.last_minute;
     let harm = &document.harm;
     let waiting: usize = document.queue.iter().map(|class| class.waiting).sum();
@@ -128,8 +128,8 @@ fn rates(state: &TopState, document: &GatewaySnapshot) -> Vec<Figure> {
     let [failed, refused] = [minute.failed, minute.refused].map(|count| percent(share(count)));
     let client_errors = percent(harm.client_errors.share);
     vec![
-        plain(format!("{} req/s", number(requests))),
-        plain(format!("{} tok/s", number(tokens))),
+        plain(format!("{} req/s", number(rates.map(|rates| rates.requests)))),
+        plain(format!("{} tok/s", number(rates.map(|rates| rates.output_tokens)))),
         plain(format!("{} in flight", document.requests_in_flight)),
         plain(format!("{waiting} waiting{longest}")),
         (format!("{failed} failed"), harm_tone(harm.failed.level)),
