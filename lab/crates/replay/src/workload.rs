@@ -83,6 +83,24 @@ struct Segment {
     tokens: f64,
 }
 
+/// A lognormal distribution.
+#[derive(Debug, Clone, Copy)]
+struct Lognormal {
+    median: f64,
+    sigma: f64,
+}
+
+/// The distributions of a turn of a session.
+#[derive(Debug, Clone, Copy)]
+struct TurnLengths {
+    /// New prompt tokens.
+    input: Lognormal,
+    /// Output tokens.
+    output: Lognormal,
+    /// Seconds before the turn.
+    pause: Lognormal,
+}
+
 struct Generator {
     random: fastrand::Rng,
     requests: Vec<TraceRequest>,
@@ -154,40 +172,26 @@ impl Generator {
         self.new_segment(tokens)
     }
 
-    /// Adds a request whose prompt consists of the texts `shared` and a text of its own. The pairs are the
-    /// median and the sigma of lognormal distributions.
-    fn single(
-        &mut self,
-        at: Duration,
-        shared: &[Segment],
-        (question, question_sigma): (f64, f64),
-        (output, output_sigma): (f64, f64),
-    ) {
-        let question = self.random_segment(question, question_sigma);
-        let output = self.lognormal(output, output_sigma);
+    /// Adds a request whose prompt consists of the texts `shared` and a text of its own.
+    fn single(&mut self, at: Duration, shared: &[Segment], question: Lognormal, output: Lognormal) {
+        let question = self.random_segment(question.median, question.sigma);
+        let output = self.lognormal(output.median, output.sigma);
         self.push(&[shared, &[question]].concat(), output, at, None);
     }
 
     /// Adds a session in which each turn repeats the history. A turn is sent some time after the end of the
-    /// previous turn. The pairs are the median and the sigma of lognormal distributions.
-    fn turn_taking(
-        &mut self,
-        at: Duration,
-        system: Segment,
-        turns: usize,
-        (input, input_sigma): (f64, f64),
-        (output, output_sigma): (f64, f64),
-        (pause, pause_sigma): (f64, f64),
-    ) {
+    /// previous turn.
+    fn turn_taking(&mut self, at: Duration, system: Segment, turns: usize, turn: TurnLengths) {
+        let TurnLengths { input, output, pause } = turn;
         let mut history = vec![system];
         let mut previous = None;
         for turn in 0..turns {
-            history.push(self.random_segment(input, input_sigma));
+            history.push(self.random_segment(input.median, input.sigma));
             if history.iter().map(|segment| segment.tokens).sum::<f64>() > PROMPT_TOKENS_MAX {
                 return;
             }
-            let output = self.lognormal(output, output_sigma).round();
-            let pause = pause * (pause_sigma * standard_normal(&mut self.random)).exp();
+            let output = self.lognormal(output.median, output.sigma).round();
+            let pause = pause.median * (pause.sigma * standard_normal(&mut self.random)).exp();
             let sent = if turn == 0 { at } else { Duration::from_secs_f64(pause) };
             let answer = self.push(&history, output, sent, previous);
             history.push(answer);

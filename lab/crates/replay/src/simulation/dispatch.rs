@@ -79,8 +79,8 @@ impl Simulation<'_> {
         number: usize,
         request: &RoutingRequest,
     ) -> Vec<Candidate> {
-        let knowledge = (self.setup, &self.engines[..], self.now);
-        self.gateways[gateway].candidates(&self.requests[number], request, knowledge)
+        let job = &self.requests[number];
+        self.gateways[gateway].candidates(job, request, self.setup, &self.engines, self.now)
     }
 
     /// Chooses a backend for a request. Returns the index of the chosen candidate.

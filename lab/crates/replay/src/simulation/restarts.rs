@@ -14,7 +14,10 @@ use super::gateway::QueuedArrival;
 impl Simulation<'_> {
     /// Ends the process of a backend, and schedules the start of the next process.
     pub(super) fn restart(&mut self, backend: usize) {
-        let Some(settings) = self.setup.restarts.filter(|_| !self.is_over()) else { return };
+        if self.is_over() {
+            return;
+        }
+        let Some(settings) = self.setup.restarts else { return };
         self.engines[backend].restart();
         let started = SimulationEvent::Started(backend, self.engines[backend].process);
         self.schedule(self.now + settings.downtime, started);

@@ -124,8 +124,10 @@ impl Tournament {
         let mut setup = SimulationSetup::new(fleet.specs(), self.epoch);
         setup.policy = self.policy;
         setup.policy.kv_aware.ttft_objective_seconds = OBJECTIVES.ttft;
-        setup.known_objectives = [OBJECTIVES.ttft, OBJECTIVES.tpot];
-        (setup.gateways, setup.admission, setup.speed) = (self.gateways, self.admission, speed);
+        setup.known_objectives = OBJECTIVES;
+        setup.gateways = self.gateways;
+        setup.admission = self.admission;
+        setup.speed = speed;
         setup
     }
 
@@ -165,7 +167,7 @@ impl Tournament {
             low *= 2.0;
             doublings += 1;
         }
-        bisect_speed((low, 2.0 * low), BISECTIONS, is_served)
+        bisect_speed(low..2.0 * low, BISECTIONS, is_served)
     }
 }
 
