@@ -89,6 +89,13 @@ enum Break {
     Event(&'static str),
 }
 
+/// Returns an event stream with this body, which ends in order.
+fn whole_stream(text: &str) -> Vec<u8> {
+    let chunk =
+        if text.is_empty() { String::new() } else { format!("{:x}\r\n{text}\r\n", text.len()) };
+    [event_stream_head().as_ref(), chunk.as_bytes(), b"0\r\n\r\n".as_slice()].concat()
+}
+
 /// The names of two backends, which are the ids of their responses.
 const NAMES: [&str; 2] = ["first", "next"];
 
@@ -292,6 +299,68 @@ async fn a_client_gets_no_output_of_a_backend_that_starts_over_instead_of_contin
     let record = gateway.record().await;
     assert_eq!(record.outcome, Outcome::Truncated);
     assert_eq!(record.continuations.refusal, Some(ContinuationRefusal::Diverged));
+}
+
+/// Starts two backends. The first one resets its stream after `cut` bytes, and the next request gets `next`.
+/// `is_continued`: whether later requests get the rest of the stream. Otherwise they get `next`, too.
+async fn after_a_reset(
+    cut: usize,
+    next: impl Fn(&[String]) -> Vec<u8> + Send + Sync + 'static,
+    is_continued: bool,
+) -> [ScriptedBackend; 2] {
+    ScriptedBackend::two(move |number, _, seen| {
+        let events = events(seen, NAMES[usize::from(number > 0)]);
+        match number {
+            0 => {
+                let mut begun = begun_stream(&events);
+                begun.truncate(event_stream_head().len() + cut);
+                vec![Step::Send(begun), Step::Reset]
+            }
+            2.. if is_continued => vec![Step::Send(stream_of(&events))],
+            _ => vec![Step::Send(next(&events))],
+        }
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_success_status_without_a_continuation_is_asked_elsewhere_and_never_ends_the_stream() {
+    let bodies = ["", "null", "data: [DONE]\n\n", "data: {}\n\ndata: [DONE]\n\n"];
+    for temperature in [0, 1] {
+        let request = request(CHAT, &json!({"temperature": temperature}));
+        let whole = unbroken(CHAT, &request, ContinuationMode::Exact).await;
+        let cut = length_of(CHAT, &request, 5);
+        for text in bodies {
+            let fakes = after_a_reset(cut, move |_| whole_stream(text), true).await;
+            let gateway = start_before(&fakes, setup(ContinuationMode::Exact)).await;
+            let received = answer(&gateway, CHAT, &request).await;
+            assert_eq!(received, (whole.clone(), true), "{temperature} {text:?}");
+            let record = gateway.record().await;
+            assert_eq!((record.outcome, record.attempts.len()), (Outcome::Ok, 3), "{text:?}");
+            let fakes = after_a_reset(cut, move |_| whole_stream(text), false).await;
+            let gateway = start_before(&fakes, setup(ContinuationMode::Exact)).await;
+            let (received, is_whole) = answer(&gateway, CHAT, &request).await;
+            assert!(!is_whole && whole.starts_with(&received), "{text:?} {received}");
+            assert_eq!(gateway.record().await.outcome, Outcome::Truncated, "{text:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_early_end_in_order_after_a_crash_is_no_second_crash() {
+    let request = request(CHAT, &json!({}));
+    let whole = unbroken(CHAT, &request, ContinuationMode::Exact).await;
+    let early = |events: &[String]| stream_of(&events[..4]);
+    let fakes = after_a_reset(length_of(CHAT, &request, 4), early, true).await;
+    let gateway = start_before(&fakes, setup(ContinuationMode::Exact)).await;
+    assert_eq!(answer(&gateway, CHAT, &request).await, (whole.clone(), true));
+    let record = gateway.record().await;
+    let failures: Vec<_> = record.attempts.iter().map(|attempt| attempt.failure).collect();
+    assert_eq!(failures, [Some("connection_reset"), Some("empty"), None]);
+    let fakes = after_a_reset(length_of(CHAT, &request, 4), early, false).await;
+    let gateway = start_before(&fakes, setup(ContinuationMode::Exact)).await;
+    let (received, is_whole) = answer(&gateway, CHAT, &request).await;
+    assert!(!is_whole && whole.starts_with(&received), "{received}");
 }
 
 #[tokio::test]

@@ -12,6 +12,9 @@ pub struct Interrupted {
     pub cause: InterruptionCause,
     /// Whether the response ends if no other backend continues it. Otherwise its backend may go on.
     pub is_final: bool,
+    /// Whether the backend ended its body as HTTP requires. The connection of a process that died breaks
+    /// instead.
+    pub ended_in_order: bool,
 }
 
 /// Continues a response whose backend cannot complete it.

@@ -180,7 +180,11 @@ impl<B: Body, T> ObservedBody<B, T> {
         let (continuation, exchange) = (self.continuation.as_mut()?, self.exchange.as_mut()?);
         let (cause, end) = continuation.interrupted.as_ref()?;
         let cause = *cause;
-        let interrupted = Interrupted { cause, is_final: !matches!(end, EarlyEnd::Move(_)) };
+        let interrupted = Interrupted {
+            cause,
+            is_final: !matches!(end, EarlyEnd::Move(_)),
+            ended_in_order: matches!(end, EarlyEnd::Body(Ok(()))),
+        };
         match continuation.continuer.poll_continue(cx, exchange, &mut self.guard, interrupted) {
             Poll::Pending => {
                 if let Some(comment) = exchange.take_keep_alive_comment() {
@@ -205,8 +209,14 @@ impl<B: Body, T> ObservedBody<B, T> {
                     return Some(self.terminate(Termination::UpstreamReset, result, cx));
                 }
                 let held = exchange.release_events();
-                let end = if exchange.has_last_event() { EarlyEnd::Body(Ok(())) } else { end };
+                let is_complete = exchange.has_last_event();
+                let end = if is_complete { EarlyEnd::Body(Ok(())) } else { end };
                 if held.is_empty() {
+                    // The regular end of a later backend would hide that an earlier one broke the stream.
+                    if interrupted.ended_in_order && !is_complete && exchange.is_continued() {
+                        let result = Err(ObservedBodyError::NotContinued);
+                        return Some(self.terminate(Termination::UpstreamReset, result, cx));
+                    }
                     return self.end_early(end, cx);
                 }
                 if !matches!(end, EarlyEnd::Events | EarlyEnd::Move(_)) {

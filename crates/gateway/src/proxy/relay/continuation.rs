@@ -72,15 +72,15 @@ impl Continue<BackendBody, (Lease, Option<ConcurrencyPermit>)> for StreamContinu
         guard: &mut (Lease, Option<ConcurrencyPermit>),
         interrupted: Interrupted,
     ) -> Poll<Option<BackendBody>> {
-        match ready!(self.poll_search(cx, exchange, guard.0.backend(), interrupted.cause)) {
+        match ready!(self.poll_search(cx, exchange, guard.0.backend(), interrupted)) {
             Ok(continued) => {
-                let cause = interrupted.cause;
-                report_failure(exchange, guard.0.backend(), cause, 1);
+                report_failure(exchange, guard.0.backend(), interrupted, 1);
                 let prompt = self.stream.prompt.whole;
-                if failure_of(cause).is_some() {
+                if failure_of(interrupted).is_some() {
                     guard.0.backend().health.on_cut(prompt, clock::now());
                 }
-                exchange.continue_at(continued.lease.backend_feedback(), cause, continued.since);
+                let backend = continued.lease.backend_feedback();
+                exchange.continue_at(backend, interrupted.cause, continued.since);
                 guard.0 = continued.lease;
                 Poll::Ready(Some(continued.body))
             }
@@ -108,11 +108,11 @@ impl StreamContinuation {
         cx: &mut Context<'_>,
         exchange: &mut Exchange,
         from: &Arc<Backend>,
-        cause: InterruptionCause,
+        interrupted: Interrupted,
     ) -> Poll<Result<Continued, ContinuationRefusal>> {
         loop {
             let Some(interruption) = &mut self.interruption else {
-                self.begin(exchange, from, cause)?;
+                self.begin(exchange, from, interrupted)?;
                 continue;
             };
             match &mut interruption.step {
@@ -140,17 +140,17 @@ impl StreamContinuation {
         &mut self,
         exchange: &mut Exchange,
         from: &Arc<Backend>,
-        cause: InterruptionCause,
+        interrupted: Interrupted,
     ) -> Result<(), ContinuationRefusal> {
         let now = clock::now();
         exchange.check_continuation()?;
-        if let Some(kind) = failure_of(cause) {
+        if let Some(kind) = failure_of(interrupted) {
             self.failures += 1;
             let backend = &from.identity.id;
             let is_poison = retry::is_poison(exchange.record(), backend, kind, now);
             self.context.retry.allow_continuation(is_poison, self.failures)?;
         }
-        let may_wait = cause != InterruptionCause::Migrated;
+        let may_wait = interrupted.cause != InterruptionCause::Migrated;
         let ends_at = may_wait.then(|| self.context.state.admission.continuation_deadline(now));
         self.interruption = Some(Interruption {
             at: now,
@@ -241,12 +241,13 @@ impl StreamContinuation {
         exchange: &mut Exchange,
         backend: &Backend,
         reason: ContinuationRefusal,
-        Interrupted { cause, is_final }: Interrupted,
+        interrupted: Interrupted,
     ) {
+        let Interrupted { cause, is_final, .. } = interrupted;
         let reason = match cause {
             InterruptionCause::Diverged => ContinuationRefusal::Diverged,
             _ if is_final && exchange.complete_stream() => {
-                report_failure(exchange, backend, cause, 0);
+                report_failure(exchange, backend, interrupted, 0);
                 ContinuationRefusal::Completed
             }
             _ => reason,
@@ -315,11 +316,11 @@ fn continuing_body(
 fn report_failure(
     exchange: &mut Exchange,
     backend: &Backend,
-    cause: InterruptionCause,
+    interrupted: Interrupted,
     later: usize,
 ) {
     let now = clock::now();
-    let failure = failure_of(cause);
+    let failure = failure_of(interrupted);
     let attempts = &mut exchange.record().attempts;
     let of_backend = attempts
         .iter_mut()
@@ -330,14 +331,15 @@ fn report_failure(
         attempt.ended = Some(now);
         attempt.failure = failure.map(FailureKind::as_str);
     }
-    if let Some(failure) = failure.filter(|_| cause != InterruptionCause::Diverged) {
+    if let Some(failure) = failure.filter(|_| interrupted.cause != InterruptionCause::Diverged) {
         backend.on_failure(failure, failure.as_str(), None, now);
     }
 }
 
 /// The failure of the backend that interrupted the stream. `None`: the backend did not fail.
-const fn failure_of(cause: InterruptionCause) -> Option<FailureKind> {
-    match cause {
+const fn failure_of(interrupted: Interrupted) -> Option<FailureKind> {
+    match interrupted.cause {
+        InterruptionCause::Died if interrupted.ended_in_order => Some(FailureKind::Empty),
         InterruptionCause::Died => Some(FailureKind::Died),
         InterruptionCause::Stalled => Some(FailureKind::SlowOutput),
         InterruptionCause::BackendDown => Some(FailureKind::Down),

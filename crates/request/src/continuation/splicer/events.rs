@@ -3,7 +3,7 @@
 use super::super::edit::{self, NULL};
 use super::super::event::{Event, numbers};
 use super::super::reasons::{ContinuationRefusal, InterruptionCause};
-use super::{Action, HEAD, IDS_STEP, Position, StreamSplicer};
+use super::{Action, ContinuedStream, HEAD, IDS_STEP, Position, StreamSplicer};
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -25,7 +25,7 @@ impl StreamSplicer {
             return Action::Keep;
         };
         if event.is_done {
-            if self.text.is_repeating() {
+            if self.text.is_repeating() || self.lacks_continuation() {
                 return self.diverge();
             }
             self.is_done = true;
@@ -58,6 +58,13 @@ impl StreamSplicer {
             return Action::Drop;
         }
         self.edit(&event, bytes, repeated)
+    }
+
+    /// Whether the present backend was asked to continue the stream and has sent neither a token nor a finish
+    /// reason.
+    fn lacks_continuation(&self) -> bool {
+        let is_new = |continued: ContinuedStream| self.tokens == continued.tokens;
+        self.continued.is_some_and(is_new) && !self.is_finished && self.refusal.is_none()
     }
 
     /// Records that the backend does not continue the stream, so that the client gets no bytes of it.

@@ -88,6 +88,11 @@ impl Exchange {
         splicer.as_mut().is_some_and(|splicer| splicer.complete(reports_usage))
     }
 
+    /// Whether another backend has continued the stream.
+    pub(in crate::observe) fn is_continued(&self) -> bool {
+        !self.inner.record.continuations.begun.is_empty()
+    }
+
     /// Whether the stream had its last event.
     pub(in crate::observe) fn has_last_event(&self) -> bool {
         self.inner.record.timings.terminal.is_some()
