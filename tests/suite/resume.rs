@@ -102,6 +102,22 @@ async fn a_client_that_repeats_its_request_with_the_same_key_gets_the_whole_firs
 }
 
 #[tokio::test]
+async fn a_repeated_request_fails_if_the_first_one_fails_in_order() {
+    let error = r#"{"error":{"message":"x","code":500}}"#;
+    let (fake, gateway) = resumable(paused(&[ROLE, WORD], &[error, "[DONE]"])).await;
+    let request = ask(STREAM, "idempotency-key: a");
+    let mut first = gateway.send(&request).await;
+    read_until(&mut first, "Hi").await;
+    drop(first);
+    let mut second = gateway.send(&request).await;
+    read_until(&mut second, "Hi").await;
+    fake.go();
+    second.read_to_end(&mut Vec::new()).await.unwrap();
+    let [attached, run] = attached_and_run(&gateway).await;
+    assert_eq!((attached.outcome, run.outcome), (Outcome::StreamError, Outcome::StreamError));
+}
+
+#[tokio::test]
 async fn a_resumable_request_whose_client_does_not_return_is_aborted_after_the_window() {
     let window = Duration::from_millis(300);
     let resume = Some(ResumeSettings { window, ..RESUME });

@@ -81,6 +81,16 @@ impl FollowedBody {
                     self.finish(Outcome::Ok, Termination::Complete);
                     return Poll::Ready(None);
                 }
+                Chunk::End(End::Failed) => {
+                    let status = self.exchange.as_mut().and_then(|it| it.record().status);
+                    let outcome = match status {
+                        Some(500..) => Outcome::UpstreamError,
+                        Some(400..) => Outcome::ClientError,
+                        _ => Outcome::StreamError,
+                    };
+                    self.finish(outcome, Termination::Complete);
+                    return Poll::Ready(None);
+                }
                 Chunk::End(End::Broken) if self.is_flushed => {
                     self.finish(Outcome::Truncated, Termination::UpstreamReset);
                     return Poll::Ready(Some(Err(ObservedBodyError::Followed)));
