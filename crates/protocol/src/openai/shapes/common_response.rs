@@ -68,6 +68,16 @@ const CHUNK_METADATA: &[&str] = &[
     "choices[].routed_experts",
 ];
 
+/// The field of a chat completion chunk that begins a choice.
+pub(super) const CHUNK_ROLE: &str = "choices[].delta.role";
+
+/// The fields of chunks that are output, in responses of an API whose responses have no `choices`.
+pub(super) const FOREIGN_CHUNK_FIELDS: &[(&str, ResponseField)] = &[
+    ("choices[].text", ResponseField::UnknownOutput),
+    ("choices[].delta.*", ResponseField::UnknownOutput),
+    ("choices[].message", ResponseField::UnknownOutput),
+];
+
 /// Fields with which servers and proxies describe an error. They are no output.
 pub(super) const ERROR_DETAILS: &[&str] = &[
     "param",

@@ -3,7 +3,7 @@
 //! Events have types, and streams have no `[DONE]`. After a failure, the stream has an `error` event and
 //! ends regularly. The `output_tokens` of `message_start` are a placeholder, so they are not read.
 
-use super::common_response::ERROR_DETAILS;
+use super::common_response::{CHUNK_ROLE, ERROR_DETAILS, FOREIGN_CHUNK_FIELDS};
 use super::schema::{EventOutput, ResponseField, ResponseSchema};
 use crate::openai::OutputKind;
 use std::sync::LazyLock;
@@ -13,8 +13,13 @@ pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSch
     event_output,
     input_leaves_out_cache: true,
     ..ResponseSchema::new(
-        &[("", FIELDS), ("", MESSAGE_FIELDS), ("message", MESSAGE_FIELDS)],
-        &[METADATA, ERROR_DETAILS],
+        &[
+            ("", FIELDS),
+            ("", MESSAGE_FIELDS),
+            ("message", MESSAGE_FIELDS),
+            ("", FOREIGN_CHUNK_FIELDS),
+        ],
+        &[METADATA, ERROR_DETAILS, &[CHUNK_ROLE]],
     )
 });
 

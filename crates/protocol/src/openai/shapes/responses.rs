@@ -4,7 +4,7 @@
 //! what `*.delta` events contained. The `status` field decides how the response ended, not the event
 //! type: vLLM 0.32 names the last event `response.completed` even if the response is incomplete.
 
-use super::common_response::ERROR_DETAILS;
+use super::common_response::{CHUNK_ROLE, ERROR_DETAILS, FOREIGN_CHUNK_FIELDS};
 use super::schema::{EventOutput, ResponseField, ResponseSchema};
 use crate::openai::OutputKind;
 use std::sync::LazyLock;
@@ -20,8 +20,13 @@ pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSch
         "error",
     ],
     ..ResponseSchema::new(
-        &[("", FIELDS), ("", RESPONSE_FIELDS), ("response", RESPONSE_FIELDS)],
-        &[METADATA, DOCUMENT_METADATA, ERROR_DETAILS],
+        &[
+            ("", FIELDS),
+            ("", RESPONSE_FIELDS),
+            ("response", RESPONSE_FIELDS),
+            ("", FOREIGN_CHUNK_FIELDS),
+        ],
+        &[METADATA, DOCUMENT_METADATA, ERROR_DETAILS, &[CHUNK_ROLE]],
     )
 });
 

@@ -134,7 +134,9 @@ impl ResponseSchema {
     pub(in crate::openai) fn output_of(&self, event: &str) -> EventOutput {
         match event {
             ERROR_EVENT_TYPE => EventOutput::Error,
-            _ if self.is_known && HEARTBEATS.contains(&event) => EventOutput::Nothing,
+            _ if self.is_known && (HEARTBEATS.contains(&event) || BEGINNINGS.contains(&event)) => {
+                EventOutput::Nothing
+            }
             _ => (self.event_output)(event),
         }
     }
@@ -145,6 +147,16 @@ pub(in crate::openai) const ERROR_EVENT_TYPE: &str = "error";
 
 /// Types of events that only keep the connection open.
 pub(in crate::openai) const HEARTBEATS: [&str; 3] = ["ping", "keepalive", "heartbeat"];
+
+/// Types of events that begin a response or a part of it, in all APIs: a proxy can forward a request to the
+/// path of another API.
+const BEGINNINGS: [&str; 5] = [
+    "message_start",
+    "content_block_start",
+    "response.created",
+    "response.queued",
+    "response.in_progress",
+];
 
 impl ResponseField {
     /// Whether the value is text that a model generated.
