@@ -292,13 +292,7 @@ impl ResponseObserver {
                     continue;
                 }
                 SsePiece::UnknownLine => {
-                    self.has_unknown_lines = true;
-                    // The line is no event, but a client may read it if it is JSON or has another format.
-                    if self.decoder.is_json_line() || !self.reader.knows_format() {
-                        self.has_line_output = true;
-                        timings.on_output(OutputKind::Unknown.into(), now);
-                        chunk_summary.outputs += 1;
-                    }
+                    chunk_summary.outputs += self.on_unknown_line(now, timings);
                     continue;
                 }
                 SsePiece::Blank => {}
@@ -317,6 +311,19 @@ impl ResponseObserver {
             self.observed.chunk_timings.record(timings.accepted, now, chunk_summary.gap);
         }
         chunk_summary
+    }
+
+    /// Records a line that is no event. Returns the number of outputs in it: a client may read the line if it
+    /// is JSON or has another format.
+    #[cold]
+    fn on_unknown_line(&mut self, now: Instant, timings: &mut Timings) -> u32 {
+        self.has_unknown_lines = true;
+        if !self.decoder.is_json_line() && self.reader.knows_format() {
+            return 0;
+        }
+        self.has_line_output = true;
+        timings.on_output(OutputKind::Unknown.into(), now);
+        1
     }
 
     fn on_event(
@@ -366,7 +373,11 @@ impl ResponseObserver {
     }
 
     fn merge_delta(&mut self, delta: Delta, now: Instant, timings: &mut Timings) {
-        let is_answered = self.is_answered();
+        if delta.terminal {
+            self.has_ended = true;
+            self.observed.is_complete |= self.is_answered();
+            timings.terminal.get_or_insert(now);
+        }
         let observed = &mut self.observed;
         if let Some(usage) = &delta.usage {
             observed.usage.absorb(usage);
@@ -374,11 +385,6 @@ impl ResponseObserver {
         observed.engine_times = delta.engine.or(observed.engine_times);
         if let Some(error) = delta.error {
             observed.error.get_or_insert(error);
-        }
-        if delta.terminal {
-            self.has_ended = true;
-            observed.is_complete |= is_answered;
-            timings.terminal.get_or_insert(now);
         }
         if delta.malformed {
             observed.uninspected_reason = Some(UninspectedReason::Malformed);

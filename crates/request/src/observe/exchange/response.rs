@@ -94,8 +94,10 @@ impl Exchange {
             receiver.response_named(record, id);
         }
         if let Some(entry) = &response.entry {
-            entry.activity().on_bytes(now);
-            if chunk_summary.outputs > 0 {
+            if chunk_summary.outputs == 0 {
+                entry.activity().on_bytes(now);
+            } else {
+                entry.activity().on_output_bytes(now);
                 let stall = entry.activity().on_output(now, chunk_summary.gap);
                 record_stall(observer, stall);
                 let tokens = observer.observed().estimated_tokens;
