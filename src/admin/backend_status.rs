@@ -145,8 +145,6 @@ fn learned_estimates(backend: &Backend, now: Instant) -> BackendEstimates {
         ttft_seconds: learned.ttft(),
         bytes_per_token: learned.tokens_per_byte().recip(),
         output_tokens: learned.output_tokens(),
-        sequence_slots: estimator.slots(),
-        prefix_retention: learned.retention(),
         prefix_index_bytes: estimator.prefix_table_bytes(),
     }
 }

@@ -107,10 +107,6 @@ async fn the_predicted_and_the_actual_ttft_are_in_the_metrics_and_in_the_decisio
     near("tokenweir_cached_tokens_predicted_total", predicted.candidate.cached);
     near("tokenweir_cached_tokens_reported_total", 8.0);
     near("tokenweir_backend_prefill_backlog_tokens", 0.0);
-    near(
-        "tokenweir_backend_prefix_retention_ratio",
-        gateway.pool.backends()[0].load.estimator.learned().retention(),
-    );
     assert!((0.9..=1.0).contains(&of("tokenweir_backend_load_freshness_ratio")));
     assert!(of("tokenweir_backend_prefill_tokens_per_second") > 0.0);
     let (written, lines) = std::sync::mpsc::channel();

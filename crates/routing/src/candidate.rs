@@ -72,9 +72,6 @@ pub struct Candidate {
     /// Weight of the last report in the estimates of this candidate, from 0 to 1. The weight falls with the
     /// age of the report.
     pub certainty: f64,
-    /// Seconds until the engine has a free slot for one more sequence. 0: a slot is free, or the
-    /// number of slots is not known.
-    pub slot_wait: f64,
     /// Seconds for which the oldest request without output has been overdue, or for which all
     /// streams have stalled, whichever is longer. 0: neither holds.
     pub overdue: f64,
@@ -103,7 +100,6 @@ impl Candidate {
                 + self.running
                 + self.kv_usage.unwrap_or(0.0)
                 + self.certainty
-                + self.slot_wait
                 + self.overdue);
         sum == 0.0
     }

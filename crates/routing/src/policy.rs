@@ -79,8 +79,6 @@ pub const REASONS: &[&str] = &[
     "rendezvous",
     "cached_prefix",
     "prefix_too_busy",
-    "avoids_overdue",
-    "avoids_late",
     "session",
     "session_too_busy",
     "turn",

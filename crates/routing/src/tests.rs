@@ -35,9 +35,9 @@ fn candidate() -> impl Strategy<Value = Candidate> {
         (any::<u16>(), 0_u32..5, any::<bool>(), any::<u64>()),
         (number(), number(), number(), number()),
         (number(), number(), proptest::option::of(number()), any::<Option<u32>>()),
-        (number(), number()),
+        number(),
     )
-        .prop_map(|(backend, tokens, load, delays)| Candidate {
+        .prop_map(|(backend, tokens, load, overdue)| Candidate {
             in_flight: backend.0.into(),
             weight: backend.1,
             has_adapter: backend.2,
@@ -50,8 +50,7 @@ fn candidate() -> impl Strategy<Value = Candidate> {
             running: load.1,
             kv_usage: load.2,
             capacity: load.3.map(u64::from),
-            slot_wait: delays.0,
-            overdue: delays.1,
+            overdue,
             ..idle_candidate()
         })
 }

@@ -206,7 +206,6 @@ impl Simulation {
         sent.record.wait_reports = WaitReports {
             mean_prefill: self.mean_prefill,
             mean_prompt_tokens: self.estimator.learned().prompt_tokens(),
-            slots: self.estimator.slots(),
             running_while_queued: self.estimator.reported_queues().running_in(from, until),
             max_answering: self.estimator.max_answering(),
             last_output_at: None,

@@ -94,9 +94,8 @@ pub(crate) fn run(replay: &ReplayArgs) -> ExitCode {
 /// Builds the parameters of the simulation. Each router that can use objectives gets `--ttft` and `--tpot`,
 /// as the policy of a real gateway gets the objectives of `slos`.
 fn build_setup(replay: &ReplayArgs, jobs: &[TraceRequest], config: &Config) -> SimulationSetup {
-    let mut policy = config.routing.policy(&config.slos);
+    let policy = config.routing.policy();
     let objectives = [replay.ttft.as_secs_f64(), replay.tpot.as_secs_f64()];
-    policy.kv_aware.ttft_objective_seconds = objectives[0];
     SimulationSetup {
         speed: replay.speed,
         spread: requests::arrival_jitter(replay.jitter, jobs),

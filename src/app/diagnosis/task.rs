@@ -243,7 +243,7 @@ fn sample_backend(
         models: model_set(state.models()),
         queued,
         weight: backend.weight(),
-        slots: backend.load.estimator.slots(),
+        most_running: backend.load.estimator.most_running(),
         pending: pending.pending,
         pending_tokens: pending.backlog,
         counts,

@@ -54,7 +54,7 @@ impl Config {
     pub fn pool_settings(&self) -> PoolSettings {
         PoolSettings {
             models: self.models.clone(),
-            policy: self.routing.policy(&self.slos),
+            policy: self.routing.policy(),
             shadow_policies: self.routing.shadow.clone(),
             panic_threshold: self.circuit_breaker.panic_threshold,
             sleep: self.sleep,

@@ -13,7 +13,6 @@ use tokenweir_protocol::named_enum;
 use tokenweir_protocol::units;
 use tokenweir_request::continuation::ContinuationMode;
 use tokenweir_request::observe::OnTruncation;
-use tokenweir_request::slo::{LatencyMeasure, Objective};
 use tokenweir_routing::admission::PriorityClasses;
 use tokenweir_routing::saturation::SaturationThresholds;
 use tokenweir_routing::{Policy, PolicyKind, kv_aware};
@@ -270,15 +269,9 @@ pub struct TraceCaptureConfig {
 }
 
 impl RoutingConfig {
-    /// The policy with its settings. `kv_aware` also gets the strictest TTFT objective of `slos`.
-    pub fn policy(&self, slos: &[Objective]) -> Policy {
-        let limits = slos.iter().flat_map(|slo| slo.definition.limits());
-        let ttft_limits = limits.filter(|(measure, _)| *measure == LatencyMeasure::Ttft);
-        let mut kv_aware = self.kv_aware;
-        if let Some(strictest) = ttft_limits.map(|(_, limit)| limit).min() {
-            kv_aware.ttft_objective_seconds = strictest.as_secs_f64();
-        }
-        Policy { kind: self.policy, kv_aware }
+    /// The policy with its settings.
+    pub fn policy(&self) -> Policy {
+        Policy { kind: self.policy, kv_aware: self.kv_aware }
     }
 }
 

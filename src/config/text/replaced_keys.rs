@@ -56,7 +56,7 @@ const REPLACED_KEYS: [(&str, &str, &str); 44] = [
     ("charge_per_waiting", "pressure", FIXED_DEFAULT),
     ("charge_max", "pressure", FIXED_DEFAULT),
     ("adapter_seconds", "pressure", FIXED_DEFAULT),
-    ("ttft_objective_seconds", "pressure", "write an objective of `ttft` in `slos`"),
+    ("ttft_objective_seconds", "pressure", "remove it: predicted waits are compared as they are"),
     ("index_entries", "max_blocks", "`max_blocks` is the limit in its place"),
     ("continuous_usage", "kubernetes", "write the top-level `continuous_usage` in its place"),
     ("alertmanagers", "webhooks", "write `webhooks`: the gateway posts to webhooks in its place"),

@@ -154,9 +154,9 @@ impl BackendHistory {
         self.last_sample.and_then(|last| last.gateway).map_or(1, |gateway| gateway.weight)
     }
 
-    /// Number of sequences that the engine runs at once. `None`: not known.
-    pub(crate) fn slots(&self) -> Option<f64> {
-        self.last_sample?.gateway?.slots
+    /// Greatest number of sequences that the engine has run at once since its start, as far as known.
+    pub(crate) fn most_running(&self) -> u32 {
+        self.last_sample.and_then(|last| last.gateway).map_or(0, |gateway| gateway.most_running)
     }
 
     /// Whether the backend was not up in a sample of the last `span` before the newest step.

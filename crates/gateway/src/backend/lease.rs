@@ -136,14 +136,13 @@ impl BackendMonitor for LeaseState {
 
     fn wait_reports(&self, from: Instant, until: Instant) -> WaitReports {
         let estimator = &self.backend.load.estimator;
-        let (queues, slots) = (estimator.reported_queues(), estimator.slots());
-        // The queue of a first burst of requests may be empty again before a scrape shows it. So until
-        // the number of sequence slots is known, later reports count too.
-        let later = || queues.running_in(until, clock::now()).filter(|_| slots.is_none());
+        let queues = estimator.reported_queues();
+        // The queue of a burst of requests may be empty again before a scrape shows it, so later reports
+        // count too.
+        let later = || queues.running_in(until, clock::now());
         WaitReports {
             mean_prefill: self.backend.health.load_state().mean_prefill(),
             mean_prompt_tokens: estimator.learned().prompt_tokens(),
-            slots,
             running_while_queued: queues.running_in(from, until).or_else(later),
             max_answering: estimator.max_answering(),
             last_output_at: self.backend.load.last_output_at.get(),

@@ -243,10 +243,6 @@ pub struct BackendEstimates {
     pub bytes_per_token: f64,
     /// Mean output tokens per response.
     pub output_tokens: f64,
-    /// Number of sequences that the engine runs at once. `None`: not known.
-    pub sequence_slots: Option<f64>,
-    /// The share of the KV cache that predictions assume to hold prefixes of past requests.
-    pub prefix_retention: f64,
     /// Memory of the prefix index of the backend, in bytes.
     pub prefix_index_bytes: usize,
 }

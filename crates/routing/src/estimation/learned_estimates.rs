@@ -1,9 +1,9 @@
 //! Estimates that are learned from the responses of one backend: prefill cost, tokens per byte,
-//! output length, response time, and how long its prefix cache retains what was sent.
+//! output length and response time.
 
 use super::length_refusals::LengthRefusals;
 use super::linear_cost::{LinearFit, PrefillCost};
-use super::reservation::{Reservation, SlotWait};
+use super::reservation::Reservation;
 use std::sync::Mutex;
 use std::time::Instant;
 use tokenweir_protocol::atomic::AtomicF64;
@@ -24,7 +24,6 @@ pub struct LearnedEstimates {
     tokens_per_byte: AtomicF64,
     uncached_prompt_tokens: AtomicF64,
     output_tokens: AtomicF64,
-    cache_retention: AtomicF64,
     rendezvous_hit_share: AtomicF64,
     response_seconds: AtomicF64,
     /// Sum of the bytes of recent prompts. Long prompts dominate the ratio of `text_tokens` to this sum, so
@@ -46,17 +45,6 @@ const DEFAULT_OUTPUT_TOKENS: f64 = 256.0;
 const DEFAULT_RENDEZVOUS_HIT_SHARE: f64 = 0.5;
 /// Bounds of the learned tokens per byte of text.
 const TOKENS_PER_BYTE_RANGE: std::ops::RangeInclusive<f64> = 1.0 / 64.0..=4.0;
-/// Difference between reported and predicted cached tokens, as a share of the prompt, below which the
-/// prediction counts as right.
-const RETENTION_DEAD_BAND: f64 = 0.1;
-/// Relative change of the cache retention if the prediction of the cached tokens was wrong by the
-/// whole prompt.
-const RETENTION_STEP: f64 = 0.02;
-/// Relative growth of a cache retention below 1 after a right prediction of the cached tokens.
-const RETENTION_RECOVERY: f64 = 0.01;
-/// Bounds of the cache retention. It can exceed 1, because requests of other clients may refresh
-/// blocks that this gateway sent.
-const CACHE_RETENTION_RANGE: std::ops::RangeInclusive<f64> = 1.0 / 64.0..=1.5;
 
 impl Default for LearnedEstimates {
     fn default() -> Self {
@@ -70,7 +58,6 @@ impl Default for LearnedEstimates {
             tokens_per_byte: AtomicF64::new(f64::NAN),
             uncached_prompt_tokens: AtomicF64::new(f64::NAN),
             output_tokens: AtomicF64::new(f64::NAN),
-            cache_retention: AtomicF64::new(1.0),
             rendezvous_hit_share: AtomicF64::new(DEFAULT_RENDEZVOUS_HIT_SHARE),
             response_seconds: AtomicF64::new(f64::NAN),
             text_bytes: AtomicF64::new(0.0),
@@ -93,7 +80,7 @@ impl LearnedEstimates {
     }
 
     /// Returns all numbers.
-    fn values(&self) -> [&AtomicF64; 13] {
+    fn values(&self) -> [&AtomicF64; 12] {
         [
             &self.prefill_base,
             &self.prefill_per_token,
@@ -103,7 +90,6 @@ impl LearnedEstimates {
             &self.tokens_per_byte,
             &self.uncached_prompt_tokens,
             &self.output_tokens,
-            &self.cache_retention,
             &self.rendezvous_hit_share,
             &self.response_seconds,
             &self.text_bytes,
@@ -196,12 +182,6 @@ impl LearnedEstimates {
         non_nan_value(&self.output_tokens).unwrap_or(DEFAULT_OUTPUT_TOKENS)
     }
 
-    /// Number of the blocks that were sent last and that are probably still cached, as a multiple of the
-    /// number of blocks of the KV cache. From 1/64 to 1.5, at first 1.
-    pub fn retention(&self) -> f64 {
-        self.cache_retention.get()
-    }
-
     /// Share of the prompt tokens that the engine had cached, among the tokens that were not known
     /// to be cached. Only prompts for which this was the [rendezvous
     /// backend](crate::mark_rendezvous) count. A response that does not report cached tokens counts
@@ -227,12 +207,7 @@ impl LearnedEstimates {
     pub(super) fn on_first_output(&self, request: &Reservation, seconds: f64) {
         self.ttft.average_in(seconds, EMA_WEIGHT);
         let mut prefill_fit = lock(&self.prefill_fit);
-        let has_waited = match request.slot_wait {
-            SlotWait::None => false,
-            SlotWait::Possible => prefill_fit.is_exceeded(request.work, seconds),
-            SlotWait::Expected => true,
-        };
-        if has_waited {
+        if request.may_lack_slot && prefill_fit.is_exceeded(request.work, seconds) {
             return;
         }
         let line = prefill_fit.observe(request.work, seconds, request.freshness);
@@ -266,30 +241,6 @@ impl LearnedEstimates {
             let share = found as f64 / (prompt - predicted_cached) as f64;
             self.rendezvous_hit_share.average_in(share.min(1.0), EMA_WEIGHT);
         }
-        if let Some(cached) = cached {
-            self.adjust_cache_retention(predicted_cached as f64, cached as f64, prompt as f64);
-        }
-    }
-
-    /// Compares the cached tokens of a prompt with the prediction, and corrects the learned
-    /// [`retention`](Self::retention) by at most 2 % in either direction. A fast correction would
-    /// follow single evictions, and the prefix table would then forget blocks that the engine still
-    /// has.
-    fn adjust_cache_retention(&self, predicted_cached: f64, cached: f64, prompt: f64) {
-        let excess = (cached - predicted_cached) / prompt;
-        if predicted_cached <= 0.0 && excess < RETENTION_DEAD_BAND {
-            return;
-        }
-        let retention = self.cache_retention.get();
-        let step = if excess.abs() >= RETENTION_DEAD_BAND {
-            RETENTION_STEP * excess.clamp(-1.0, 1.0)
-        } else if retention < 1.0 {
-            RETENTION_RECOVERY
-        } else {
-            0.0
-        };
-        let (min, max) = CACHE_RETENTION_RANGE.into_inner();
-        self.cache_retention.set((retention * (1.0 + step)).clamp(min, max));
     }
 }
 

@@ -15,8 +15,7 @@ use super::limits::{at_least_0, at_most};
 use super::load_report::LastReport;
 use super::peer_backlogs::PeerBacklogs;
 use super::pending_outputs::{PendingOutputId, PendingOutputs};
-use super::reservation::{LocalLoad, Reservation, SlotWait};
-use super::slot_estimator::SlotEstimator;
+use super::reservation::{LocalLoad, Reservation};
 use crate::prefix_table::PrefixTable;
 use crate::{Candidate, PrefillCost, PromptFingerprint, kv_aware};
 use std::sync::OnceLock;
@@ -48,8 +47,6 @@ pub struct LoadEstimator {
     most_running: AtomicU32,
     /// Streams that have had a first output and are stalled now.
     stalled_streams: AtomicU32,
-    /// Number of ended requests. It wraps around on overflow.
-    ended_requests: AtomicU32,
     max_answering: MaxAnswering,
     /// Prompt tokens that the engine has to compute for the pending streams.
     backlog_tokens: AtomicU64,
@@ -65,7 +62,6 @@ pub struct LoadEstimator {
     /// Time at which a stream last began to stall.
     stalled_since: AtomicF64,
     pending_outputs: PendingOutputs,
-    slot_estimator: SlotEstimator,
     last_report: LastReport,
     /// The prompts that this gateway, and other gateways as far as known, sent to the backend. The first
     /// prompt creates the table.
@@ -118,7 +114,7 @@ impl LoadEstimator {
 
     /// Number of blocks of `block_tokens` tokens that the cache of the backend probably retains.
     pub fn retained_blocks(&self, block_tokens: f64) -> f64 {
-        self.last_report.cache_blocks(block_tokens) * self.learned_estimates.retention()
+        self.last_report.cache_blocks(block_tokens)
     }
 
     /// The estimated state of the backend for a prompt. The caller sets `position`, `rank`,
@@ -163,7 +159,6 @@ impl LoadEstimator {
         let peer_backlog = self.peer_backlogs.tokens(prefill.per_token, now);
         let others = if reported_backlog > peer_backlog { reported_backlog } else { peer_backlog };
         let backlog = self.remaining_backlog(&local_load, &prefill, now) + others;
-        let slots = &self.slot_estimator;
         Candidate {
             position: 0,
             rank: None,
@@ -185,7 +180,6 @@ impl LoadEstimator {
             reported: load.reported,
             kv_usage: load.kv_usage,
             certainty,
-            slot_wait: slots.wait(in_flight + load.external, self.learned_estimates.answer()),
             overdue: self.overdue(&local_load, now),
             // Values that are only copied come last: registers cannot hold them during the calculations.
             rendezvous_hit_share: self.learned_estimates.rendezvous_hit_share(),
@@ -220,7 +214,7 @@ impl LoadEstimator {
             sent: now,
             began: None,
             ticket: self.expect_output(candidate, is_stream, sent_at),
-            slot_wait: self.slot_wait(candidate),
+            may_lack_slot: self.may_lack_slot(candidate),
             freshness: candidate.prefill_freshness,
             is_stream,
             is_pending: is_stream,
@@ -292,7 +286,6 @@ impl LoadEstimator {
             let seconds = now.saturating_duration_since(began).as_secs_f64();
             self.learned_estimates.on_end(seconds);
         }
-        self.ended_requests.fetch_add(1, Ordering::Relaxed);
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
         self.kv_tokens.fetch_sub(reservation.tokens, Ordering::Relaxed);
     }
@@ -367,15 +360,11 @@ impl LoadEstimator {
         Some(self.pending_outputs.add(ttft, response_seconds, now, table_age))
     }
 
-    /// Whether a new request waits for a slot of the engine.
-    fn slot_wait(&self, candidate: &Candidate) -> SlotWait {
-        if candidate.slot_wait > 0.0 {
-            return SlotWait::Expected;
-        }
+    /// Whether the engine is not known to run more requests at once than it has now. An idle engine has a
+    /// free slot.
+    fn may_lack_slot(&self, candidate: &Candidate) -> bool {
         let had_slots = f64::from(self.most_running.load(Ordering::Relaxed));
-        // Each engine has at least one slot, so an idle engine has a free slot.
-        let requests = candidate.running + candidate.waiting;
-        if requests < had_slots.max(1.0) { SlotWait::None } else { SlotWait::Possible }
+        candidate.running + candidate.waiting >= had_slots.max(1.0)
     }
 
     fn certainty_at(&self, now: f64) -> f64 {

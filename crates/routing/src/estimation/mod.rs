@@ -28,7 +28,6 @@ mod load_report;
 mod peer_backlogs;
 mod pending_outputs;
 mod reservation;
-mod slot_estimator;
 
 pub use cached_tokens::{CachedSource, ResidentPrompt};
 pub use learned_estimates::LearnedEstimates;

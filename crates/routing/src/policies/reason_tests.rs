@@ -22,10 +22,9 @@ impl Decision {
     fn random(seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(mix(seed));
         let prompt = 100.0 + 20_000.0 * random.f64().powi(3);
-        let (has_overdue, is_quiet) = (random.u8(..) < 64, random.u8(..) < 64);
+        let is_quiet = random.u8(..) < 64;
         let mut candidate = |position: usize| {
             let cached_blocks = if is_quiet || random.bool() { 0 } else { random.u32(..20) };
-            let is_overdue = has_overdue && random.bool();
             let is_idle = is_quiet || random.bool();
             Candidate {
                 position,
@@ -39,7 +38,6 @@ impl Decision {
                 prefill: PrefillCost { base: 0.02, per_token: 3e-5 * (1.0 + random.f64()) },
                 kv_usage: Some(random.f64().sqrt()),
                 idle_seconds: random.f64(),
-                overdue: if is_overdue { 2.0 * random.f64() } else { 0.0 },
                 ..idle_candidate()
             }
         };
@@ -50,10 +48,8 @@ impl Decision {
         }
         let session = random.bool().then(|| random.u64(..));
         let request = RoutingRequest { sequence: seed, seed, session };
-        let ttft_objective_seconds = [0.0, 0.3, 1.0][random.usize(..3)];
-        let settings = KvAwareSettings { ttft_objective_seconds, ..KvAwareSettings::default() };
-        let policy = Policy { kv_aware: settings, ..Policy::default() };
-        let choice = policy.pick(&candidates, &request).unwrap();
+        let settings = KvAwareSettings::default();
+        let choice = Policy::default().pick(&candidates, &request).unwrap();
         Self { settings, candidates, request, choice }
     }
 
@@ -111,8 +107,6 @@ impl Decision {
             .collect();
         let is_lowest_ttft = ttfts.iter().all(|ttft| ttfts[chosen] <= *ttft);
         let is_right = match self.choice.reason {
-            "avoids_overdue" => differs(self.costs(home, |it| it.overdue = 0.0)),
-            "avoids_late" => differs(self.costs_without(home, |_| (), |terms| terms.late)),
             "session" => home == Some(chosen) && Self::ties(&self.costs(None, |_| ())) != [chosen],
             "rendezvous" => {
                 let without = self.costs(home, |it| it.is_rendezvous = false);
@@ -142,5 +136,5 @@ fn the_reason_of_each_kv_aware_decision_agrees_with_a_second_definition_of_that_
         assert!(decision.holds(), "{seed}: {reason} {:?}", decision.choice);
         *counts.entry(reason).or_insert(0) += 1;
     }
-    assert!(counts.len() == 11 && counts.values().all(|count| *count >= 10), "{counts:?}");
+    assert!(counts.len() == 9 && counts.values().all(|count| *count >= 10), "{counts:?}");
 }

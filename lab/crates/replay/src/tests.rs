@@ -185,22 +185,6 @@ fn a_simulated_frozen_engine_gets_at_most_three_requests_and_its_usual_share_aft
     assert!(after > 20, "{after}");
 }
 
-#[test]
-fn bursts_are_split_evenly_over_learned_sequence_slots_at_any_engine_speed() {
-    // Every 20 s, 40 requests arrive at once, for two engines with 16 slots each. One engine is faster.
-    let at = |number: u32| number / 40 * Duration::from_secs(20);
-    let length = |number: u32| 60 + number * 37 % 80;
-    let jobs: Vec<TraceRequest> =
-        (0..800).map(|number| short_request(at(number), length(number))).collect();
-    let setup = pair("1:seqs=16", "1:seqs=16,step=20");
-    let score = Simulation::new(&setup, &jobs, KV_AWARE, 1).run(|| ());
-    for burst in 2..20 {
-        let from = f64::from(burst) * 20.0;
-        let second = sent_to_second(&score, from, from + 1.0);
-        assert!((16..=24).contains(&second), "{second} of 40 in burst {burst}");
-    }
-}
-
 /// Simulates `kv_aware` with several gateways in front of four backends, and with traffic that shares
 /// prefixes. Returns the metrics of the run.
 fn with_view(gateways: usize, cache_view: CacheView, exchange: ExchangeSettings) -> RunMetrics {

@@ -1,7 +1,7 @@
 //! Metrics of routing: accuracy of the predictions, estimates of backends, and decisions of shadow
 //! policies.
 
-use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource, or_nan};
+use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
 use super::super::status::StatusSnapshot;
 use crate::backend::kv_events::{CacheStatus, LearningCounts};
 use crate::backend::peers::PeerExchangeStatus;
@@ -81,16 +81,6 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         "tokenweir_backend_prefill_backlog_tokens",
         "Predicted prompt tokens that the backend must compute before those of a new request.",
         |backend| Some(backend.learned.prefill_backlog_tokens),
-    ),
-    MetricDescriptor::of_backend(
-        "tokenweir_backend_sequence_slots",
-        "Number of sequences that the engine runs at once, as learned. NaN: not known.",
-        |backend| or_nan(backend.learned.sequence_slots),
-    ),
-    MetricDescriptor::of_backend(
-        "tokenweir_backend_prefix_retention_ratio",
-        "Share of the backend's KV cache assumed to hold prefixes of past requests.",
-        |backend| Some(backend.learned.prefix_retention),
     ),
     MetricDescriptor::value(
         "tokenweir_prefix_index_bytes",

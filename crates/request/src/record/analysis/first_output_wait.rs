@@ -57,10 +57,6 @@ const BATCH_TOKENS: f64 = 2_048.0;
 /// Minimum time from the head of a response to its first output if the engine sends the head before the
 /// prefill.
 const MIN_TIME_AFTER_EARLY_HEAD: Duration = Duration::from_millis(1);
-/// While requests wait for sequence slots, an engine fills at least this share of its slots. If fewer
-/// requests run, the waiting requests wait for blocks of the KV cache, and the number of running
-/// requests counts as the limit of the engine.
-const FULL_SLOTS_SHARE: f64 = 0.85;
 /// The engine has no free slot if it answers at least this share of the requests in flight at the same
 /// time. If it answers a smaller share, its responses are short: they end before the next ones begin.
 const MIN_ANSWERING_SHARE: f64 = 0.5;
@@ -287,18 +283,12 @@ impl QueueEvidence {
         let at_routing = record.decision.as_ref().map(|decision| decision.backend_condition);
         let queued_at_routing = at_routing.filter(|condition| condition.waiting > Some(0));
         let running_at_routing = || queued_at_routing?.running.map(f64::from);
-        let limit = match (reports.running_while_queued.or_else(running_at_routing), reports.slots)
-        {
-            (Some(running), Some(slots)) if running < FULL_SLOTS_SHARE * slots => Some(running),
-            (running, slots) => slots.or(running),
-        };
+        let limit = reports.running_while_queued.or_else(running_at_routing);
         let found = record.selected_candidate().map(|chosen| *chosen.candidate);
-        let had_no_slot = found.is_some_and(|candidate| candidate.slot_wait > 0.0);
         let is_beyond_limit =
             found.zip(limit).map(|(found, limit)| found.running + found.waiting + 1.0 > limit);
         let is_reported = reports.running_while_queued.is_some() || queued_at_routing.is_some();
-        let was_queued = had_no_slot
-            || is_beyond_limit.unwrap_or(is_reported)
+        let was_queued = is_beyond_limit.unwrap_or(is_reported)
             || found.is_some_and(|found| is_beyond_answering(&found, reports.max_answering))
             || due.is_some_and(|due| is_passed_over(record, due));
         match (was_queued, is_reported) {
@@ -384,19 +374,11 @@ mod tests {
 
     #[test]
     fn a_request_that_found_a_free_slot_does_not_count_as_queued_if_later_requests_waited() {
-        for (running_while_queued, slots, is_queued) in [
-            (None, None, false),
-            (Some(5.0), None, false),
-            (Some(4.0), None, true),
-            (None, Some(5.0), false),
-            (None, Some(4.0), true),
-            (Some(4.0), Some(5.0), true),
-            (Some(4.5), Some(5.0), false),
-        ] {
+        for (running_while_queued, is_queued) in [(None, false), (Some(5.0), false), (Some(4.0), true)] {
             let mut record = record_without_output(30.0, 3_300);
-            record.wait_reports = WaitReports { slots, running_while_queued, ..queue_reports(0.0) };
-            let case = format!("{running_while_queued:?} ran, {slots:?} slots");
-            assert_eq!(cause_and_phase(&record).1 == "engine_queue", is_queued, "{case}");
+            record.wait_reports = WaitReports { running_while_queued, ..WaitReports::default() };
+            let is_in_queue = cause_and_phase(&record).1 == "engine_queue";
+            assert_eq!(is_in_queue, is_queued, "{running_while_queued:?} ran");
         }
     }
 

@@ -151,15 +151,15 @@ mod tests {
     #[test]
     fn without_engine_times_the_wait_is_queue_time_only_if_the_request_was_queued() {
         // The fixture found four requests at the backend, of which three waited.
-        for (slots, queue, unexplained) in [(4.0, 30, 0), (5.0, 0, 30)] {
+        for (running, queue, unexplained) in [(4.0, 30, 0), (5.0, 0, 30)] {
             let mut record = streamed();
             record.wait_reports.mean_prefill = Some(ms(10));
-            record.wait_reports.slots = Some(slots);
+            record.wait_reports.running_while_queued = Some(running);
             let expected = format!(
                 "gateway 8, front_end 50, queue ~{queue}, prefill ~10, unexplained ~{unexplained}, \
                  decode 300"
             );
-            assert_eq!(shown(&record), expected, "{slots} slots");
+            assert_eq!(shown(&record), expected, "{running} ran");
         }
     }
 
@@ -176,7 +176,7 @@ mod tests {
     #[test]
     fn a_prefill_that_the_engine_reports_without_a_queue_time_is_exact() {
         let mut record = streamed();
-        record.wait_reports.slots = Some(5.0);
+        record.wait_reports.running_while_queued = Some(5.0);
         record.observed.engine_times =
             Some(EngineTimes { prefill: Some(ms(25)), ..EngineTimes::default() });
         let expected = "gateway 8, front_end 50, queue ~0, prefill 25, unexplained ~15, decode 300";

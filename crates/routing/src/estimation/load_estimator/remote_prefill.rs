@@ -50,7 +50,6 @@ impl LoadEstimator {
         let prefilled = Candidate {
             cached: candidate.prompt,
             backlog: (candidate.backlog - leg / cost.per_token).max(0.0),
-            slot_wait: (candidate.slot_wait - leg).max(0.0),
             prefill: PrefillCost { base: cost.base.min(prefill_base), ..cost },
             ..*candidate
         };
@@ -98,10 +97,9 @@ mod tests {
         let settings = kv_aware::KvAwareSettings::default();
         let prefill = PrefillCost { base: 0.5, per_token: 1e-3 };
         let busy = Candidate { backlog: 2_000.0, prefill, ..load.candidate(&prompt(), now) };
-        let full = Candidate { slot_wait: 3.0, ..busy };
         let after = |leg, candidate| load.decode_leg_ttft(&candidate, [leg, 0.1], &settings, now);
-        let waits = [after(0.0, busy), after(1.0, busy), after(5.0, busy), after(1.0, full)];
-        for (wait, expected) in waits.into_iter().zip([2.1, 1.1, 0.1, 2.1]) {
+        let waits = [after(0.0, busy), after(1.0, busy), after(5.0, busy)];
+        for (wait, expected) in waits.into_iter().zip([2.1, 1.1, 0.1]) {
             assert!((wait - expected).abs() < 1e-9, "{waits:?}");
         }
     }

@@ -312,34 +312,6 @@ fn a_backend_whose_streams_have_output_is_overdue_only_while_all_of_them_are_sta
     assert!(overdue(&estimator, now + 5 * SECOND) <= 0.0);
 }
 
-#[test]
-fn a_request_has_a_predicted_slot_wait_once_all_sequence_slots_are_known_to_be_taken() {
-    let (estimator, now) = new_estimator();
-    let mut open: Vec<Reservation> =
-        (0..6).map(|seed| send(&estimator, &prompt(100, seed), now)).collect();
-    let candidate = |at| estimator.candidate(&prompt(100, 99), at);
-    assert!(candidate(now).slot_wait <= 0.0);
-    // Four requests run at once. Each response takes two seconds.
-    for (second, seed) in (1..).zip(100..110) {
-        let at = now + second * SECOND;
-        estimator.on_report(&report(0.1, 2.0, 4.0), &estimator.local_load(), at);
-        let mut oldest = open.remove(0);
-        estimator.first_output(&mut oldest, at);
-        estimator.release(oldest, at + 2 * SECOND);
-        open.push(send(&estimator, &prompt(100, seed), at));
-    }
-    let at = now + 11 * SECOND;
-    assert_eq!(estimator.slots(), Some(4.0));
-    let wait = candidate(at).slot_wait;
-    assert!((1.4..1.6).contains(&wait), "the third slot that becomes free, one each 0.5 s: {wait}");
-    let cost = estimator.learned().prefill();
-    let mut late = send(&estimator, &prompt(100, 200), at);
-    estimator.first_output(&mut late, at + 60 * SECOND);
-    assert_eq!(estimator.learned().prefill(), cost, "a wait for a slot does not count as prefill");
-    estimator.on_restart();
-    assert_eq!((estimator.slots(), candidate(at).slot_wait), (None, 0.0));
-}
-
 proptest! {
     #[test]
     fn after_any_sequence_of_events_every_load_estimate_is_finite_and_no_reservation_is_left(
@@ -376,7 +348,6 @@ proptest! {
             let estimate = estimator.candidate(&prompt(5_000, 3), now);
             let numbers = [
                 estimate.overdue,
-                estimate.slot_wait,
                 estimate.prompt,
                 estimate.cached,
                 estimate.output,

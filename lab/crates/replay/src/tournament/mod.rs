@@ -123,7 +123,6 @@ impl Tournament {
     fn setup(&self, fleet: FleetKind, speed: f64) -> SimulationSetup {
         let mut setup = SimulationSetup::new(fleet.specs(), self.epoch);
         setup.policy = self.policy;
-        setup.policy.kv_aware.ttft_objective_seconds = OBJECTIVES.ttft;
         setup.known_objectives = [OBJECTIVES.ttft, OBJECTIVES.tpot];
         (setup.gateways, setup.admission, setup.speed) = (self.gateways, self.admission, speed);
         setup
