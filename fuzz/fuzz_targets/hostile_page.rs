@@ -9,7 +9,7 @@ use tokenweir::admin;
 use tokenweir_gateway::backend::{Backend, PoolSettings};
 use tokenweir_gateway::backend::pool::{BackendPool, BackendRequirements};
 use tokenweir_gateway::telemetry::metrics_registry::{BucketOverrides, ExpositionFormat, Prometheus};
-use tokenweir_gateway::telemetry::status::StatusSnapshot;
+use tokenweir_gateway::status::StatusSnapshot;
 use tokenweir_engine::address::BackendAddress;
 use tokenweir_engine::dialect::EngineLoad;
 use tokenweir_net::supervise::{BackgroundTask, PanicCounts};
@@ -43,7 +43,7 @@ fuzz_target!(|pages: &[u8]| {
         pool.backends().iter().map(|it| admin::backend_status(it, clock::now())).collect();
     let status = StatusSnapshot { backends: statuses, ..StatusSnapshot::default() };
     serde_json::to_string(&status).expect("JSON");
-    let metrics = Prometheus::new(&BucketOverrides::default(), Vec::new());
+    let metrics = Prometheus::new(BucketOverrides::default(), Vec::new());
     let page = metrics.page(&status, ExpositionFormat::OpenMetrics);
     for line in page.lines().filter(|line| line.contains("_total") && !line.starts_with('#')) {
         assert!(!line.ends_with("NaN"), "{line}");

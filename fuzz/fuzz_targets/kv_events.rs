@@ -9,12 +9,9 @@ use tokenweir_kv_events::residency::CacheContents;
 
 /// Maximum number of KV cache blocks that `CacheContents` may store for one medium.
 const MAX_BLOCKS: usize = 64;
-/// Maximum number of bytes that `CacheContents` allocates for groups of prompts, whatever the size of the
-/// cache.
-const MAX_GROUP_BYTES: usize = 320 << 10;
 /// Maximum number of bytes that `CacheContents` allocates: two media (GPU and offloaded), each with a hash
 /// table of twice the needed size.
-const MAX_BYTES: usize = 2 * MAX_BLOCKS * 2 * (12 + 1 + 24) + 1024 + MAX_GROUP_BYTES;
+const MAX_BYTES: usize = 2 * MAX_BLOCKS * 2 * (12 + 1 + 24) + 1024;
 
 fuzz_target!(|input: &[u8]| {
     let mut contents = CacheContents::new(MAX_BLOCKS, 1);

@@ -44,12 +44,12 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
-    fn the_command_line_of_tokenweir_lab_is_well_formed() {
+    fn the_command_line_is_well_formed() {
         Cli::command().debug_assert();
     }
 
     #[test]
-    fn the_bench_command_in_the_docker_compose_file_uses_only_existing_flags() {
+    fn the_compose_file_uses_existing_bench_flags() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../docker/compose.yml");
         let composition = std::fs::read_to_string(file).unwrap();
         let commands =

@@ -26,7 +26,8 @@ impl ProgressLine {
         let update_interval = total.map_or(MAX_UPDATE_INTERVAL, |total| {
             (total / MAX_UPDATES).clamp(1, MAX_UPDATE_INTERVAL)
         });
-        let (bar, done) = (ProgressBar::new(), AtomicUsize::new(0));
+        let bar = ProgressBar::new();
+        let done = AtomicUsize::new(0);
         Self { bar, label, total, done, update_interval }
     }
 

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::time::Instant;
 use tokenweir_api::BackendFacts;
 use tokenweir_diagnose::DrainSummary;
-use tokenweir_engine::address::BackendAddress;
 use tokenweir_engine::dialect::EngineKind;
 use tokenweir_engine::model::ServedModel;
 use tokenweir_engine::prefill_leg::Role;
@@ -12,12 +11,13 @@ use tokenweir_gateway::backend::pool::BackendPool;
 use tokenweir_gateway::backend::{
     Backend, BackendAvailability, BackendState, Drain, Health, Readiness,
 };
-use tokenweir_gateway::gpu::{GpuAssignment, GpuBackend, GpuMonitor};
-use tokenweir_gateway::telemetry::status::{
-    BackendEstimates, BackendMetricAvailability, BackendStatusSnapshot, LEAVING_STATE,
-    StatusSnapshot,
+use tokenweir_gateway::status::{
+    BackendEstimates, BackendMetricAvailability, BackendStatusSnapshot, LEAVING_STATE, StatusBlocks,
 };
 use tokenweir_routing::resilience::Availability;
+
+/// A function that adds the blocks of options to the status of a backend.
+pub type BackendBlockSource = fn(&Backend, &mut StatusBlocks);
 
 /// Returns the status of each backend of the pool, and of each removed backend that still has open
 /// requests. If a backend of the pool has the name of a removed backend, the open requests of the
@@ -25,37 +25,42 @@ use tokenweir_routing::resilience::Availability;
 pub(super) fn backend_statuses(
     pool: &BackendPool,
     readiness: &Readiness,
+    add_blocks: BackendBlockSource,
     now: Instant,
 ) -> Vec<BackendStatusSnapshot> {
     let to_status = |availability: &BackendAvailability| {
         let mut status = backend_status(&availability.backend, now);
         status.facts.state = availability.availability.as_str().into();
         status.facts.up = availability.is_up;
+        add_blocks(&availability.backend, &mut status.blocks);
         status
     };
     let mut statuses: Vec<BackendStatusSnapshot> =
         readiness.backends.iter().map(to_status).collect();
-    for leaving in pool.retiring_backends() {
-        let mut leaving = backend_status(&leaving, now);
-        if let Some(current) = statuses.iter_mut().find(|it| it.backend == leaving.backend) {
+    for backend in pool.retiring_backends() {
+        let mut leaving = backend_status(&backend, now);
+        if let Some(current) = statuses.iter_mut().find(|status| status.backend == leaving.backend)
+        {
             current.facts.in_flight += leaving.facts.in_flight;
             current.facts.stalled += leaving.facts.stalled;
         } else {
             leaving.facts.health = LEAVING_STATE.into();
             leaving.facts.state = LEAVING_STATE.into();
             leaving.facts.up = false;
+            add_blocks(&backend, &mut leaving.blocks);
             statuses.push(leaving);
         }
     }
     statuses
 }
 
-/// Returns the status of one backend at `now`, without regard to panic mode.
+/// Returns the status of one backend at `now`, without regard to panic mode and without blocks.
 pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot {
     let state = backend.health.state();
     let availability = backend.availability(now);
     let load = state.sample.map(|sample| sample.load).unwrap_or_default();
     let age = state.sample.map(|sample| now.saturating_duration_since(sample.scraped_at));
+    let gpu_cost = backend.facets.gpu.cost();
     let facts = BackendFacts {
         url: backend.identity.address.to_string(),
         health: state.health.as_str().to_owned(),
@@ -84,14 +89,12 @@ pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot 
         backend: backend.identity.id.to_string(),
         facts,
         ejections: backend.health.breaker.ejections(),
-        role: backend.identity.role().map(Role::as_str),
-        ranks: backend.load.ranks.status(),
-        sleep_counts: backend.health.sleep_counts(),
+        role: backend.facets.prefill_leg.role().map(Role::as_str),
         stalls: backend.load.stall_count(),
-        gpu_cost: backend.identity.settings().gpu_cost,
+        gpu_count: gpu_cost.gpus,
+        price_per_hour: gpu_cost.hour_price,
         restarts: backend.load.restart_count(),
         engine: state.sample.map(|sample| sample.load),
-        kv_events: backend.identity.kv_cache().map(|cache| cache.status()),
         preemptions: load.preemptions,
         asleep: load.is_asleep(),
         dialect: load.server.map(EngineKind::as_str),
@@ -99,23 +102,8 @@ pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot 
         models_error: state.models_error.as_deref().map(Into::into),
         learned: learned_estimates(backend, now),
         pod: backend.identity.settings().pod.as_deref().map(Into::into),
-        gpus: Vec::new(),
+        blocks: StatusBlocks::default(),
     }
-}
-
-/// Sets the GPUs of each backend in `status`, and the state of the GPU exporters.
-pub(super) fn add_gpus(status: &mut StatusSnapshot, gpus: &GpuMonitor, now: Instant) {
-    let host = |url: &str| BackendAddress::parse(url).map(|url| url.host_and_port().0).ok();
-    let backends = status.backends.iter().map(|backend| GpuBackend {
-        id: &backend.backend,
-        host: host(&backend.facts.url).unwrap_or_default(),
-        pod: backend.pod.as_deref().map(Into::into),
-    });
-    let GpuAssignment { backends, exporters } = gpus.assign(backends, now);
-    for (backend, gpus) in status.backends.iter_mut().zip(backends) {
-        backend.gpus = gpus;
-    }
-    status.gpu_exporters = exporters;
 }
 
 /// Returns the drain of a backend in the form of the admin listener.
@@ -145,7 +133,6 @@ fn learned_estimates(backend: &Backend, now: Instant) -> BackendEstimates {
         ttft_seconds: learned.ttft(),
         bytes_per_token: learned.tokens_per_byte().recip(),
         output_tokens: learned.output_tokens(),
-        sequence_slots: estimator.slots(),
         prefix_retention: learned.retention(),
         prefix_index_bytes: estimator.prefix_table_bytes(),
     }

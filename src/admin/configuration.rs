@@ -4,7 +4,7 @@ use arc_swap::{ArcSwap, ArcSwapOption};
 use serde_json::Value;
 use std::sync::{Arc, Mutex};
 use std::time::SystemTime;
-use tokenweir_gateway::telemetry::status::ConfigReloadStatus;
+use tokenweir_gateway::status::ConfigReloadStatus;
 use tokenweir_protocol::mutex::lock;
 use tokio::sync::{mpsc, oneshot};
 
@@ -40,11 +40,13 @@ impl ActiveConfiguration {
     /// receiver of reload requests.
     pub fn new(view: Value, now: SystemTime) -> (Arc<Self>, ReloadRequests) {
         let (requests, receiver) = mpsc::channel(MAX_PENDING_RELOADS);
-        let view = ArcSwap::from_pointee(view);
-        let reloads = Mutex::new(ConfigReloadStatus::initial(now));
-        let (reload_problem, discovery_problem) = (ArcSwapOption::empty(), ArcSwapOption::empty());
-        let active =
-            Self { view, reloads, reload_problem, discovery_problem, reload_requests: requests };
+        let active = Self {
+            view: ArcSwap::from_pointee(view),
+            reloads: Mutex::new(ConfigReloadStatus::initial(now)),
+            reload_problem: ArcSwapOption::empty(),
+            discovery_problem: ArcSwapOption::empty(),
+            reload_requests: requests,
+        };
         (Arc::new(active), receiver)
     }
 

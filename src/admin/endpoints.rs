@@ -2,7 +2,7 @@
 //! status, configuration, diagnosis and decisions.
 
 use super::response::without_caching;
-use super::state::{Admin, recent_panics};
+use super::state::{Admin, LatestDiagnosis, recent_panics};
 use axum::Json;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
@@ -20,8 +20,8 @@ use std::io::Write;
 use std::sync::Arc;
 use tokenweir_diagnose::Verdict;
 use tokenweir_gateway::proxy::access::AccessControl;
+use tokenweir_gateway::status::StatusSnapshot;
 use tokenweir_gateway::telemetry::cpu_time::{self, TelemetryPart};
-use tokenweir_gateway::telemetry::status::StatusSnapshot;
 use tokenweir_protocol::clock;
 
 /// The document of `/status`: the fields of the status snapshot, and the version, the policy, the
@@ -115,13 +115,14 @@ pub(super) async fn get_readiness(State(admin): State<Arc<Admin>>) -> Response {
 
 pub(super) async fn get_status(State(admin): State<Arc<Admin>>) -> Response {
     let status = admin.status_snapshot(clock::now());
+    let LatestDiagnosis { diagnosis } = status.blocks.get_or_default();
     let routes = admin.proxy.pool.routes();
     let page = StatusPage {
         version: env!("CARGO_PKG_VERSION"),
         policy: admin.proxy.pool.policy().name(),
         access: access_summary(&admin.proxy.access),
         models: routes.models().iter().map(|model| &*model.id).collect(),
-        verdicts: &status.diagnosis.verdicts,
+        verdicts: &diagnosis.verdicts,
         status: &status,
     };
     without_caching(Json(page).into_response())
@@ -150,12 +151,6 @@ pub(super) async fn post_reload(State(admin): State<Arc<Admin>>) -> Response {
         Err(problem) => (StatusCode::INTERNAL_SERVER_ERROR, problem),
     };
     without_caching((status, format!("{result}\n")).into_response())
-}
-
-pub(super) async fn get_cache_map(State(admin): State<Arc<Admin>>) -> Response {
-    // Counts the buffered records of ended requests first.
-    admin.proxy.telemetry.settle();
-    without_caching(Json(admin.cache_map.document(clock::now())).into_response())
 }
 
 pub(super) async fn list_decisions(State(admin): State<Arc<Admin>>) -> Response {
@@ -200,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_metrics_page_is_compressed_for_clients_that_accept_gzip() {
+    fn the_metrics_page_is_compressed_on_request() {
         for accepted in ["gzip", "deflate, GZIP;q=0.5", "br;q=1.0, gzip ; Q=1"] {
             assert!(accepts_gzip(accepted), "{accepted}");
         }

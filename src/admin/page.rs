@@ -17,7 +17,7 @@ const PAGE_SECURITY_POLICY: &str = "default-src 'none'; script-src 'self'; style
 
 /// The list of endpoints: part of the response for an unknown path, and the response for `/` to
 /// clients that do not accept HTML.
-pub(super) const ENDPOINT_LIST: &str = "endpoints: GET /metrics /livez /readyz /status /streams /cache /diagnose \
+pub(super) const ENDPOINT_LIST: &str = "endpoints: GET /metrics /livez /readyz /status /streams /diagnose \
                              /config /decisions /runbooks, a page for browsers at /, and POST /-/reload \
                              /-/drain /-/undrain\n";
 

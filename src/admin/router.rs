@@ -23,7 +23,6 @@ pub fn router(admin: Arc<Admin>) -> Router {
         .route("/-/drain", post(drain::set_drained::<true>))
         .route("/-/undrain", post(drain::set_drained::<false>))
         .route("/streams", get(streams::get_streams))
-        .route("/cache", get(endpoints::get_cache_map))
         .route("/decisions", get(endpoints::list_decisions))
         .route("/decisions/{*request_id}", get(endpoints::get_decision))
         .route(&[authorizer::SCALER_PATH, "{method}"].concat(), post(scaler::call))

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_runbooks_page_has_an_anchor_for_each_alert_and_each_verdict() {
+    fn each_alert_and_verdict_has_an_anchor() {
         let page = render(PAGE);
         assert_eq!(page.matches("<h3 id=").count(), PAGE.matches("\n### ").count());
         assert!(page.contains("<h3 id=\"tokenweirdown\">TokenweirDown</h3>"));

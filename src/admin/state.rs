@@ -1,26 +1,25 @@
 //! The parts of the gateway that the admin listener reads or changes.
 
 use super::authorizer::AdminAuthorizer;
-use super::backend_status::{add_gpus, backend_statuses};
+use super::backend_status::{BackendBlockSource, backend_statuses};
 use super::configuration::ActiveConfiguration;
 use arc_swap::ArcSwap;
+use serde::Serialize;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_api::{GatewayFacts, GatewayState, Harm, LateStreams, QueueSummary};
 use tokenweir_diagnose::Diagnosis;
 use tokenweir_gateway::backend::Readiness;
-use tokenweir_gateway::backend::cache_map::CacheMap;
 use tokenweir_gateway::backend::pool::BackendPool;
-use tokenweir_gateway::gpu::GpuMonitor;
 use tokenweir_gateway::proxy::ProxyState;
 use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_gateway::proxy::admission::AdmissionController;
-use tokenweir_gateway::telemetry::cpu_time::TelemetryCpuTimes;
+use tokenweir_gateway::status::{
+    ModelQueueStatus, RequestBodyVitals, StatusBlock, StatusSnapshot, StatusSource,
+};
 use tokenweir_gateway::telemetry::decision_log::DecisionLog;
 use tokenweir_gateway::telemetry::recent_requests::RecentRequests;
-use tokenweir_gateway::telemetry::status::{ModelQueueStatus, RequestBodyVitals, StatusSnapshot};
-use tokenweir_gateway::webhook::WebhookNotifier;
 use tokenweir_net::supervise::{self, BackgroundTask, PanicCounts};
 use tokenweir_protocol::atomic::AtomicInstant;
 use tokenweir_request::observe::OpenStreamsSnapshot;
@@ -46,15 +45,11 @@ pub struct Admin {
     pub decisions: Arc<DecisionLog>,
     /// Statistics and lists of the requests that ended recently.
     pub recent_requests: Arc<RecentRequests>,
-    /// The groups of prompts with the same beginning that fill the prefix caches of the backends.
-    pub cache_map: Arc<CacheMap>,
-    /// Functions that write the counts of sinks, listeners and certificates into the status
-    /// snapshot.
+    /// Functions that write the state of other parts into the status snapshot: listeners, certificates,
+    /// sinks and options.
     pub status_sources: Vec<StatusSource>,
-    /// The GPUs of the backends.
-    pub gpus: Arc<GpuMonitor>,
-    /// The webhooks that get a message when a verdict begins and when it ends.
-    pub webhooks: Arc<WebhookNotifier>,
+    /// Adds the blocks of options to the status of a backend.
+    pub backend_blocks: BackendBlockSource,
     /// The latest diagnosis of the backends. It is empty until the first diagnosis is stored.
     pub diagnosis: Arc<ArcSwap<Diagnosis>>,
     /// The active configuration.
@@ -65,9 +60,17 @@ pub struct Admin {
     pub metrics_read_at: AtomicInstant,
 }
 
-/// A function that writes the state of one part of the gateway into a status. Its second argument
-/// is the current time.
-pub type StatusSource = Arc<dyn Fn(&mut StatusSnapshot, Instant) + Send + Sync>;
+/// The latest diagnosis: the verdicts about the backends and the gateway.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct LatestDiagnosis {
+    /// The diagnosis.
+    #[serde(skip)]
+    pub diagnosis: Arc<Diagnosis>,
+}
+
+impl StatusBlock for LatestDiagnosis {
+    const KEY: Option<&'static str> = None;
+}
 
 impl Admin {
     /// Seconds since the metrics page was last read. `None`: never.
@@ -94,25 +97,21 @@ impl Admin {
             queue: queue_status(admission),
             model_queues: model_queues(pool, admission, now),
             clients: self.recent_requests.clients(open_streams, now),
-            backends: backend_statuses(pool, &readiness, now),
+            backends: backend_statuses(pool, &readiness, self.backend_blocks, now),
             short_list_bytes: pool.candidate_sampler_bytes(),
-            diagnosis: self.diagnosis.load_full(),
-            webhooks: self.webhooks.status(),
             models: pool.labelled_models(now),
             tenants: tenant_labels(access),
             request_bodies: RequestBodyVitals {
                 bytes: body_memory.used_bytes(),
                 limit: body_memory.limit_bytes(),
             },
-            resume_bytes: self.proxy.resumption.used_bytes(),
-            continuation_bytes: self.proxy.continuation_memory.used_bytes(),
             config_reloads: self.configuration.reloads(),
             metrics_read_seconds_ago: self.metrics_read_seconds_ago(now),
             panics: PanicCounts::snapshot(),
-            telemetry_cpu: TelemetryCpuTimes::snapshot(),
             ..StatusSnapshot::default()
         };
-        add_gpus(&mut status, &self.gpus, now);
+        let diagnosis = self.diagnosis.load_full();
+        status.blocks.add(LatestDiagnosis { diagnosis: diagnosis.clone() });
         self.status_sources.iter().for_each(|fill| fill(&mut status, now));
         let OpenStreamsSnapshot { late_outputs, late_answers, .. } = open_streams.snapshot(0, now);
         let late = LateStreams { first_output: late_outputs, first_answer: late_answers };
@@ -123,7 +122,7 @@ impl Admin {
             is_panic: status.panic_mode,
             backend_states: status.backends.iter().map(|backend| &*backend.facts.state).collect(),
             harm: status.harm.clone(),
-            verdicts: &status.diagnosis.verdicts,
+            verdicts: &diagnosis.verdicts,
         });
         status
     }
@@ -219,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn panics_make_the_gateway_unready_only_if_they_end_most_requests() {
+    fn panics_count_if_they_end_most_requests() {
         let panics = |count| [(BackgroundTask::Request, count), (BackgroundTask::Routing, 1)];
         assert!(is_panicking(&panics(5), 10));
         assert!(!is_panicking(&panics(4), 4), "a few requests that a client repeats");

@@ -3,7 +3,7 @@
 //! to this path.
 
 use super::response::without_caching;
-use super::state::Admin;
+use super::state::{Admin, LatestDiagnosis};
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -14,9 +14,10 @@ use tokenweir_api::{
     LastMinute, RequestTotals, StreamSummary, StreamsSummary, condition_counts, set_conditions,
 };
 use tokenweir_engine::gpu::GpuCondition;
-use tokenweir_gateway::gpu::{BackendGpu, GpuExporterStatus};
+use tokenweir_gateway::backend::facets::kv_events::CacheStatus;
+use tokenweir_gateway::status::BackendStatusSnapshot;
 use tokenweir_gateway::telemetry::recent_requests::FinishedRequest;
-use tokenweir_gateway::telemetry::status::BackendStatusSnapshot;
+use tokenweir_gpu::{BackendGpu, BackendGpus, GpuExporterStatus, GpuExporters};
 use tokenweir_protocol::clock;
 use tokenweir_request::observe::{OpenStream, OpenStreamsSnapshot};
 use tokenweir_request::record::ClientIdentity;
@@ -33,11 +34,13 @@ fn build_document(admin: &Admin, now: Instant) -> GatewaySnapshot {
     // The totals of ended requests are read before the open streams. So the tokens of a stream that ends
     // between the two reads are missing for a moment, and are never counted twice.
     let status = admin.status_snapshot(now);
-    let (totals, last_minute) =
-        (admin.recent_requests.totals(), admin.recent_requests.last_minute(now));
+    let totals = admin.recent_requests.totals();
+    let last_minute = admin.recent_requests.last_minute(now);
     let snapshot = admin.proxy.open_streams.snapshot(MAX_LISTED_STREAMS, now);
-    let mut backends = backend_documents(&status.backends, &status.gpu_exporters, &last_minute);
-    set_conditions(&mut backends, &status.diagnosis.verdicts);
+    let LatestDiagnosis { diagnosis } = status.blocks.get_or_default();
+    let GpuExporters(exporters) = status.blocks.get_or_default();
+    let mut backends = backend_documents(&status.backends, &exporters, &last_minute);
+    set_conditions(&mut backends, &diagnosis.verdicts);
     GatewaySnapshot {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         policy: admin.proxy.pool.policy().name().to_owned(),
@@ -71,7 +74,7 @@ fn build_document(admin: &Admin, now: Instant) -> GatewaySnapshot {
             .iter()
             .map(|request| ended_request(request, now))
             .collect(),
-        verdicts: status.diagnosis.verdicts.clone(),
+        verdicts: diagnosis.verdicts.clone(),
         trace_ui: admin.trace_ui_url.clone(),
         metrics_read_seconds_ago: status.metrics_read_seconds_ago.map(f64::round),
     }
@@ -95,11 +98,13 @@ fn backend_documents(
         let BackendMinute {
             attempts, failed_attempts, client_errors, streams, ttft_seconds, ..
         } = minute(backend);
+        let cache: Option<CacheStatus> = backend.blocks.get_or_default();
+        let BackendGpus(gpus) = backend.blocks.get_or_default();
         let share_of_attempts = |count: u64| (attempts > 0).then(|| count as f64 / attempts as f64);
         BackendSummary {
             name: backend.backend.clone(),
             facts: backend.facts.clone(),
-            kv_events: backend.kv_events.map(|events| events.state.to_owned()),
+            kv_events: cache.map(|events| events.state.to_owned()),
             share: (total > 0.0).then(|| recent_requests(backend) / total),
             ttft_seconds,
             ended_streams: streams,
@@ -107,7 +112,7 @@ fn backend_documents(
             failed_share: share_of_attempts(failed_attempts),
             client_error_share: share_of_attempts(client_errors.values().sum()),
             client_errors,
-            gpus: gpu_summary(&backend.gpus, exporters),
+            gpus: gpu_summary(&gpus, exporters),
             // `set_conditions` sets these fields later, from the entries of all backends.
             condition: BackendCondition::default(),
             condition_reason: None,
@@ -124,7 +129,7 @@ fn gpu_summary(gpus: &[BackendGpu], exporters: &[GpuExporterStatus]) -> Option<G
     let condition = GpuCondition::of(gpus.iter().map(|gpu| &gpu.values));
     let reports =
         |exporter: &&GpuExporterStatus| gpus.iter().any(|gpu| gpu.exporter == exporter.exporter);
-    let ages = exporters.iter().filter(reports).filter_map(|it| it.scrape_age_seconds);
+    let ages = exporters.iter().filter(reports).filter_map(|exporter| exporter.scrape_age_seconds);
     Some(GpuSummary {
         count: condition.count,
         utilization: condition.utilization,
@@ -161,8 +166,8 @@ fn stream_summary(snapshot: &OpenStreamsSnapshot, now: Instant) -> StreamsSummar
 }
 
 fn ended_request(request: &FinishedRequest, now: Instant) -> EndedRequest {
-    let (facts, ended) = (&request.facts, request.ended);
-    let age = ended.map(|ended| now.saturating_duration_since(ended));
+    let facts = &request.facts;
+    let age = request.ended.map(|ended| now.saturating_duration_since(ended));
     EndedRequest {
         number: request.number,
         request_id: facts.request_id.to_string(),

@@ -4,6 +4,7 @@ use super::banner::StartSummary;
 use super::diagnosis::DiagnosisTask;
 use super::discovery_sources::DiscoverySources;
 use super::error::ApplicationError;
+use super::extras::{self, Extras, OptionParts};
 use super::keys_file;
 use super::listeners::BoundListeners;
 use super::process::logging::LogWriters;
@@ -11,21 +12,17 @@ use super::process::{memory_limit, systemd};
 use super::reload::{ReloadTriggers, Reloader};
 use super::secret_files::SecretFiles;
 use super::telemetry_pipeline::{TelemetryPipeline, TelemetryWorkers};
-use crate::admin::{ActiveConfiguration, Admin, AdminAuthorizer, StatusSource};
+use crate::admin::{ActiveConfiguration, Admin, AdminAuthorizer};
 use crate::config::{Config, LoadedConfig, Overrides};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_gateway::backend::HealthCheckSupervisor;
-use tokenweir_gateway::backend::kv_events::CacheKnowledge;
-use tokenweir_gateway::backend::peers::{PeerExchange, Peers};
+use tokenweir_gateway::backend::facets::PoolFacets;
+use tokenweir_gateway::backend::facets::exchange::PeerExchange;
 use tokenweir_gateway::backend::pool::BackendPool;
-use tokenweir_gateway::backend::tasks::peer_exchange;
-use tokenweir_gateway::gpu::GpuMonitor;
 use tokenweir_gateway::proxy::{OverloadGuard, ProxyContext};
 use tokenweir_gateway::server::{DrainOutcome, Server, ServerState};
-use tokenweir_gateway::telemetry::otel::resource::host_name;
-use tokenweir_gateway::webhook::WebhookNotifier;
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_net::tls::TlsPeer;
@@ -70,63 +67,54 @@ impl Application {
         }
         let listeners = BoundListeners::bind(config)?;
         let guard = listeners.overload_guard.clone();
-        let peers = config.peers(&env)?;
-        let (exchange, outline_key) = (peers.exchange.clone(), peers.outline_key());
-        let (sources, pool, client) = build_pool(config, peers, &guard, &env).await?;
+        let exchange = config.peer_exchange.start(&env)?;
+        let (sources, pool, client) = build_pool(config, exchange.clone(), &guard, &env).await?;
         let secret_files = SecretFiles::new(config, &sources.backends(config));
         let (access, keys_watcher) = keys_file::build_access(config, &env)?;
         let pipeline = TelemetryPipeline::start(loaded, logs, &pool, &access, &env)?;
         let TelemetryPipeline { telemetry, workers, .. } = pipeline;
-        let cache_knowledge = CacheKnowledge::new(config.kv_events, outline_key);
+        let cache_knowledge = pool.facets.kv_events.clone();
         let health_checks = HealthCheckSupervisor::new(
             pool.clone(),
             client.clone(),
             config.scrape,
             telemetry.clone(),
-            cache_knowledge.clone(),
         );
         health_checks.wait_first_checks(FIRST_SCRAPE_TIMEOUT).await;
-        let gpu_client = client.clone();
+        let extras = Arc::new(Extras::start(config, &client, &env)?);
         let settings = config.proxy_settings(memory_limit::available_bytes(), &env)?;
         let stored = pipeline.stored_responses;
         let mut proxy = ProxyContext::new(settings, pool, access, stored, guard, telemetry, client);
         proxy.state.recording = pipeline.recording;
+        let mut status_sources = listeners.status_sources();
+        status_sources.extend(extras.status_sources(OptionParts {
+            exchange: exchange.clone(),
+            cache_knowledge,
+            proxy: &proxy.state,
+            sinks: pipeline.status_sources,
+        }));
         let admin = Arc::new(Admin {
-            authorizer: AdminAuthorizer::from_config(&config.access, config.admin, &env)?,
+            authorizer: AdminAuthorizer::from_config(&config.access, *config.admin, &env)?,
             proxy: proxy.state.clone(),
             decisions: pipeline.decisions,
             recent_requests: pipeline.recent_requests,
-            cache_map: pipeline.cache_map,
-            gpus: Arc::new(GpuMonitor::default()),
-            webhooks: Arc::new(WebhookNotifier::default()),
-            status_sources: [
-                pipeline.status_sources,
-                listeners.status_sources(),
-                vec![cache_status(cache_knowledge)],
-                exchange.iter().cloned().map(exchange_status).collect(),
-            ]
-            .concat(),
+            status_sources,
+            backend_blocks: extras::add_backend_blocks,
             diagnosis: Arc::default(),
             configuration,
             trace_ui_url: config.tracing.ui.clone(),
             metrics_read_at: AtomicInstant::default(),
         });
-        admin.gpus.configure(&config.gpu, &gpu_client);
-        admin.webhooks.configure(config.webhook_settings(&host_name(), &env)?);
         let credentials = &listeners.tls.credentials;
         credentials.register_outbound(TlsPeer::Backend, proxy.backend_client.outbound_tls());
         for outbound in workers.outbound_tls() {
             credentials.register_outbound(TlsPeer::Collector, outbound);
         }
         let keys_task = keys_watcher.map(|file| keys_file::watch_keys(file, &admin.proxy.access));
-        let pool = admin.proxy.pool.clone();
-        let exchange_task = exchange.map(|exchange| {
-            supervise::spawn(BackgroundTask::PeerExchange, move || {
-                peer_exchange::run(exchange.clone(), pool.clone())
-            })
-        });
         let request_counters = pipeline.request_counters;
-        let diagnosis = DiagnosisTask { admin: admin.clone(), request_counters }.start();
+        let diagnosis =
+            DiagnosisTask { admin: admin.clone(), extras: extras.clone(), request_counters }
+                .start();
         let summary = StartSummary::new(config, &listeners, &workers, &proxy.state.pool);
         let BoundListeners { clients, limits, connection_limiter, descriptors, tls, .. } =
             listeners;
@@ -141,6 +129,7 @@ impl Application {
             descriptors,
             state: state.clone(),
             admin: admin.clone(),
+            extras,
             set_log_level: Box::new(logs.level_setter()),
         };
         // Listening is the last step. No later step can fail, so every connection that the kernel
@@ -149,8 +138,7 @@ impl Application {
         let admin_router = crate::admin::router(admin);
         let admin_listener = listeners.admin;
         let server = Server { client_listener, admin_listener, state, admin_router, tls };
-        let background_tasks =
-            keys_task.into_iter().chain([diagnosis]).chain(exchange_task).collect();
+        let background_tasks = keys_task.into_iter().chain([diagnosis]).collect();
         Ok(Self { summary, server, workers, reloader, _background_tasks: background_tasks })
     }
 
@@ -200,35 +188,21 @@ impl Application {
     }
 }
 
-/// Returns a function that writes two values into a status: the memory of the KV event index, and
-/// the numbers of requests whose KV cache blocks the gateway could, and could not, assign to their
-/// prompts.
-fn cache_status(knowledge: Arc<CacheKnowledge>) -> StatusSource {
-    Arc::new(move |status, _| {
-        status.kv_index_bytes = knowledge.index_bytes();
-        status.kv_learning = knowledge.learning_counts();
-    })
-}
-
-/// Returns a function that writes the state of the data exchange with other gateways into a status.
-fn exchange_status(exchange: Arc<PeerExchange>) -> StatusSource {
-    Arc::new(move |status, now| status.peer_exchange = Some(exchange.status(now)))
-}
-
 /// Starts discovery, and builds the pool of the backends and the client for requests to them.
 async fn build_pool(
     config: &Config,
-    peers: Peers,
+    exchange: Option<Arc<PeerExchange>>,
     overload_guard: &OverloadGuard,
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<(DiscoverySources, Arc<BackendPool>, HttpClient), ApplicationError> {
     let mut sources = DiscoverySources::start(&config.discovery);
     sources.wait_for_all_sources(FIRST_SCRAPE_TIMEOUT).await;
     let entries = sources.backends(config);
-    overload_guard.set_health_checkers(entries.len() + config.gpu.exporters.len());
+    overload_guard.set_health_checkers(entries.len() + extras::scraped_pages(config));
     let mut client = HttpClient::with_tls(config.timeouts, config.outbound_tls(&entries)?);
     client.descriptors = overload_guard.descriptors.clone();
     let backends = config.build_backends(&entries, env)?;
-    let pool = BackendPool::with_peers(backends, &config.pool_settings(), peers);
+    let facets = PoolFacets::new(config.kv_events, exchange);
+    let pool = BackendPool::with_facets(backends, &config.pool_settings(), facets);
     Ok((sources, Arc::new(pool), client))
 }

@@ -1,6 +1,7 @@
 //! The start banner: the listeners, the limits, the policy, the telemetry targets, and the state of
 //! each backend.
 
+use super::extras::OutputTargets;
 use super::listeners::BoundListeners;
 use super::process::logging::LogWriters;
 use super::telemetry_pipeline::TelemetryWorkers;
@@ -8,11 +9,10 @@ use crate::admin;
 use crate::config::Config;
 use std::fmt::Write;
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use tokenweir_gateway::backend::pool::BackendPool;
+use tokenweir_gateway::status::BackendStatusSnapshot;
 use tokenweir_gateway::telemetry::sanitize;
-use tokenweir_gateway::telemetry::status::BackendStatusSnapshot;
 use tokenweir_protocol::clock;
 
 /// Maximum number of models shown per backend.
@@ -32,12 +32,8 @@ pub(crate) struct StartSummary {
     max_connections: usize,
     /// The OTLP endpoint of spans. `None`: spans are not exported.
     traces: Option<String>,
-    /// The file of the trace capture. `None`: no trace is captured.
-    capture: Option<PathBuf>,
-    /// Where the payload log writes prompts and responses. `None`: the payload log is disabled.
-    payloads: Option<String>,
-    /// Where quality monitoring sends prompts and responses. `None`: no request is sampled.
-    quality: Option<String>,
+    /// Where options write requests.
+    outputs: OutputTargets,
     pool: Arc<BackendPool>,
 }
 
@@ -56,35 +52,15 @@ impl StartSummary {
     ) -> Self {
         Self {
             listen: listeners.clients.address(),
-            admin: listeners.admin_address(config.admin),
+            admin: listeners.admin_address(*config.admin),
             is_https: listeners.is_https(),
             has_admin_token: config.access.admin_token.is_some(),
             max_connections: listeners.limits.max_connections,
             traces: workers.traces_endpoint().map(str::to_owned),
-            capture: config.trace_capture.file.clone(),
-            payloads: payload_target(config),
-            quality: quality_target(config),
+            outputs: OutputTargets::new(config),
             pool: pool.clone(),
         }
     }
-}
-
-/// Returns the file of the payload log and the share of requests that it logs, as text. `None`: the
-/// payload log is disabled.
-fn payload_target(config: &Config) -> Option<String> {
-    let payloads = &config.log.payloads;
-    let file = payloads.file.as_ref()?;
-    Some(format!("{} % of requests to {}", payloads.sample * 1e2, file.display()))
-}
-
-/// Returns the file and the judge of quality monitoring and the share of sampled requests, as text.
-/// `None`: no request is sampled.
-fn quality_target(config: &Config) -> Option<String> {
-    let quality = &config.quality;
-    let file = quality.file.as_ref().map(|file| file.display().to_string());
-    let targets: Vec<String> = file.into_iter().chain(quality.judge.clone()).collect();
-    let share = quality.share() * 1e2;
-    (share > 0.0).then(|| format!("{share} % of requests to {}", targets.join(" and ")))
 }
 
 /// Prints the banner to standard error, in the format of the process log.
@@ -108,9 +84,9 @@ fn log_fields(summary: &StartSummary) {
         policy = summary.pool.policy().name(),
         max_connections = (max_connections != usize::MAX).then_some(max_connections),
         traces = summary.traces,
-        trace_capture = summary.capture.as_ref().map(|file| file.display().to_string()),
-        payload_log = summary.payloads,
-        quality = summary.quality,
+        trace_capture = summary.outputs.capture,
+        payload_log = summary.outputs.payloads,
+        quality = summary.outputs.quality,
         "gateway started"
     );
     let now = clock::now();
@@ -154,15 +130,7 @@ fn render(summary: &StartSummary) -> String {
         ("policy", summary.pool.policy().name().into()),
         ("traces", traces),
     ];
-    if let Some(file) = &summary.capture {
-        lines.push(("capture", format!("to {}, without texts of requests", file.display())));
-    }
-    if let Some(target) = &summary.payloads {
-        lines.push(("payloads", format!("PROMPTS AND RESPONSES of {target} (log.payloads)")));
-    }
-    if let Some(target) = &summary.quality {
-        lines.push(("quality", format!("PROMPTS AND RESPONSES of {target} (quality)")));
-    }
+    lines.extend(summary.outputs.lines());
     // Writing to a string cannot fail.
     let _ = writeln!(text, "tokenweir {}", env!("CARGO_PKG_VERSION"));
     for (name, value) in lines {

@@ -3,13 +3,15 @@
 
 use super::process::environment::ErrorChain;
 use crate::config::{
-    self, CheckedFile, Config, ConfigError, ConfigLocation, LoadedConfig, Mistakes, backends_in,
-    check_appendable,
+    self, CheckedFile, Config, ConfigError, ConfigLocation, ListedSecret, LoadedConfig, Mistakes,
+    OutputFile, backends_in, check_appendable,
 };
 use serde_json::{Value, json};
 use std::fmt;
+use std::io;
 use std::path::{Path, PathBuf};
 use tokenweir_gateway::server::bind_socket;
+use tokenweir_net::tls::TlsError;
 
 /// The result of `tokenweir check` for one file.
 #[derive(Debug, Default)]
@@ -54,11 +56,12 @@ pub fn check(
 
 /// Finds the reasons why the gateway does not start with a valid configuration on this machine.
 fn obstacles(loaded: &LoadedConfig, env: impl Fn(&str) -> Option<String>) -> Vec<ConfigError> {
-    let secrets = loaded.config.secrets().into_iter().filter_map(|(path, secret)| {
-        let error = secret.resolve(&env).err()?;
-        Some(loaded.error_at(&path, &ErrorChain(&error).to_string()))
-    });
-    let mut found: Vec<ConfigError> = secrets.collect();
+    let mut found = Vec::new();
+    for ListedSecret { path, secret, .. } in loaded.config.secrets() {
+        if let Err(error) = secret.resolve(&env) {
+            found.push(loaded.error_at(&path, &ErrorChain(&error).to_string()));
+        }
+    }
     found.extend(file_obstacles(loaded, env));
     found
 }
@@ -73,12 +76,31 @@ pub(crate) fn file_obstacles(
     let at = |path: &str, error: &dyn std::error::Error| {
         loaded.error_at(path, &ErrorChain(error).to_string())
     };
+    let mut found: Vec<ConfigError> = loaded.require_support().err().into_iter().collect();
+    found.extend(input_obstacles(loaded));
+    found.extend(output_obstacles(loaded));
+    found.extend(loaded.tracing_settings(&env).err().map(|error| at("tracing", &error)));
+    // `obstacles` already lists secrets that cannot be read, so only a key that is too short is added
+    // here.
+    if let Err(error @ config::PeerExchangeError::Key(_)) = config.peer_exchange.start(&env) {
+        found.push(at("peer_exchange.key", &error));
+    }
+    match config.proxy_settings(None, &env).err() {
+        None | Some(config::ProxySettingsError::Secret(_)) => {}
+        Some(error) => found.push(at("metrics.buckets", &error)),
+    }
+    found
+}
+
+/// Finds the files of keys, backends and TLS that cannot be used.
+fn input_obstacles(loaded: &LoadedConfig) -> Vec<ConfigError> {
+    let config = &loaded.config;
     // An error inside the named file keeps its location there. If the file cannot be read, the error
     // gets the location of the key that names the file.
     let in_file = |path: &str, error: ConfigError| {
-        if error.is_unreadable() { at(path, &error) } else { error }
+        if error.is_unreadable() { loaded.error_at(path, &error.to_string()) } else { error }
     };
-    let mut found: Vec<ConfigError> = loaded.require_support().err().into_iter().collect();
+    let mut found = Vec::new();
     if let Some(file) = &config.access.keys_file
         && let Err(error) = config::load_keys(file, &config.tiers)
     {
@@ -89,37 +111,35 @@ pub(crate) fn file_obstacles(
             found.push(in_file(&format!("discovery.{index}.file"), error));
         }
     }
-    let tls = config::tls_file_problems(config);
-    found.extend(tls.iter().map(|(path, error)| at(path, error)));
-    let unwritable = unwritable_files(config).into_iter();
-    found.extend(unwritable.map(|(path, problem)| loaded.error_at(path, &problem)));
-    found.extend(loaded.tracing_settings(&env).err().map(|error| at("tracing", &error)));
-    // `obstacles` already lists secrets that cannot be read, so only a key that is too short is added
-    // here.
-    if let Err(error @ config::PeerExchangeError::Key(_)) = config.peers(&env) {
-        found.push(at("peer_exchange.key", &error));
-    }
-    match config.proxy_settings(None, &env).err() {
-        None | Some(config::ProxySettingsError::Secret(_)) => {}
-        Some(error) => found.push(at("metrics.buckets", &error)),
+    for (path, error) in config::tls_file_problems(config) {
+        let problem = ErrorChain(&error).to_string();
+        found.push(match &error {
+            TlsError::ReadFile { path: file, cause } if is_missing(cause) => {
+                loaded.missing_file_at(&path, &problem, file)
+            }
+            _ => loaded.error_at(&path, &problem),
+        });
     }
     found
 }
 
-/// Returns the configuration key and the problem of each output file that the gateway cannot write.
-fn unwritable_files(config: &Config) -> Vec<(&'static str, String)> {
-    let quality_file = config.quality.file.as_ref().filter(|_| config.quality.share() > 0.0);
-    let files = [
-        ("trace_capture.file", config.trace_capture.file.as_ref()),
-        ("log.payloads.file", config.log.payloads.file.as_ref()),
-        ("quality.file", quality_file),
-    ];
-    let problem = |(path, file): (&'static str, Option<&PathBuf>)| {
-        let file = file?;
-        let error = check_appendable(file).err()?;
-        Some((path, format!("cannot write {}: {error}", file.display())))
-    };
-    files.into_iter().filter_map(problem).collect()
+/// Finds the files that the gateway cannot write.
+fn output_obstacles(loaded: &LoadedConfig) -> Vec<ConfigError> {
+    let mut found = Vec::new();
+    for OutputFile { path, file } in loaded.config.output_files() {
+        let Err(error) = check_appendable(file) else { continue };
+        let problem = format!("cannot write {}: {error}", file.display());
+        found.push(if is_missing(&error) {
+            loaded.missing_file_at(path, &problem, file)
+        } else {
+            loaded.error_at(path, &problem)
+        });
+    }
+    found
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
 }
 
 /// Finds problems of a valid configuration that do not keep the gateway from starting.
@@ -135,7 +155,7 @@ fn notes(loaded: &LoadedConfig, env: impl Fn(&str) -> Option<String>) -> Vec<Str
 
 /// Returns why listeners cannot bind their addresses on this machine, as texts for operators.
 fn ports_in_use(config: &Config) -> Vec<String> {
-    let listeners = [("listen", config.listen), ("admin", config.admin)];
+    let listeners = [("listen", *config.listen), ("admin", *config.admin)];
     let is_shared = config.listen_reuse_port;
     listeners
         .into_iter()
@@ -215,8 +235,10 @@ impl ConfigCheck {
     /// `config`. An error has the keys `file`, `line`, `column`, `problem` and `help`.
     pub fn to_json(&self, has_config: bool) -> Value {
         let errors: Vec<Value> = self.errors().into_iter().map(error_json).collect();
-        let config = self.loaded.as_ref().filter(|_| has_config);
-        let config = config.and_then(|loaded| serde_json::to_value(&loaded.config).ok());
+        let config = match &self.loaded {
+            Some(loaded) if has_config => serde_json::to_value(&loaded.config).ok(),
+            _ => None,
+        };
         json!({
             "ok": self.is_ok(),
             "file": self.file.display().to_string(),

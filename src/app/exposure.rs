@@ -1,7 +1,7 @@
 //! Warnings about listeners that other machines can reach without a key or a token, about secrets that
 //! can be guessed, and about settings that contradict each other.
 
-use crate::config::LoadedConfig;
+use crate::config::{Contradiction, ListedSecret, LoadedConfig};
 
 /// The configuration keys of the secrets that must be hard to guess.
 const GUESSED_SECRETS: [&str; 3] =
@@ -16,22 +16,24 @@ const MIN_SECRET_CHARS: usize = 16;
 pub(super) fn warnings(loaded: &LoadedConfig, env: impl Fn(&str) -> Option<String>) -> Vec<String> {
     let config = &loaded.config;
     let mut warnings = Vec::new();
-    for (path, secret) in config.secrets() {
-        let is_guessed = GUESSED_SECRETS.contains(&path.as_str());
-        let value = is_guessed.then(|| secret.resolve(&env).ok()).flatten();
-        if value.is_some_and(|value| value.as_bytes().len() < MIN_SECRET_CHARS) {
+    for ListedSecret { path, secret, .. } in config.secrets() {
+        if !GUESSED_SECRETS.contains(&path.as_str()) {
+            continue;
+        }
+        if secret.resolve(&env).is_ok_and(|value| value.as_bytes().len() < MIN_SECRET_CHARS) {
             warnings.push(format!(
                 "{path} has less than {MIN_SECRET_CHARS} characters and can be guessed: use `openssl rand -hex 32`"
             ));
         }
     }
-    let contradictions = loaded.contradictions().into_iter();
-    warnings.extend(contradictions.map(|(path, problem)| format!("{path}: {problem}")));
+    for Contradiction { path, problem } in loaded.contradictions() {
+        warnings.push(format!("{path}: {problem}"));
+    }
     if config.access.keys_file.is_none() && !config.listen.ip().is_loopback() {
         warnings.push(format!(
             "clients are not authenticated: every client that reaches {} can use the backends; set \
              access.keys_file to require keys",
-            config.listen
+            config.listen.0
         ));
     }
     if config.access.admin_token.is_none() && !config.admin.ip().is_loopback() {
@@ -39,7 +41,7 @@ pub(super) fn warnings(loaded: &LoadedConfig, env: impl Fn(&str) -> Option<Strin
             "the admin listener {} has no token: every client that reaches it can read the \
              configuration and the names of tenants; drain, undrain and reload are refused on it; \
              set access.admin_token, or listen on 127.0.0.1",
-            config.admin
+            config.admin.0
         ));
     }
     warnings

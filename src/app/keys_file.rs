@@ -42,12 +42,14 @@ impl KeysFileWatcher {
     }
 
     async fn reload(&mut self, access: &AccessControl) {
-        let (file, tiers) = (self.file.clone(), self.tiers.clone());
+        let file = self.file.clone();
+        let tiers = self.tiers.clone();
         let load = move || config::load_keys(&file, &tiers);
         let error = match self.watcher.load(load, ConfigError::is_unreadable).await {
             Ok(key_file) => {
                 access.replace_keys(Some(&key_file));
-                let (file, tenants) = (self.file.display(), key_file.tenants.len());
+                let file = self.file.display();
+                let tenants = key_file.tenants.len();
                 let keys = access.keys().map_or(0, |keys| keys.len());
                 tracing::info!(%file, tenants, keys, "keys reloaded");
                 return;

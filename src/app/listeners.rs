@@ -1,7 +1,6 @@
 //! Binds the client listener and the admin listener, and sets up their limits and TLS.
 
 use super::error::ApplicationError;
-use crate::admin::StatusSource;
 use crate::config::Config;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,6 +9,7 @@ use tokenweir_gateway::server::{
     BoundSocket, ConnectionLimiter, DescriptorBudget, ServerLimits, ServerTls, bind_listener,
     bind_socket, raise_file_limit,
 };
+use tokenweir_gateway::status::StatusSource;
 use tokio::net::TcpListener;
 
 /// The bound listeners with their limits.
@@ -33,9 +33,10 @@ impl BoundListeners {
     /// the configuration and the file descriptor limit, and reads their certificates.
     pub(super) fn bind(config: &Config) -> Result<Self, ApplicationError> {
         let is_shared = config.listen_reuse_port;
-        let clients = bind_socket(config.listen, "client listener", is_shared)?;
-        let admin = bind_listener(config.admin, "admin listener")?;
-        let (limit, backends) = (raise_file_limit(), config.backends.len());
+        let clients = bind_socket(*config.listen, "client listener", is_shared)?;
+        let admin = bind_listener(*config.admin, "admin listener")?;
+        let limit = raise_file_limit();
+        let backends = config.backends.len();
         let descriptors = DescriptorBudget::from_limit(limit);
         descriptors.warn_if_low(limit, backends);
         let overload_guard = Arc::new(OverloadGuard::new(OverloadLimits {
@@ -64,8 +65,8 @@ impl BoundListeners {
     /// Returns functions that write the counts of client connections and of TLS certificates into
     /// the status of the gateway.
     pub(super) fn status_sources(&self) -> Vec<StatusSource> {
-        let (limiter, credentials) =
-            (self.connection_limiter.clone(), self.tls.credentials.clone());
+        let limiter = self.connection_limiter.clone();
+        let credentials = self.tls.credentials.clone();
         vec![
             Arc::new(move |status, _| status.connections = limiter.snapshot()),
             Arc::new(move |status, _| status.certificates = credentials.counts()),

@@ -1,7 +1,8 @@
 //! The composition root: builds the gateway from the configuration, runs it and reloads it.
 //!
 //! `application` assembles the parts in order. `config` converts itself into settings, `listeners`
-//! binds the listeners, and `telemetry_pipeline` starts the sinks.
+//! binds the listeners, `telemetry_pipeline` starts the sinks, and
+//! `extras` the options.
 
 pub(crate) mod application;
 pub(crate) mod banner;
@@ -10,6 +11,7 @@ mod diagnosis;
 pub(crate) mod discovery_sources;
 pub(crate) mod error;
 mod exposure;
+pub mod extras;
 mod keys_file;
 mod listeners;
 pub(crate) mod process;

@@ -4,6 +4,7 @@
 
 use super::discovery_sources::DiscoverySources;
 use super::error::ApplicationError;
+use super::extras::{self, Extras, SecretSettings};
 use super::process::environment::{ErrorChain, variable};
 use super::process::signals::SighupListener;
 use super::process::{memory_limit, systemd};
@@ -20,7 +21,6 @@ use std::time::Duration;
 use tokenweir_gateway::backend::{Backend, HealthCheckSupervisor};
 use tokenweir_gateway::proxy::ProxyState;
 use tokenweir_gateway::server::{DescriptorBudget, ServerState};
-use tokenweir_gateway::telemetry::otel::resource::host_name;
 use tokenweir_net::file_watcher::{self, FileWatcher};
 use tokenweir_net::supervise;
 use tokenweir_protocol::clock;
@@ -41,6 +41,8 @@ pub(super) struct Reloader {
     pub(super) state: Arc<ServerState>,
     /// The parts of the gateway that the admin listener reads or changes.
     pub(super) admin: Arc<Admin>,
+    /// The options of the gateway.
+    pub(super) extras: Arc<Extras>,
     /// Changes the level of the process log.
     pub(super) set_log_level: Box<dyn Fn(LogLevel) + Send + Sync>,
 }
@@ -185,7 +187,8 @@ impl Reloader {
 
     async fn load_and_apply(&mut self, file: PathBuf) -> Result<ReloadOutcome, String> {
         // A change of the configuration file after this point triggers another reload.
-        let (watcher, overrides) = (&mut self.triggers.file_watcher, self.overrides.clone());
+        let watcher = &mut self.triggers.file_watcher;
+        let overrides = self.overrides.clone();
         watcher.skip_current_within_limit().await;
         let load = move || Config::load(Some(&file), overrides);
         let loaded = watcher.load(load, ConfigError::is_unreadable).await;
@@ -219,9 +222,9 @@ impl Reloader {
             let secret_files = SecretFiles::new(&new, &entries);
             let backends = build_backends(&new, &entries)?;
             let settings = new.proxy_settings(memory_limit::available_bytes(), variable)?;
-            Ok((secret_files, backends, settings, new.webhook_settings(&host_name(), variable)?))
+            Ok((secret_files, backends, settings, SecretSettings::read(&new, variable)?))
         };
-        let (secret_files, (backends, tls_contexts), settings, webhooks) =
+        let (secret_files, (backends, tls_contexts), settings, secrets) =
             self.read_files(reading).await?;
         let previous = &self.loaded.config;
         let proxy = self.state.proxy_context.load_full();
@@ -233,14 +236,10 @@ impl Reloader {
         if have_timeouts_changed || config.scrape != previous.scrape {
             self.health_checks.reconfigure(client.clone(), config.scrape);
         }
-        if have_timeouts_changed || config.gpu != previous.gpu {
-            self.admin.gpus.configure(&config.gpu, &client);
-        }
+        self.extras.reload(previous, config, secrets, &client, have_timeouts_changed);
         if config.log.level != previous.log.level {
             (self.set_log_level)(config.log.level);
         }
-        // The content of a token file may have changed, although its path in the configuration has not.
-        self.admin.webhooks.configure(webhooks);
         self.sources = sources;
         self.admin.configuration.set_discovery_problem(self.sources.problem());
         self.update_pool(backends, config).await;
@@ -270,8 +269,9 @@ impl Reloader {
     /// backends if possible.
     async fn update_pool(&mut self, backends: Vec<Backend>, config: &Config) {
         let ProxyState { overload_guard, pool, open_streams, .. } = &self.admin.proxy;
-        overload_guard.set_health_checkers(backends.len() + config.gpu.exporters.len());
-        let (settings, previous) = (config.pool_settings(), pool.backends());
+        overload_guard.set_health_checkers(backends.len() + extras::scraped_pages(config));
+        let settings = config.pool_settings();
+        let previous = pool.backends();
         self.health_checks.update_backends(backends, &settings, NEW_BACKEND_TIMEOUT).await;
         let present = pool.backends();
         for removed in previous.iter().filter(|it| !present.iter().any(|now| Arc::ptr_eq(it, now)))
@@ -296,7 +296,8 @@ fn build_backends(
 
 /// Logs the changed keys of a reload, and returns them as the text of the admin response.
 fn summarize(reloaded: &ReloadOutcome) -> String {
-    let (changed, unapplied) = (reloaded.changed.join(", "), reloaded.unapplied.join(", "));
+    let changed = reloaded.changed.join(", ");
+    let unapplied = reloaded.unapplied.join(", ");
     tracing::info!(changed, "configuration reloaded");
     let mut summary = if changed.is_empty() {
         "nothing has changed".into()

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_query_of_a_drain_request_has_only_the_given_parameters() {
+    fn the_query_has_only_given_parameters() {
         assert_eq!(drain_query("gpu 0", None, None), "backend=gpu%200");
         let duration = Some(Duration::from_mins(30));
         let query = drain_query("a", Some("new kernel & reboot"), duration);
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_with_special_characters_is_encoded_as_one_path_segment_of_a_url() {
+    fn special_characters_stay_in_one_path_segment() {
         assert_eq!(percent_encode("a/b?c&d#e f%"), "a%2Fb%3Fc%26d%23e%20f%25");
     }
 }

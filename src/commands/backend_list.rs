@@ -30,7 +30,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_list_of_backend_urls_may_have_spaces_line_breaks_and_a_final_comma() {
+    fn spaces_line_breaks_and_final_commas_are_ignored() {
         let expected = ["http://a:1", "http://b:2"];
         for text in
             ["http://a:1,http://b:2", " http://a:1, http://b:2,", "a:1\nb:2\n", "a:1,\n  b:2,\r\n"]

@@ -50,7 +50,7 @@ pub(crate) fn run(args: &CheckArgs) -> ExitCode {
         kind => kind,
     };
     let result = check::check(&args.file, checked, variable);
-    let effective = result.effective_yaml().filter(|_| args.print);
+    let effective = if args.print { result.effective_yaml() } else { None };
     match (args.format, effective) {
         (CheckFormat::Json, _) => print_line(result.to_json(args.print)),
         (CheckFormat::Human, Some(yaml)) => {
@@ -60,9 +60,8 @@ pub(crate) fn run(args: &CheckArgs) -> ExitCode {
         (CheckFormat::Human, None) if result.is_ok() => print_line(&result),
         (CheckFormat::Human, None) => eprintln!("{result}"),
     }
-    match (result.is_ok(), result.is_valid()) {
-        (true, _) => ExitCode::SUCCESS,
-        (false, true) => ExitCode::FAILURE,
-        (false, false) => ExitCode::from(EXIT_USAGE),
+    if !result.is_valid() {
+        return ExitCode::from(EXIT_USAGE);
     }
+    if result.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

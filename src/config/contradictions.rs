@@ -17,54 +17,81 @@ const ENGINE_KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// for up to this time or longer.
 const MIN_KEEP_ALIVE: Duration = Duration::from_secs(5);
 
+/// A setting that contradicts another setting.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Contradiction {
+    /// The path of the setting.
+    pub path: String,
+    /// The problem, as text for operators.
+    pub problem: String,
+}
+
+impl Contradiction {
+    fn new(path: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self { path: path.into(), problem: problem.into() }
+    }
+}
+
 impl LoadedConfig {
-    /// Returns the path of each setting that contradicts another setting, and the problem as text.
-    pub fn contradictions(&self) -> Vec<(String, String)> {
+    /// Returns the settings that contradict other settings.
+    pub fn contradictions(&self) -> Vec<Contradiction> {
+        let config = &self.config;
         let is_set = |path: &str| self.sources.source_of(path) != ConfigSource::Default;
-        let mut found = own_addresses(&self.config);
-        found.extend(repeated_addresses(&self.config));
-        found.extend(weights(&self.config));
-        found.extend(duplicate_tiers(&self.config));
-        found.extend(ineffective_limits(&self.config, is_set));
-        found.extend(idle_connections(&self.config));
+        let mut found = own_addresses(config);
+        found.extend(repeated_addresses(config));
+        found.extend(weights(config));
+        found.extend(duplicate_tiers(config));
+        found.extend(ineffective_timeouts(config, is_set));
+        found.extend(ineffective_counts(config));
+        if is_set("drain.delay") {
+            found.extend(ineffective_drain(config));
+        }
+        found.extend(idle_connections(config));
         found
     }
 }
 
 /// Finds backends whose URL is a listener of the gateway itself.
-fn own_addresses(config: &Config) -> Vec<(String, String)> {
-    let listeners = [("listen", config.listen), ("admin", config.admin)];
-    let backends = config.backends.iter().enumerate();
-    let own = backends.filter_map(|(index, backend)| {
-        let (key, _) =
-            listeners.iter().find(|(_, listener)| is_listener(&backend.url, *listener))?;
+fn own_addresses(config: &Config) -> Vec<Contradiction> {
+    let mut found = Vec::new();
+    for (index, backend) in config.backends.iter().enumerate() {
+        let key = if is_listener(&backend.url, *config.listen) {
+            "listen"
+        } else if is_listener(&backend.url, *config.admin) {
+            "admin"
+        } else {
+            continue;
+        };
         let problem = format!("{} is the gateway's own `{key}`, not a backend", backend.url);
-        Some((format!("backends.{index}.url"), problem))
-    });
-    own.collect()
+        found.push(Contradiction::new(format!("backends.{index}.url"), problem));
+    }
+    found
 }
 
 /// Finds backends whose URLs are two names of one address: their load would be counted twice.
-fn repeated_addresses(config: &Config) -> Vec<(String, String)> {
+fn repeated_addresses(config: &Config) -> Vec<Contradiction> {
     let mut found = Vec::new();
     for (index, backend) in config.backends.iter().enumerate() {
         let earlier = config.backends[..index].iter();
         let mut same = earlier.filter(|earlier| earlier.url.is_same_local_endpoint(&backend.url));
         if let Some(earlier) = same.next() {
             let problem = format!("{} is another name of {}: remove one", backend.url, earlier.url);
-            found.push((format!("backends.{index}.url"), problem));
+            found.push(Contradiction::new(format!("backends.{index}.url"), problem));
         }
     }
     found
 }
 
 /// Finds a fleet without a backend that gets requests.
-fn weights(config: &Config) -> Option<(String, String)> {
-    let is_idle = !config.backends.is_empty()
-        && config.discovery.is_empty()
-        && config.backends.iter().all(|backend| backend.weight == 0);
+fn weights(config: &Config) -> Option<Contradiction> {
+    if config.backends.is_empty() || !config.discovery.is_empty() {
+        return None;
+    }
+    if config.backends.iter().any(|backend| backend.weight > 0) {
+        return None;
+    }
     let problem = "the weight of every backend is 0, so no backend gets requests";
-    is_idle.then(|| ("backends.0.weight".to_owned(), problem.to_owned()))
+    Some(Contradiction::new("backends.0.weight", problem))
 }
 
 fn is_listener(url: &BackendAddress, listener: SocketAddr) -> bool {
@@ -84,86 +111,125 @@ fn is_loopback(ip: std::net::IpAddr) -> bool {
     ip.is_loopback() || ip.is_unspecified()
 }
 
-fn duplicate_tiers(config: &Config) -> Vec<(String, String)> {
-    let names = config.tiers.names.iter().enumerate();
-    let is_duplicate = |(index, name): &(usize, &String)| {
-        config.tiers.names.iter().take(*index).any(|other| other == *name)
-    };
-    let duplicates = names.filter(is_duplicate);
-    let problem = |(index, name)| {
-        (format!("tiers.names.{index}"), format!("`{name}` is listed twice: remove one"))
-    };
-    duplicates.map(problem).collect()
+fn duplicate_tiers(config: &Config) -> Vec<Contradiction> {
+    let names = &config.tiers.names;
+    let mut found = Vec::new();
+    for (index, name) in names.iter().enumerate() {
+        if names[..index].contains(name) {
+            let problem = format!("`{name}` is listed twice: remove one");
+            found.push(Contradiction::new(format!("tiers.names.{index}"), problem));
+        }
+    }
+    found
 }
 
-/// Finds limits that never apply, because another limit ends the request or the connection earlier.
-/// Reports only timeouts that the operator set, not default timeouts.
-fn ineffective_limits(config: &Config, is_set: impl Fn(&str) -> bool) -> Vec<(String, String)> {
-    let (timeouts, limits) = (&config.timeouts, &config.limits);
-    let first_output = ("timeouts.first_output", timeouts.first_output);
-    let total = ("timeouts.total", timeouts.total);
-    let (max_wait, max_backend_wait) =
-        (config.admission.max_wait, config.admission.max_backend_wait);
-    let limited_by = [
-        ("timeouts.connect", Some(timeouts.connect), &[first_output, total][..]),
-        ("timeouts.response_headers", Some(timeouts.response_headers), &[total]),
-        (first_output.0, first_output.1, &[total]),
-        ("admission.max_wait", Some(max_wait), &[first_output, total]),
-        ("admission.max_backend_wait", max_backend_wait, &[first_output, total]),
+/// A time after which the gateway ends something, with its key. `None`: it has no end.
+struct TimeLimit {
+    key: &'static str,
+    time: Option<Duration>,
+}
+
+impl TimeLimit {
+    fn new(key: &'static str, time: impl Into<Option<Duration>>) -> Self {
+        Self { key, time: time.into() }
+    }
+
+    /// The contradiction if this time is longer than `end`, which ends the request.
+    fn never_ends_before(&self, end: &Self) -> Option<Contradiction> {
+        let time = self.time?;
+        let earlier = end.time?;
+        if time <= earlier {
+            return None;
+        }
+        let problem = format!(
+            "{} is longer than {} ({}), which ends the request before",
+            units::duration::format(time),
+            end.key,
+            units::duration::format(earlier)
+        );
+        Some(Contradiction::new(self.key, problem))
+    }
+}
+
+/// Finds timeouts that never apply, because another timeout ends the request earlier. Reports only
+/// timeouts that the operator set, not default timeouts.
+fn ineffective_timeouts(config: &Config, is_set: impl Fn(&str) -> bool) -> Vec<Contradiction> {
+    let timeouts = &config.timeouts;
+    let connect = TimeLimit::new("timeouts.connect", timeouts.connect);
+    let headers = TimeLimit::new("timeouts.response_headers", timeouts.response_headers);
+    let first_output = TimeLimit::new("timeouts.first_output", timeouts.first_output);
+    let total = TimeLimit::new("timeouts.total", timeouts.total);
+    let max_wait = TimeLimit::new("admission.max_wait", config.admission.max_wait);
+    let backend_wait =
+        TimeLimit::new("admission.max_backend_wait", config.admission.max_backend_wait);
+    let pairs = [
+        (&connect, &first_output),
+        (&connect, &total),
+        (&headers, &total),
+        (&first_output, &total),
+        (&max_wait, &first_output),
+        (&max_wait, &total),
+        (&backend_wait, &first_output),
+        (&backend_wait, &total),
     ];
-    let durations = limited_by.iter().flat_map(|(path, longer, ends)| {
-        let is_set = &is_set;
-        ends.iter().filter_map(move |(other, shorter)| {
-            let (longer, shorter) = (longer.as_ref()?, shorter.as_ref()?);
-            let [a, b] = [*longer, *shorter].map(units::duration::format);
-            (longer > shorter && is_set(path)).then(|| {
-                (*path, format!("{a} is longer than {other} ({b}), which ends the request before"))
-            })
-        })
-    });
-    let counts = [
-        (
-            "limits.connections_per_client",
-            limits.connections_per_client,
-            "limits.connections",
-            limits.connections,
-        ),
-        (
-            "limits.requests_per_client",
-            limits.requests_per_client,
-            "limits.requests_in_flight",
-            limits.requests_in_flight,
-        ),
-    ];
-    let counts = counts.into_iter().filter_map(|(path, per_client, other, all)| {
-        let (per_client, all) = (per_client?, all?);
-        (per_client as usize > all).then(|| {
-            (path, format!("{per_client} is more than {other} ({all}), which applies before"))
-        })
-    });
+    let mut found = Vec::new();
+    for (limit, end) in pairs {
+        if is_set(limit.key) {
+            found.extend(limit.never_ends_before(end));
+        }
+    }
+    found
+}
+
+/// Finds limits for each client that never apply, because the limit for all clients is lower.
+fn ineffective_counts(config: &Config) -> Vec<Contradiction> {
+    let limits = &config.limits;
+    let mut found = Vec::new();
+    if let (Some(per_client), Some(all)) = (limits.connections_per_client, limits.connections)
+        && per_client as usize > all
+    {
+        let problem =
+            format!("{per_client} is more than limits.connections ({all}), which applies before");
+        found.push(Contradiction::new("limits.connections_per_client", problem));
+    }
+    if let (Some(per_client), Some(all)) = (limits.requests_per_client, limits.requests_in_flight)
+        && per_client as usize > all
+    {
+        let problem = format!(
+            "{per_client} is more than limits.requests_in_flight ({all}), which applies before"
+        );
+        found.push(Contradiction::new("limits.requests_per_client", problem));
+    }
+    found
+}
+
+/// Finds a delay of the drain that is longer than its timeout.
+fn ineffective_drain(config: &Config) -> Option<Contradiction> {
     let drain = &config.drain;
-    let [delay, timeout] = [drain.delay, drain.timeout].map(units::duration::format);
-    let drain = (drain.delay > drain.timeout && is_set("drain.delay")).then(|| {
-        let problem = format!("a shutdown waits {delay} for load balancers, and then {timeout} (drain.timeout) for requests");
-        ("drain.delay", problem)
-    });
-    let found = durations.chain(counts).chain(drain);
-    found.map(|(path, problem)| (path.to_owned(), problem)).collect()
+    if drain.delay <= drain.timeout {
+        return None;
+    }
+    let delay = units::duration::format(drain.delay);
+    let timeout = units::duration::format(drain.timeout);
+    let problem = format!(
+        "a shutdown waits {delay} for load balancers, and then {timeout} (drain.timeout) for requests"
+    );
+    Some(Contradiction::new("drain.delay", problem))
 }
 
 /// Finds idle timeouts that make requests fail, because the sender uses an idle connection that the
 /// receiver is just closing.
-fn idle_connections(config: &Config) -> Vec<(String, String)> {
+fn idle_connections(config: &Config) -> Vec<Contradiction> {
     let mut found = Vec::new();
     if config.timeouts.idle_connection >= ENGINE_KEEP_ALIVE {
         let problem = "vLLM closes idle connections after 5s, unless VLLM_HTTP_TIMEOUT_KEEP_ALIVE is larger: requests \
                        would meet connections that are being closed";
-        found.push(("timeouts.idle_connection".to_owned(), problem.to_owned()));
+        found.push(Contradiction::new("timeouts.idle_connection", problem));
     }
     if config.limits.keep_alive < MIN_KEEP_ALIVE {
         let problem = "clients and load balancers keep idle connections longer: they would send requests on connections \
                        that are being closed";
-        found.push(("limits.keep_alive".to_owned(), problem.to_owned()));
+        found.push(Contradiction::new("limits.keep_alive", problem));
     }
     found
 }
@@ -173,11 +239,11 @@ mod tests {
     use crate::config::tests::parse;
 
     fn paths(text: &str) -> Vec<String> {
-        parse(text).unwrap().contradictions().into_iter().map(|(path, _)| path).collect()
+        parse(text).unwrap().contradictions().into_iter().map(|found| found.path).collect()
     }
 
     #[test]
-    fn a_contradiction_between_settings_is_reported_at_a_value_that_the_operator_set() {
+    fn contradictions_are_reported_at_set_values() {
         for (text, expected) in [
             ("backends: [{ url: 'http://127.0.0.1:8080' }]", "backends.0.url"),
             ("backends: [{ url: a:1 }, { url: 'localhost:9090' }]", "backends.1.url"),
@@ -205,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn default_and_usual_settings_do_not_contradict_each_other() {
+    fn usual_settings_have_no_contradictions() {
         for text in [
             "",
             "timeouts: { total: 5s }",

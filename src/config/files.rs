@@ -1,17 +1,19 @@
 //! Loads the files that a configuration names: the keys file, and the backends file of a discovery
 //! source.
 
+use super::backends::section::{self, BackendConfig};
+use super::mistake::Mistake;
 use super::mistakes::{self, Mistakes};
-use super::sections::backends::{self, BackendConfig};
-use super::sections::settings::TiersConfig;
-use super::text::error::{ConfigError, ExcerptRedaction};
+use super::sections::clients::tiers::TiersConfig;
+use super::text::error::ConfigError;
 use super::text::file;
+use super::text::redaction::ExcerptRedaction;
 use super::text::yaml::{self, Outline};
-use super::violation::{Mistake, RuleViolation, violation_at};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::{fs, io};
 use tokenweir_request::access::KeyFile;
+use tokenweir_settings::{RuleViolation, violation_at};
 
 /// Kind of a checked file.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -74,7 +76,7 @@ pub fn all_backends_in(path: &Path) -> Result<Vec<BackendConfig>, Mistakes<Vec<B
 
 fn parse_backends(text: &str, file: &Path) -> Result<Vec<BackendConfig>, Mistake> {
     let (backends, outline) = yaml::parse::<Vec<BackendConfig>>(text, file)?;
-    backends::check(&backends).map_err(|RuleViolation { paths, problem }| {
+    section::check(&backends).map_err(|RuleViolation { paths, problem }| {
         // The rules give the paths that the values would have in a configuration, below `backends`.
         let paths: Vec<String> = paths
             .iter()
@@ -115,12 +117,12 @@ pub fn check_appendable(file: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::sections::discovery::DiscoveryConfig;
-    use crate::config::sections::secret::Secret;
-    use crate::config::sections::settings::UsageMode;
+    use crate::config::backends::usage::UsageMode;
+    use crate::config::options::discovery::DiscoveryConfig;
     use proptest::prelude::*;
     use tokenweir_net::testing::TempFolder;
     use tokenweir_protocol::openai::engine_control::Permission;
+    use tokenweir_settings::Secret;
 
     const HASH: &str = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
     /// Stands for a key that must not appear in an error text.
@@ -142,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_in_a_keys_file_can_have_several_keys_limits_and_permissions() {
+    fn a_tenant_can_have_several_keys_and_limits() {
         let other_hash = HASH.replace(":ba", ":bb");
         let text = format!(
             "tenants:\n- name: a\n  tier: gold\n  models: [m, 'n-*']\n  allow: [xargs]\n  \
@@ -159,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_keys_file_is_rejected_with_a_position() {
+    fn an_invalid_keys_file_gives_a_position() {
         let key = format!("{{ name: k, hash: '{HASH}' }}");
         for (name, text, expected) in [
             (
@@ -214,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn no_error_of_a_keys_file_quotes_a_key_that_is_inserted_at_any_position() {
+    fn no_error_quotes_a_misplaced_key() {
         let good = keys_text();
         for index in 0..=good.len() {
             let mut text = good.clone();
@@ -228,7 +230,7 @@ mod tests {
         /// Inserts a key at any position of a keys file, between characters that cause syntax
         /// errors.
         #[test]
-        fn no_syntax_error_of_a_keys_file_quotes_a_key_in_the_file(
+        fn no_syntax_error_quotes_a_key(
             cut in 0_usize..200, insert in 0_usize..200,
             junk in "[\\[\\]{}:,'\"*&!|>%@` \n\t-]{0,3}"
         ) {
@@ -243,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn backends_of_a_discovery_file_get_defaults_from_the_discovery_source() {
+    fn backends_get_the_defaults_of_their_source() {
         let folder = TempFolder::new("list");
         let listed = r#"[{"url":"http://a:1","weight":3},{"url":"b:1","usage":"inject"}]"#;
         let file = folder.write("list", listed);

@@ -1,16 +1,16 @@
 //! Loads a configuration: reads a file, applies the overrides and checks the rules.
 
+use super::mistake::Mistake;
 use super::overrides::{ConfigSources, Overrides};
 use super::root::Config;
-use super::rules;
-use super::sections::discovery::DiscoveryConfig;
-use super::text::error::{ConfigError, ExcerptRedaction};
+use super::text::error::ConfigError;
+use super::text::redaction::ExcerptRedaction;
 use super::text::source::ConfigSource;
 use super::text::yaml::child_path;
 use super::text::{file, yaml};
-use super::violation::{Mistake, RuleViolation, violation_at};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
+use tokenweir_settings::{RuleViolation, violation_at, working_folder};
 
 /// A configuration with the source of each value.
 #[derive(Debug, Clone, PartialEq)]
@@ -59,27 +59,12 @@ impl Config {
     ) -> Result<LoadedConfig, Mistake> {
         let (mut config, outline) = yaml::parse::<Self>(text, file)?;
         let sources = overrides.apply(&mut config, outline);
-        rules::check(&config).map_err(|violation| Mistake {
+        config.check().map_err(|violation| Mistake {
             error: locate_violation(&violation, &sources, text, file),
             paths: violation.paths,
         })?;
         Ok(LoadedConfig { config, sources, file: Some(file.to_owned()) })
     }
-}
-
-/// The key of a discovery source's target (such as `kubernetes`) and the error text, if this program was
-/// built without support for the target. `None`: the program supports the target.
-fn unsupported_target(source: &DiscoveryConfig) -> Option<(&'static str, &'static str)> {
-    if source.kubernetes.is_some() && !cfg!(feature = "kubernetes") {
-        let problem = "this program was built without Kubernetes: use the container image, or build with \
-                       `cargo build --features kubernetes`";
-        return Some(("kubernetes", problem));
-    }
-    let key = if source.dns.is_some() { "dns" } else { "srv" };
-    let is_resolved = source.dns.is_some() || source.srv.is_some();
-    let problem = "this program was built without DNS discovery: use a package, or build with \
-                   `cargo build --features dns`";
-    (is_resolved && !cfg!(feature = "dns")).then_some((key, problem))
 }
 
 /// The error of a rule violation at its location: a flag, an environment variable or a position in
@@ -123,23 +108,31 @@ impl LoadedConfig {
     /// Fails if the configuration has a discovery source that this program was built without support for.
     pub fn require_support(&self) -> Result<(), ConfigError> {
         for (index, source) in self.config.discovery.iter().enumerate() {
-            if let Some((key, problem)) = unsupported_target(source) {
-                return Err(self.error_at(&format!("discovery.{index}.{key}"), problem));
+            if let Some(target) = source.unsupported_target() {
+                let path = format!("discovery.{index}.{}", target.key);
+                return Err(self.error_at(&path, target.problem));
             }
         }
         Ok(())
     }
 
     /// Builds an error about the value at `path`, with the location of the value and without an
-    /// excerpt. If the problem is a missing file, the help text says where relative paths begin.
+    /// excerpt.
     pub fn error_at(&self, path: &str, problem: &str) -> ConfigError {
         let file = self.file.as_deref().unwrap_or(Path::new(""));
         let violation = violation_at(path, format!("{path}: {problem}"));
-        let error = locate_violation(&violation, &self.sources, "", file).without_excerpt();
-        let folder = file::working_folder(Path::new(""));
-        let is_missing = problem.contains("No such file") && !problem.contains(" /");
-        let help = is_missing.then(|| format!("a relative path begins{folder}"));
-        error.with_help(help.as_deref())
+        locate_violation(&violation, &self.sources, "", file).without_excerpt()
+    }
+
+    /// Like [`Self::error_at`]. The problem is that the file `missing` does not exist, and the help text
+    /// says where its relative path begins.
+    pub fn missing_file_at(&self, path: &str, problem: &str, missing: &Path) -> ConfigError {
+        let error = self.error_at(path, problem);
+        let folder = working_folder(missing);
+        if folder.is_empty() {
+            return error;
+        }
+        error.with_help(Some(&format!("a relative path begins{folder}")))
     }
 
     /// The configuration as YAML, with all defaults. A secret is shown as its location.

@@ -1,58 +1,73 @@
 //! Loads and validates the configuration from four sources: flags, environment variables, a file
-//! and defaults. The result is a valid [`Config`] or an error with its location. Many sections are
-//! defined by the modules that use them, the others by `sections`.
+//! and defaults. The result is a valid [`Config`] or an error with its location. Each section is a file in
+//! `backends`, `options` or `sections` with the contract of [`tokenweir_settings::ConfigSection`]: its values, rules,
+//! reload class, secrets and files. The values of many sections are types of the modules that use them.
 //!
 //! ```text
 //! text        a file as text, its YAML with positions, and the errors
-//! sections    the types of the sections
-//! root        the configuration: all sections
-//! rules       conditions on values and between values
+//! backends    the sections of the backends
+//! options     the sections of optional parts
+//! sections    the other sections
+//! root        the configuration: the list of all sections
+//! references  what the rules of a section read from other sections
 //! load        file, overrides, rules ─► LoadedConfig
 //! mistakes    all mistakes of a file, for `check`
 //! contradictions  valid settings that contradict each other
 //! conversion  LoadedConfig ─► settings of the other modules
 //! ```
 
+mod backends;
 mod contradictions;
 mod conversion;
 mod files;
 mod load;
+mod mistake;
 mod mistakes;
+mod options;
 mod overrides;
+mod references;
 mod reload;
 mod root;
-mod rules;
 mod schema;
 mod sections;
 #[cfg(test)]
 pub(crate) mod tests;
 mod text;
-mod violation;
 
-pub use conversion::ConfiguredSecret;
+pub use backends::section::BackendConfig;
+pub use backends::usage::UsageMode;
+pub use contradictions::Contradiction;
 pub use conversion::{
-    BackendTlsContexts, PeerExchangeError, ProxySettingsError, WebhooksError, backend_tls_contexts,
+    BackendTlsContexts, ProxySettingsError, backend_tls_contexts, tls_file_problems,
 };
 pub use files::{
     CheckedFile, all_backends_in, backends_in, check_appendable, load_all_keys, load_keys,
 };
 pub use load::LoadedConfig;
 pub use mistakes::Mistakes;
+pub use options::discovery::DiscoveryConfig;
+pub use options::gpu::CostConfig;
+pub use options::peer_exchange::PeerExchangeError;
+pub use options::telemetry::trace_capture::TraceCaptureConfig;
+pub use options::webhooks::WebhooksError;
 pub use overrides::{ConfigSources, OverrideValue, Overrides};
 pub use reload::ReloadOutcome;
 pub use root::Config;
-pub use rules::tls::file_problems as tls_file_problems;
 pub use schema::schema;
-pub use sections::access::AccessConfig;
-pub use sections::backends::BackendConfig;
-pub use sections::discovery::DiscoveryConfig;
-pub use sections::identities::IdentitiesConfig;
-pub use sections::limits::LimitsConfig;
-pub use sections::secret::{Secret, SecretError, SecretValue, UnreadableSecret};
-pub use sections::settings::{
-    AdmissionConfig, CostConfig, DrainConfig, LogConfig, LogFormat, LogLevel, MetricsConfig,
-    RefusalDetectionConfig, ReloadConfig, RoutingConfig, TiersConfig, TraceCaptureConfig,
-    UsageMode,
-};
+pub use sections::clients::access::AccessConfig;
+pub use sections::clients::identities::IdentitiesConfig;
+pub use sections::clients::limits::LimitsConfig;
+pub use sections::clients::tiers::TiersConfig;
+pub use sections::process::drain::DrainConfig;
+pub use sections::process::reload::ReloadConfig;
+pub use sections::responses::refusal_detection::RefusalDetectionConfig;
+pub use sections::telemetry::log::{LogConfig, LogFormat, LogLevel};
+pub use sections::telemetry::metrics::MetricsConfig;
+pub use sections::upstream::admission::AdmissionConfig;
+pub use sections::upstream::routing::RoutingConfig;
 pub use text::error::{ConfigError, ConfigLocation, Position};
 pub use text::source::ConfigSource;
+pub use tokenweir_settings::{
+    ConfiguredSecret, ListedSecret, OutputFile, ReloadClass, Secret, SecretError, SecretValue,
+    UnreadableSecret,
+};

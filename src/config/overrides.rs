@@ -1,9 +1,10 @@
 //! Records the source of each value. Flags take precedence over environment variables, variables
 //! over the file, and the file over the defaults.
 
+use super::backends::section::BackendConfig;
+use super::backends::usage::UsageMode;
 use super::root::Config;
-use super::sections::backends::BackendConfig;
-use super::sections::settings::{LogFormat, LogLevel, UsageMode};
+use super::sections::telemetry::log::{LogFormat, LogLevel};
 use super::text::source::ConfigSource;
 use super::text::yaml::Outline;
 use std::net::SocketAddr;
@@ -61,9 +62,9 @@ impl Overrides {
     /// `outline` has the values of the file. Returns the source of every value.
     pub(super) fn apply(self, config: &mut Config, outline: Outline) -> ConfigSources {
         let mut sources = ConfigSources { outline, overridden: Vec::new() };
-        let backends = self.backends.map(|OverrideValue { value, source }| OverrideValue {
-            value: value.into_iter().map(BackendConfig::at).collect(),
-            source,
+        let backends = self.backends.map(|OverrideValue { value, source }| {
+            let backends: Vec<BackendConfig> = value.into_iter().map(BackendConfig::at).collect();
+            OverrideValue { value: backends, source }
         });
         sources.apply_override("backends", &mut config.backends, backends);
         sources.apply_override("listen", &mut config.listen, self.listen);
@@ -74,10 +75,8 @@ impl Overrides {
         sources.apply_override("log.level", &mut config.log.level, self.log_level);
         sources.apply_override("log.format", &mut config.log.format, self.log_format);
         sources.apply_override("log.access", &mut config.log.access, self.access_log);
-        let endpoint = self
-            .otlp_endpoint
-            .map(|OverrideValue { value, source }| OverrideValue { value: Some(value), source });
-        sources.apply_override("tracing.endpoint", &mut config.tracing.endpoint, endpoint);
+        let endpoint = &mut config.tracing.endpoint;
+        sources.apply_override("tracing.endpoint", endpoint, self.otlp_endpoint);
         sources
     }
 }
@@ -102,14 +101,14 @@ impl ConfigSources {
         &self.outline
     }
 
-    fn apply_override<T>(
+    fn apply_override<T, V: Into<T>>(
         &mut self,
         path: &'static str,
         value: &mut T,
-        override_value: Option<OverrideValue<T>>,
+        override_value: Option<OverrideValue<V>>,
     ) {
         if let Some(OverrideValue { value: new_value, source }) = override_value {
-            *value = new_value;
+            *value = new_value.into();
             self.overridden.push((path, source));
         }
     }

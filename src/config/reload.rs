@@ -3,8 +3,6 @@
 
 use super::load::LoadedConfig;
 use super::root::Config;
-use super::sections::limits::LimitsConfig;
-use super::sections::settings::{LogConfig, RoutingConfig};
 use super::text::yaml::child_path;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -24,74 +22,10 @@ pub struct ReloadOutcome {
 impl LoadedConfig {
     /// Merges a reloaded configuration with this active one.
     pub fn reload(&self, new: Self) -> ReloadOutcome {
-        let config = merge_reloadable(&self.config, &new.config);
+        let config = self.config.reloaded(&new.config);
         let changed = changed_keys(&self.config, &config);
         let unapplied = changed_keys(&config, &new.config);
         ReloadOutcome { loaded: Self { config, ..new }, changed, unapplied }
-    }
-}
-
-/// The new configuration, with the old values of keys that need a restart. The expression lists
-/// every section without `..`, so that a new section does not compile until it is classified here.
-fn merge_reloadable(old: &Config, new: &Config) -> Config {
-    Config {
-        // Applied at once. A request keeps the values with which it started.
-        backends: new.backends.clone(),
-        discovery: new.discovery.clone(),
-        models: new.models.clone(),
-        routes: new.routes.clone(),
-        admission: new.admission.clone(),
-        // These limits are fixed with the file descriptor budget at the start.
-        limits: LimitsConfig {
-            connections: old.limits.connections,
-            connections_per_client: old.limits.connections_per_client,
-            requests_in_flight: old.limits.requests_in_flight,
-            requests_per_client: old.limits.requests_per_client,
-            memory: old.limits.memory,
-            ..new.limits
-        },
-        retry: new.retry,
-        circuit_breaker: new.circuit_breaker,
-        streams: new.streams,
-        timeouts: new.timeouts,
-        scrape: new.scrape,
-        sleep: new.sleep,
-        usage: new.usage,
-        continuous_usage: new.continuous_usage,
-        stalls: new.stalls,
-        slow: new.slow,
-        refusal_detection: new.refusal_detection.clone(),
-        tiers: new.tiers.clone(),
-        cost: new.cost,
-        gpu: new.gpu.clone(),
-        webhooks: new.webhooks.clone(),
-        identities: new.identities.clone(),
-        drain: new.drain,
-        reload: new.reload,
-        // The decision log is allocated at the start.
-        routing: RoutingConfig {
-            decision_log_size: old.routing.decision_log_size,
-            ..new.routing.clone()
-        },
-        // The files of `access`, `tls` and `backend_tls` are reloaded separately when they change.
-        access: old.access.clone(),
-        // The first backend fixes the sizes of the tables of KV events.
-        kv_events: old.kv_events,
-        // The hashes of prompts in the prefix tables depend on the key of the exchange.
-        peer_exchange: old.peer_exchange.clone(),
-        tls: old.tls.clone(),
-        backend_tls: old.backend_tls.clone(),
-        // Bound sockets, running threads, open files and the buckets of histograms are fixed.
-        listen: old.listen,
-        listen_reuse_port: old.listen_reuse_port,
-        admin: old.admin,
-        // Objectives set bucket bounds of histograms, and have time series from the start.
-        slos: old.slos.clone(),
-        metrics: old.metrics.clone(),
-        log: LogConfig { level: new.log.level, ..old.log.clone() },
-        quality: old.quality.clone(),
-        tracing: old.tracing.clone(),
-        trace_capture: old.trace_capture.clone(),
     }
 }
 
@@ -168,11 +102,11 @@ mod tests {
     }
 
     #[test]
-    fn a_reload_reports_changed_configuration_keys_without_their_values() {
+    fn changed_keys_are_reported_without_values() {
         let old = "backends: [{ url: a:1, name: x, api_key: { env: OLD } }, { url: b:1 }]\n";
         let new = "backends: [{ url: c:1, weight: 2 }, \
                    { url: a:1, name: x, api_key: { env: NEW } }]\n\
-                   routing: { policy: p2c, shadow: [session] }\ndrain: { timeout: 1m }\n";
+                   routing: { policy: p2c }\ndrain: { timeout: 1m }\n";
         let ReloadOutcome { changed, unapplied, loaded } = reload(old, new);
         assert_eq!(
             changed,
@@ -182,7 +116,6 @@ mod tests {
                 "backends[x].api_key.env",
                 "drain.timeout",
                 "routing.policy",
-                "routing.shadow",
             ]
         );
         assert_eq!(unapplied, [""; 0]);
@@ -190,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reload_keeps_and_reports_the_values_of_keys_that_need_a_restart() {
+    fn keys_that_need_a_restart_are_kept() {
         let old = "listen: 127.0.0.1:1\nrouting: { decision_log_size: 5 }\nlog: { level: warn, format: json }\n";
         let new = "listen: 127.0.0.1:2\nrouting: { decision_log_size: 6 }\nlog: { level: info, format: human }\n\
                    usage: passive\n";
@@ -201,14 +134,14 @@ mod tests {
     }
 
     #[test]
-    fn a_reload_of_the_same_configuration_text_changes_nothing() {
+    fn the_same_text_changes_nothing() {
         let text = "backends: [{ url: a:1 }]\nmodels: [{ name: a, served_as: b }]\n";
         let reloaded = reload(text, text);
         assert_eq!((reloaded.changed, reloaded.unapplied), (Vec::new(), Vec::new()));
     }
 
     #[test]
-    fn a_reload_reports_backends_in_another_order_as_a_change() {
+    fn another_order_of_backends_is_a_change() {
         let (old, new) = ("backends: [a:1, b:1]", "backends: [b:1, a:1]");
         let listed =
             |text: &str| text.replace("a:1", "{ url: a:1 }").replace("b:1", "{ url: b:1 }");

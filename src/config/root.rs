@@ -1,174 +1,161 @@
-//! The configuration: all its sections.
+//! The configuration: the list of its sections.
 
-use super::sections::access::AccessConfig;
-use super::sections::backends::BackendConfig;
-use super::sections::discovery::DiscoveryConfig;
-use super::sections::identities::IdentitiesConfig;
-use super::sections::limits::LimitsConfig;
-use super::sections::peer_exchange::PeerExchangeConfig;
-use super::sections::routes::RouteConfig;
-use super::sections::settings::{
-    AdmissionConfig, CostConfig, DEFAULT_CONTINUOUS_USAGE_RATIO, DrainConfig, LogConfig,
-    MetricsConfig, RefusalDetectionConfig, ReloadConfig, RoutingConfig, StreamsConfig, TiersConfig,
-    TraceCaptureConfig, UsageMode,
+use super::backends::{client_tls, section as backends, usage};
+use super::options::telemetry::{quality, trace_capture};
+use super::options::{discovery, gpu, kv_events, peer_exchange, sleep, webhooks};
+use super::sections::clients::{access, identities, limits, listeners, routes, tiers, tls};
+use super::sections::process::{drain, reload};
+use super::sections::responses::{refusal_detection, slow, stalls, streams};
+use super::sections::telemetry::{log, metrics, slos, tracing};
+use super::sections::upstream::{
+    admission, circuit_breaker, models, retry, routing, scrape, timeouts,
 };
-use super::sections::webhooks::WebhookConfig;
 use schemars::JsonSchema;
-use serde::{Deserialize, Deserializer, Serialize, de::Error};
-use std::net::{Ipv4Addr, SocketAddr};
-use tokenweir_engine::address::parse_listen_address;
-use tokenweir_gateway::backend::SleepSettings;
-use tokenweir_gateway::backend::health_checker;
-use tokenweir_gateway::backend::kv_events::KvEventsSettings;
-use tokenweir_gateway::backend::routes::ModelConfig;
-use tokenweir_gateway::gpu::GpuSettings;
-use tokenweir_gateway::proxy::retry;
-use tokenweir_gateway::telemetry::otel;
-use tokenweir_net::client;
-use tokenweir_net::tls::{TlsClientSettings, TlsServerSettings};
-use tokenweir_request::observe::StallLimits;
-use tokenweir_request::record::SlowLimits;
-use tokenweir_request::slo::Objective;
-use tokenweir_routing::resilience;
+use serde::{Deserialize, Serialize};
+use tokenweir_settings::{
+    CheckResult, ConfigSection, ListedSecret, OutputFile, ReloadClass, Secret, SecretList,
+};
 
-/// The configuration. [`Config::load`] validates it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct Config {
+/// Defines [`Config`] from its sections: each line has a key and its [`ConfigSection`].
+macro_rules! define_config {
+    ($($(#[$attribute:meta])+ $key:ident: $section:ty,)+) => {
+        /// The configuration. [`Config::load`] validates it.
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+        #[serde(deny_unknown_fields, default)]
+        pub struct Config {
+            $($(#[$attribute])+ pub $key: <$section as ConfigSection<Config>>::Values,)+
+        }
+
+        impl Default for Config {
+            fn default() -> Self {
+                Self { $($key: <$section as ConfigSection<Self>>::defaults(),)+ }
+            }
+        }
+
+        impl Config {
+            /// Returns the first violation of a rule.
+            pub(super) fn check(&self) -> CheckResult {
+                $(<$section as ConfigSection<Self>>::check(&self.$key, self)?;)+
+                Ok(())
+            }
+
+            /// The configuration to use after a reload that found the configuration `new`.
+            pub(super) fn reloaded(&self, new: &Self) -> Self {
+                Self {
+                    $($key: <$section as ConfigSection<Self>>::reloaded(&self.$key, &new.$key),)+
+                }
+            }
+
+            /// The key of each section with its reload class.
+            pub fn reload_classes() -> Vec<(&'static str, ReloadClass)> {
+                vec![$((stringify!($key), <$section as ConfigSection<Self>>::RELOAD),)+]
+            }
+
+            /// All secrets, without those of discovered backends.
+            pub fn secrets(&self) -> Vec<ListedSecret<'_>> {
+                let mut list = SecretList::default();
+                $(<$section as ConfigSection<Self>>::list_secrets(&self.$key, &mut list);)+
+                list.0
+            }
+
+            /// The files that the gateway writes.
+            pub fn output_files(&self) -> Vec<OutputFile<'_>> {
+                let mut found = Vec::new();
+                $(found.extend(<$section as ConfigSection<Self>>::output_file(&self.$key));)+
+                found
+            }
+        }
+    };
+}
+
+define_config! {
     /// Address of the client listener: an IP address and a port, or `localhost:8080`. `:8080`
     /// accepts clients from other machines, on all interfaces.
-    #[serde(deserialize_with = "read_socket")]
-    #[schemars(with = "String")]
-    pub listen: SocketAddr,
+    listen: listeners::Listen,
     /// Whether other processes of the same user may listen on the same address.
-    pub listen_reuse_port: bool,
+    listen_reuse_port: listeners::ListenReusePort,
     /// Address of the admin listener, in the format of `listen`. Clients must not be able to reach
     /// it.
-    #[serde(deserialize_with = "read_socket")]
-    #[schemars(with = "String")]
-    pub admin: SocketAddr,
+    admin: listeners::Admin,
     /// The backends. Names and addresses must be unique.
-    pub backends: Vec<BackendConfig>,
+    backends: backends::Section,
     /// Sources that discover further backends while the gateway runs.
-    pub discovery: Vec<DiscoveryConfig>,
+    discovery: discovery::Section,
     /// Model names and aliases for clients, in addition to the models that the backends list.
-    pub models: Vec<ModelConfig>,
+    models: models::Section,
     /// Further paths of the backends that clients may use, up to 100.
-    pub routes: Vec<RouteConfig>,
+    routes: routes::Section,
     /// Selection of a backend for each request.
-    pub routing: RoutingConfig,
+    routing: routing::Section,
     /// The admission queue, in which requests wait while every backend of a model is full.
-    pub admission: AdmissionConfig,
+    admission: admission::Section,
     /// Authentication and permissions of clients and operators.
-    pub access: AccessConfig,
+    access: access::Section,
     /// TLS of the client listener and the admin listener.
-    pub tls: TlsServerSettings,
+    tls: tls::Section,
     /// TLS of the connections to backends.
-    pub backend_tls: TlsClientSettings,
+    backend_tls: client_tls::Section,
     /// Limits on clients: sizes, timeouts, connections and requests.
-    pub limits: LimitsConfig,
+    limits: limits::Section,
     /// Timeouts of requests to backends.
-    pub timeouts: client::HttpClientTimeouts,
+    timeouts: timeouts::Section,
     /// Retries of failed requests on other backends.
-    pub retry: retry::RetrySettings,
+    retry: retry::Section,
     /// Circuit breakers, which eject and re-admit backends.
-    pub circuit_breaker: resilience::CircuitBreakerSettings,
+    circuit_breaker: circuit_breaker::Section,
     /// Scrapes and health checks of backends.
-    pub scrape: health_checker::ScrapeSettings,
+    scrape: scrape::Section,
     /// Sleep mode of vLLM: when engines are woken and put to sleep.
-    pub sleep: SleepSettings,
+    sleep: sleep::Section,
     /// KV events of backends: the contents of their prefix caches, for routing.
-    pub kv_events: KvEventsSettings,
+    kv_events: kv_events::Section,
     /// Exchange with other gateways before the same backends, for routing.
-    pub peer_exchange: PeerExchangeConfig,
+    peer_exchange: peer_exchange::Section,
     /// Whether the gateway requests token counts (`usage`) that clients did not request.
-    pub usage: UsageMode,
+    usage: usage::Usage,
     /// Share of streams, 0 to 1, for which the gateway requests usage in every event from vLLM.
     /// Needs `usage: inject`. 0: off.
-    pub continuous_usage: f64,
+    continuous_usage: usage::ContinuousUsage,
     /// Handling of streams.
-    pub streams: StreamsConfig,
+    streams: streams::Section,
     /// Detection of stalled streams.
-    pub stalls: StallLimits,
+    stalls: stalls::Section,
     /// Thresholds of slow requests.
-    pub slow: SlowLimits,
+    slow: slow::Section,
     /// Detection of model refusals.
-    pub refusal_detection: RefusalDetectionConfig,
+    refusal_detection: refusal_detection::Section,
     /// Assignment of a tier to each request.
-    pub tiers: TiersConfig,
+    tiers: tiers::Section,
     /// Service level objectives. Each request counts as good or bad when it ends. Up to 20.
-    pub slos: Vec<Objective>,
+    slos: slos::Section,
     /// Metrics and their export.
-    pub metrics: MetricsConfig,
+    metrics: metrics::Section,
     /// Cost of the GPUs, for metrics.
-    pub cost: CostConfig,
+    cost: gpu::Cost,
     /// GPUs of the backends, from DCGM exporters.
-    pub gpu: GpuSettings,
+    gpu: gpu::Section,
     /// Webhooks that get a message when a verdict begins and when it ends, up to 10.
-    pub webhooks: Vec<WebhookConfig>,
+    webhooks: webhooks::Section,
     /// The drain at shutdown.
-    pub drain: DrainConfig,
+    drain: drain::Section,
     /// Reloads of the configuration without SIGHUP.
-    pub reload: ReloadConfig,
+    reload: reload::Section,
     /// Logs.
-    pub log: LogConfig,
+    log: log::Section,
     /// Monitoring of the quality of responses.
-    pub quality: tokenweir_gateway::telemetry::quality::QualitySettings,
+    quality: quality::Section,
     /// User, session and conversation of a request on spans and access log lines.
-    pub identities: IdentitiesConfig,
+    identities: identities::Section,
     /// Export of traces.
-    pub tracing: otel::TracingConfig,
+    tracing: tracing::Section,
     /// Capture of the traffic to a file, without texts of prompts and responses.
-    pub trace_capture: TraceCaptureConfig,
+    trace_capture: trace_capture::Section,
 }
 
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            listen: (Ipv4Addr::LOCALHOST, 8080).into(),
-            listen_reuse_port: false,
-            admin: (Ipv4Addr::LOCALHOST, 9090).into(),
-            backends: Vec::new(),
-            discovery: Vec::new(),
-            models: Vec::new(),
-            routes: Vec::new(),
-            routing: RoutingConfig::default(),
-            admission: AdmissionConfig::default(),
-            access: AccessConfig::default(),
-            tls: TlsServerSettings::default(),
-            backend_tls: TlsClientSettings::default(),
-            limits: LimitsConfig::default(),
-            timeouts: client::HttpClientTimeouts::default(),
-            retry: retry::RetrySettings::default(),
-            circuit_breaker: resilience::CircuitBreakerSettings::default(),
-            scrape: health_checker::ScrapeSettings::default(),
-            sleep: SleepSettings::default(),
-            kv_events: KvEventsSettings::default(),
-            peer_exchange: PeerExchangeConfig::default(),
-            usage: UsageMode::default(),
-            continuous_usage: DEFAULT_CONTINUOUS_USAGE_RATIO,
-            streams: StreamsConfig::default(),
-            stalls: StallLimits::default(),
-            slow: SlowLimits::default(),
-            refusal_detection: RefusalDetectionConfig::default(),
-            tiers: TiersConfig::default(),
-            slos: Vec::new(),
-            metrics: MetricsConfig::default(),
-            cost: CostConfig::default(),
-            gpu: GpuSettings::default(),
-            webhooks: Vec::new(),
-            drain: DrainConfig::default(),
-            reload: ReloadConfig::default(),
-            log: LogConfig::default(),
-            quality: tokenweir_gateway::telemetry::quality::QualitySettings::default(),
-            identities: IdentitiesConfig::default(),
-            tracing: otel::TracingConfig::default(),
-            trace_capture: TraceCaptureConfig::default(),
-        }
+impl Config {
+    /// The secrets that a reload reads again, without those of discovered backends.
+    pub fn reloaded_secrets(&self) -> impl Iterator<Item = &Secret> {
+        let listed = self.secrets().into_iter().filter(|listed| listed.is_reloaded);
+        listed.map(|listed| listed.secret.location())
     }
-}
-
-/// Reads the address of a listener.
-fn read_socket<'de, D: Deserializer<'de>>(from: D) -> Result<SocketAddr, D::Error> {
-    parse_listen_address(&String::deserialize(from)?).map_err(D::Error::custom)
 }

@@ -1,13 +1,11 @@
 """Compares the cached tokens that two gateways predict from KV events with those that real vLLM servers report.
 
     real_vllm.py GATEWAY ENGINE_FOLDER FIRST_PORT [--requests N] [--front-end python|rust] [--blocks N] [--without-events]
-                 [--without-key]
 
 GATEWAY is the program. ENGINE_FOLDER has serve.sh and stop.sh, which start one vLLM server each. Two servers run at
 FIRST_PORT and after it. A third client sends requests to the servers without a gateway. Then one server is killed and
 started again, its cache is cleared, and a gateway is stopped for a while so that it falls behind. The script fails if
-a bound is missed. With --without-events the gateways do not use events, for comparison: only the first load runs. The
-gateways share a key, so that each learns from the requests of the other; with --without-key they do not.
+a bound is missed. With --without-events the gateways do not use events, for comparison: only the first load runs.
 """
 
 import argparse
@@ -24,10 +22,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from metrics_page import fetch
-
 BLOCK_TOKENS = 32
-KEY = "0123456789abcdef0123456789abcdef"
 STATES = ("off", "gap", "from_here", "exact")
 
 
@@ -74,11 +69,10 @@ class Fleet:
             f"listen: 127.0.0.1:{listen}\nadmin: 127.0.0.1:{admin}\nbackends:\n{backends}\n"
             f"kv_events: {{ enabled: {str(not self.options.without_events).lower()} }}\n"
             "routing: { decision_log_size: 4096 }\n"
-            + ("" if self.options.without_key else "peer_exchange: { key: { env: KEY } }\n")
         )
         log = (self.work / f"gateway-{number}.log").open("wb")
         command = [self.options.gateway, "serve", "--config", config]
-        process = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "KEY": KEY})
+        process = subprocess.Popen(command, stdout=log, stderr=log)
         self.gateways.append((process, f"http://127.0.0.1:{listen}", f"http://127.0.0.1:{admin}"))
 
     def events(self, admin: str) -> dict[str, Any]:
@@ -182,7 +176,6 @@ def main() -> None:
     parser.add_argument("--front-end", choices=["python", "rust"], default="python")
     parser.add_argument("--blocks", type=int, default=128)
     parser.add_argument("--without-events", action="store_true")
-    parser.add_argument("--without-key", action="store_true")
     fleet = Fleet(parser.parse_args(), Path(tempfile.mkdtemp(prefix="kv-events-")))
     failures = []
     try:
@@ -200,10 +193,6 @@ def main() -> None:
         print(f"{exact} of {len(results)} predictions are exact")
         if shares.get("exact", 0) < 0.99 or exact < len(results) / 4:
             failures.append("exact predictions")
-        outlines = [fetch(admin).total("tokenweir_kv_events_outlines_total") for _, _, admin in fleet.gateways]
-        print(f"events with an outline of the other gateway: {outlines}")
-        if (min(outlines) > 0) == fleet.options.without_key:
-            failures.append("outlines")
         victim = fleet.ports[0]
         fleet.stop_server(victim)
         print(f"gap after the end of a server: {fleet.wait_state(names[:1], 'gap', 20):.2f} s")

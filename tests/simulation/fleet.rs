@@ -98,7 +98,7 @@ async fn fleet(seed: u64, told: Arc<Mutex<String>>) {
 }
 
 #[test]
-fn while_backends_die_each_stream_is_complete_or_its_record_states_why_it_is_not() {
+fn each_stream_is_complete_or_says_why_not() {
     let (told, result) = run(1, fleet);
     println!("{}", told.lines().last().unwrap_or_default());
     if let Err(panic) = result {

@@ -36,7 +36,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 use tokenweir::config::{BackendConfig, Config, UsageMode};
 use tokenweir_engine::address::BackendAddress;
-use tokenweir_gateway::backend::kv_events::CacheKnowledge;
+use tokenweir_gateway::backend::facets::PoolFacets;
 use tokenweir_gateway::backend::pool::BackendPool;
 use tokenweir_gateway::backend::{Drain, DrainInitiator, HealthCheckSupervisor};
 use tokenweir_gateway::proxy::access::AccessControl;
@@ -44,9 +44,11 @@ use tokenweir_gateway::proxy::{
     AcceptedRequest, ClientInfo, EarlyResponse, OverloadGuard, OverloadLimits, ProxyContext,
     ProxyResponseBody, Responding, StoredResponses, accept_request, handle_request, resume,
 };
-use tokenweir_gateway::telemetry::Telemetry;
-use tokenweir_gateway::telemetry::metrics_registry::{BucketOverrides, MetricsLevel, Prometheus};
+use tokenweir_gateway::telemetry::metrics_registry::{
+    BucketOverrides, MetricsLevel, MetricsSettings, Prometheus,
+};
 use tokenweir_gateway::telemetry::otel::Semconv;
+use tokenweir_gateway::telemetry::{Telemetry, catalog};
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::tls::{Alpn, OutboundTls, TlsClientContext};
 use tokenweir_protocol::clock;
@@ -146,26 +148,28 @@ impl Gateway {
         };
         let entries: Vec<BackendConfig> = (0..backends).map(entry).collect();
         let backends = config.build_backends(&entries, |_| None).unwrap();
-        let pool = Arc::new(BackendPool::with_settings(backends, &config.pool_settings()));
+        let facets = PoolFacets::new(config.kv_events, None);
+        let pool = BackendPool::with_facets(backends, &config.pool_settings(), facets);
+        let pool = Arc::new(pool);
         let client = HttpClient::with_tls(config.timeouts, outbound_tls()).with_dial(world.dial());
         let records = Arc::<Records>::default();
         let limits = UsageLimits { concurrency, ..UsageLimits::default() };
         let access = access(limits);
         let sinks: Vec<Arc<dyn Sink>> = vec![pool.clone(), access.clone(), records.clone()];
-        let prometheus = Prometheus::with_level(
-            MetricsLevel::Minimal,
-            Semconv::default(),
-            Vec::new(),
-            &BucketOverrides::default(),
-            Vec::new(),
-        );
+        let prometheus = Prometheus::with_settings(MetricsSettings {
+            rows: catalog::rows().collect(),
+            level: MetricsLevel::Minimal,
+            semconv: Semconv::default(),
+            tiers: Vec::new(),
+            buckets: BucketOverrides::default(),
+            objectives: Vec::new(),
+        });
         let telemetry = Arc::new(Telemetry::new(prometheus, sinks));
         let health_checks = HealthCheckSupervisor::new(
             pool.clone(),
             client.clone(),
             config.scrape,
             telemetry.clone(),
-            CacheKnowledge::new(config.kv_events, None),
         );
         health_checks.wait_first_checks(Duration::from_secs(10)).await;
         let guard = Arc::new(OverloadGuard::new(OverloadLimits::default()));
@@ -206,7 +210,7 @@ impl Gateway {
             Box::pin(async move {
                 match resume::run_key(&context, &mut recorded, request.headers()) {
                     Some(key) => {
-                        resume::follow(context, recorded, (key, abort), &shared, request).await
+                        resume::follow(context, recorded, key, abort, &shared, request).await
                     }
                     None => handle_request(&context, recorded, abort, &shared, request).await,
                 }
@@ -612,7 +616,7 @@ fn seeds() -> Range<u64> {
 }
 
 #[test]
-fn under_any_random_faults_a_client_gets_each_response_byte_once_and_pays_once() {
+fn each_byte_arrives_once_and_is_paid_once() {
     let mut failed = Vec::new();
     for seed in seeds() {
         let (told, result) = run(seed, history);

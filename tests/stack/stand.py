@@ -115,7 +115,6 @@ class Stand(Environment):
             },
             "slos": [{"name": "interactive", "objective": OBJECTIVE}],
             "admission": {"queue_capacity": 40, "max_wait": "12s"},
-            "routing": {"shadow": ["least_requests"]},
             # The time windows are divided like those of the rules. The webhook server also judges responses.
             "quality": {
                 "enabled": True,

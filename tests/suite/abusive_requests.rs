@@ -14,7 +14,7 @@ use std::net::TcpListener;
 const GZIP: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3];
 
 #[tokio::test]
-async fn a_request_body_of_unknown_encoding_or_too_long_is_rejected_before_it_is_read() {
+async fn unknown_encodings_and_long_bodies_are_rejected_unread() {
     let fake = echo().await;
     let setup = Setup { max_body: 1_000_000, ..Setup::default() };
     let gateway = start_with(&[fake.addr], setup).await;
@@ -34,7 +34,7 @@ async fn a_request_body_of_unknown_encoding_or_too_long_is_rejected_before_it_is
 }
 
 #[tokio::test]
-async fn a_request_body_in_chunks_of_one_byte_reaches_the_backend_complete() {
+async fn a_bytewise_chunked_body_reaches_the_backend() {
     let (_fake, gateway) = echo_gateway().await;
     let body = format!(r#"{{"model":"tiny","prompt":"{}"}}"#, "x".repeat(100_000));
     let pieces: Vec<&str> = body.split_inclusive(|_: char| true).collect();
@@ -47,7 +47,7 @@ async fn a_request_body_in_chunks_of_one_byte_reaches_the_backend_complete() {
 }
 
 #[tokio::test]
-async fn a_request_body_in_http2_frames_of_one_byte_reaches_the_backend_complete() {
+async fn a_bytewise_http2_body_reaches_the_backend() {
     let (_fake, gateway) = echo_gateway().await;
     let mut client = Http2::connect(gateway.addr, &[]).await;
     let pairs = [(":method", "POST"), (":scheme", "http"), (":path", CHAT), (":authority", "g")];
@@ -70,7 +70,7 @@ fn trap() -> TcpListener {
 }
 
 #[tokio::test]
-async fn only_the_configuration_determines_the_host_to_which_the_gateway_sends_a_request() {
+async fn only_the_configuration_determines_the_host() {
     let (fake, gateway) = echo_gateway().await;
     let trap = trap();
     let address = trap.local_addr().unwrap();
@@ -155,7 +155,7 @@ async fn only_the_configuration_determines_the_host_to_which_the_gateway_sends_a
 }
 
 #[tokio::test]
-async fn the_gateway_follows_no_redirect_that_a_backend_sends_to_a_request_or_a_scrape() {
+async fn no_redirect_of_a_backend_is_followed() {
     let trap = trap();
     let address = trap.local_addr().unwrap();
     let location = format!("location: http://{address}/metrics\r\ncontent-length: 0\r\n\r\n");

@@ -139,7 +139,7 @@ pub(crate) async fn assert_no_state_left(gateway: &Running) {
 }
 
 #[tokio::test]
-async fn a_queued_request_goes_to_the_first_backend_with_capacity() {
+async fn the_first_backend_with_capacity_gets_the_request() {
     let (first_backend, second_backend) = (held().await, held().await);
     let gateway = one_at_each(
         &[&first_backend, &second_backend],
@@ -173,7 +173,7 @@ async fn a_queued_request_goes_to_the_first_backend_with_capacity() {
 }
 
 #[tokio::test]
-async fn with_a_full_admission_queue_a_request_is_shed_with_a_reason_and_a_retry_time() {
+async fn a_full_queue_sheds_with_reason_and_time() {
     let room = AdmissionConfig { queue_capacity: 1, ..AdmissionConfig::default() };
     let (fake, gateway, first) = occupied(room, NO_SECOND_SCRAPE).await;
     let second = send(&gateway, "second", "").await;
@@ -189,7 +189,7 @@ async fn with_a_full_admission_queue_a_request_is_shed_with_a_reason_and_a_retry
 }
 
 #[tokio::test]
-async fn a_request_that_waits_in_the_admission_queue_for_max_wait_is_shed() {
+async fn a_wait_of_max_wait_is_shed() {
     let max_wait = Duration::from_millis(40);
     let room = AdmissionConfig { max_wait, ..AdmissionConfig::default() };
     let (fake, gateway, first) = occupied(room, NO_SECOND_SCRAPE).await;
@@ -203,7 +203,7 @@ async fn a_request_that_waits_in_the_admission_queue_for_max_wait_is_shed() {
 }
 
 #[tokio::test]
-async fn a_higher_priority_class_is_served_first_and_displaces_a_lower_one_from_a_full_queue() {
+async fn a_higher_class_displaces_a_lower_one() {
     let classes = ["gold", "default", "batch"].map(str::to_owned).to_vec();
     let room = AdmissionConfig { queue_capacity: 3, classes, ..AdmissionConfig::default() };
     let (fake, gateway, first) = occupied(room, NO_SECOND_SCRAPE).await;
@@ -229,7 +229,7 @@ async fn a_higher_priority_class_is_served_first_and_displaces_a_lower_one_from_
 }
 
 #[tokio::test]
-async fn the_admission_queue_serves_in_turn_the_tenants_of_the_configured_header() {
+async fn tenants_of_the_header_are_served_in_turn() {
     let room =
         AdmissionConfig { tenant_header: Some("x-tenant".into()), ..AdmissionConfig::default() };
     let (fake, gateway, first) = occupied(room, NO_SECOND_SCRAPE).await;
@@ -245,7 +245,7 @@ async fn the_admission_queue_serves_in_turn_the_tenants_of_the_configured_header
 }
 
 #[tokio::test]
-async fn the_admission_queue_serves_addresses_in_turn_whatever_tokens_they_send() {
+async fn addresses_are_served_in_turn_whatever_their_tokens() {
     let (fake, gateway, first) = occupied(AdmissionConfig::default(), NO_SECOND_SCRAPE).await;
     let mut clients = vec![first];
     for (name, address) in [("a1", 2), ("a2", 2), ("a3", 2), ("b1", 3)] {
@@ -264,7 +264,7 @@ async fn the_admission_queue_serves_addresses_in_turn_whatever_tokens_they_send(
 }
 
 #[tokio::test]
-async fn a_scrape_that_shows_free_capacity_of_a_backend_releases_queued_requests() {
+async fn a_scrape_with_capacity_releases_requests() {
     let fake = ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#)).await;
     fake.set_metrics(Some(Page::of(BUSY)));
     let gateway = start_with(&[fake.addr], Setup::default()).await;
@@ -278,7 +278,7 @@ async fn a_scrape_that_shows_free_capacity_of_a_backend_releases_queued_requests
 }
 
 #[tokio::test]
-async fn queued_requests_fail_at_once_when_the_last_backend_is_down() {
+async fn requests_fail_when_the_last_backend_is_down() {
     let (fake, gateway, first) = occupied(AdmissionConfig::default(), SHORT_SCRAPE_INTERVAL).await;
     let waits = send(&gateway, "waits", "").await;
     until_waiting(&gateway, 1).await;
@@ -293,7 +293,7 @@ async fn queued_requests_fail_at_once_when_the_last_backend_is_down() {
 }
 
 #[tokio::test]
-async fn an_admitted_request_that_fails_over_is_not_queued_again() {
+async fn a_failover_is_not_queued_again() {
     let (full, gone) = (held().await, held().await);
     let gateway = one_at_each(&[&full, &gone], AdmissionConfig::default(), NO_SECOND_SCRAPE).await;
     // The next scrape is an hour away, so the gateway does not notice that the backend has ended.
@@ -314,7 +314,7 @@ async fn an_admitted_request_that_fails_over_is_not_queued_again() {
 }
 
 #[tokio::test]
-async fn without_admission_control_every_request_is_sent_at_once() {
+async fn without_admission_control_nothing_waits() {
     let fake = held().await;
     fake.set_metrics(Some(Page::of(BUSY)));
     let setup = Setup { admission: None, ..Setup::default() };
@@ -333,7 +333,7 @@ async fn without_admission_control_every_request_is_sent_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_burst_of_500_clients_is_served_completely_by_two_small_engines() {
+async fn a_burst_of_500_clients_is_served() {
     // Each engine runs four sequences and has a cache of 1,024 tokens.
     let settings = SimulatorSettings {
         backends: 2,

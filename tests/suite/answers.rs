@@ -129,7 +129,7 @@ async fn beside_a_bad_one(bad: Vec<Step>, good: Vec<Step>) -> ([ScriptedBackend;
 }
 
 #[tokio::test]
-async fn a_backend_that_sends_no_answers_is_ejected_and_no_client_notices() {
+async fn a_backend_without_answers_is_ejected_unnoticed() {
     let mut framings = FRAMINGS.iter().copied().cycle();
     for form in forms() {
         for (media_type, text) in form.no_answers() {
@@ -158,7 +158,7 @@ async fn a_backend_that_sends_no_answers_is_ejected_and_no_client_notices() {
 }
 
 #[tokio::test]
-async fn if_no_backend_answers_the_client_gets_what_came_and_the_outcome_is_a_failure() {
+async fn without_any_answer_the_outcome_is_failure() {
     for form in forms() {
         for (number, (media_type, text)) in form.no_answers().into_iter().enumerate() {
             let steps = answer(media_type, &text, FRAMINGS[number % 3]);
@@ -177,7 +177,7 @@ async fn if_no_backend_answers_the_client_gets_what_came_and_the_outcome_is_a_fa
 }
 
 #[tokio::test]
-async fn an_answer_that_only_looks_empty_is_not_asked_again() {
+async fn an_answer_that_looks_empty_is_kept() {
     let embedded = r#"{"object":"list","data":[],"usage":{"prompt_tokens":0}}"#;
     let cases = [
         (EMBEDDINGS, r#"{"model":"tiny","input":[]}"#, json("200 OK", embedded)),
@@ -215,7 +215,7 @@ async fn a_status_without_a_body_is_no_answer() {
 }
 
 #[tokio::test]
-async fn a_stream_with_a_finish_reason_and_without_output_loses_no_byte() {
+async fn a_finished_stream_without_output_is_unchanged() {
     for ending in ["\n", "\r\n", "\r"] {
         for end in ["data: [DONE]\n\n", "data: [DONE]\n", "data: [DONE]", ""] {
             let events = format!("data: {FINISH}\n\n{end}").replace('\n', ending);

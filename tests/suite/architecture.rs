@@ -43,9 +43,9 @@ const LAYERED: &[(&str, &[&[&str]])] = &[
     (
         "crates/gateway/src",
         &[
+            &["status"],
+            &["metric"],
             &["backend"],
-            &["gpu"],
-            &["webhook"],
             &["discovery"],
             &["telemetry"],
             &["local_routes"],
@@ -58,6 +58,13 @@ const LAYERED: &[(&str, &[&[&str]])] = &[
 
 /// Maximum number of source files directly in a folder.
 const MAX_FILES: usize = 12;
+
+/// The modules of the proxy that name no optional feature. `steps` and `resume` attach such features to them.
+const PROXY_CORE: [&str; 8] =
+    ["accept", "access", "admission", "attempt", "forward", "handle", "relay", "retry"];
+
+/// Words by which code names an optional feature of the proxy.
+const PROXY_FEATURES: [&str; 4] = ["continuation", "prefill_leg", "PrefillLeg", "resum"];
 
 fn repository_root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -86,7 +93,7 @@ fn sources(folder: &Path) -> Vec<(String, String)> {
 fn folders() -> BTreeMap<String, PathBuf> {
     let mut folders = BTreeMap::from([("tokenweir".to_owned(), repository_root().join("src"))]);
     folders.insert("tokenweir-lab".to_owned(), repository_root().join("lab/src"));
-    for crates in ["crates", "lab/crates"] {
+    for crates in ["crates", "extras", "lab/crates"] {
         for entry in fs::read_dir(repository_root().join(crates)).unwrap() {
             let entry = entry.unwrap();
             folders.insert(entry.file_name().into_string().unwrap(), entry.path().join("src"));
@@ -111,7 +118,7 @@ fn import_graph(folder: &Path) -> ImportGraph {
 }
 
 #[test]
-fn modules_of_a_crate_import_only_from_lower_layers() {
+fn modules_import_only_from_lower_layers() {
     let mut wrong = Vec::new();
     for (folder, layers) in LAYERED {
         let layer_of = |file: &str| {
@@ -132,8 +139,41 @@ fn modules_of_a_crate_import_only_from_lower_layers() {
     assert!(wrong.is_empty(), "imports from a higher layer:\n{}", wrong.join("\n"));
 }
 
+/// The parts of the program that may use an option: the composition, the configuration of its section, and the
+/// document of the GPUs of backends.
+const USERS_OF_OPTIONS: &[&str] = &["app/extras.rs", "config/", "admin/streams.rs"];
+
+/// The crates that may use the diagnosis: what shows and what checks verdicts.
+const USERS_OF_DIAGNOSIS: &[&str] =
+    &["api", "diagnose", "doctor", "operations", "tokenweir", "top", "webhooks"];
+
 #[test]
-fn source_files_and_the_modules_of_a_folder_have_no_import_cycles() {
+fn the_core_uses_no_option_and_no_diagnosis() {
+    let options: Vec<String> = fs::read_dir(repository_root().join("extras"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert!(options.len() > 4);
+    for (name, sources) in crates() {
+        for (file, source) in sources {
+            for option in &options {
+                let is_user = options.contains(&name)
+                    || name == "tokenweir"
+                        && USERS_OF_OPTIONS.iter().any(|user| file.starts_with(user));
+                let is_used = source.contains(&format!("tokenweir_{option}::"))
+                    || source.contains(&format!("use tokenweir_{option}"));
+                assert!(is_user || !is_used, "{name}/{file} uses the option {option}");
+            }
+            let is_user = USERS_OF_DIAGNOSIS.contains(&name.as_str())
+                || name == "gateway" && file.starts_with("backend/cache_map/");
+            let is_used = source.contains("tokenweir_diagnose");
+            assert!(is_user || !is_used, "{name}/{file} uses the diagnosis");
+        }
+    }
+}
+
+#[test]
+fn files_and_modules_have_no_import_cycles() {
     for (name, folder) in folders() {
         let graph = import_graph(&folder);
         let cycles = graph.cycles().concat();
@@ -148,7 +188,55 @@ fn source_files_and_the_modules_of_a_folder_have_no_import_cycles() {
 }
 
 #[test]
-fn a_source_folder_has_a_limited_number_of_files() {
+fn only_facets_and_drivers_name_optional_parts() {
+    let backend = repository_root().join("crates/gateway/src/backend");
+    let parts = fs::read_dir(backend.join("facets")).unwrap().map(|entry| entry.unwrap().path());
+    let parts: Vec<PathBuf> = parts.filter(|path| path.is_dir()).collect();
+    assert!(parts.len() > 3);
+    for (file, source) in sources(&backend) {
+        let is_test = file.ends_with("tests.rs");
+        if is_test || file.starts_with("facets/") || file.starts_with("drivers/") {
+            continue;
+        }
+        let code = source.split("#[cfg(test)]").next().unwrap();
+        for part in &parts {
+            let part = part.file_name().unwrap().to_str().unwrap();
+            for name in [format!("facets::{part}"), format!("facets.{part}")] {
+                assert!(!code.contains(&name), "backend/{file} names {name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_core_of_the_proxy_names_no_optional_feature() {
+    for (file, source) in sources(&repository_root().join("crates/gateway/src/proxy")) {
+        if !PROXY_CORE.contains(&module_of(&file).as_str()) {
+            continue;
+        }
+        let code = source.split("#[cfg(test)]").next().unwrap();
+        let mut lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let named = lines.find(|line| PROXY_FEATURES.iter().any(|name| line.contains(name)));
+        assert_eq!(named, None, "{file} names an optional feature");
+    }
+}
+
+#[test]
+fn a_section_of_an_option_imports_no_core_section() {
+    for (file, imported) in import_graph(&repository_root().join("src")).imports() {
+        if !file.starts_with("config/options/") {
+            continue;
+        }
+        for other in imported.keys() {
+            let is_lower =
+                other.starts_with("config/options/") || other.starts_with("config/backends/");
+            assert!(is_lower, "{file} imports {other}");
+        }
+    }
+}
+
+#[test]
+fn a_folder_has_a_limited_number_of_files() {
     for (name, sources) in crates() {
         let mut counts = BTreeMap::new();
         for (file, _) in &sources {
@@ -162,7 +250,7 @@ fn a_source_folder_has_a_limited_number_of_files() {
 }
 
 #[test]
-fn modules_without_io_use_no_runtime_no_socket_and_no_clock() {
+fn modules_without_io_have_no_runtime() {
     let with_clock = ["batch_queue", "clock", "limits", "observe"];
     for (name, sources) in crates() {
         if !matches!(
@@ -192,7 +280,7 @@ fn modules_without_io_use_no_runtime_no_socket_and_no_clock() {
 }
 
 #[test]
-fn every_source_file_has_a_description_and_a_limited_length() {
+fn every_file_has_a_description_and_bounded_length() {
     for (name, sources) in crates() {
         for (file, source) in sources {
             assert!(source.starts_with("//!"), "{name}/{file} has no module doc");
@@ -204,7 +292,7 @@ fn every_source_file_has_a_description_and_a_limited_length() {
 }
 
 #[test]
-fn each_listed_external_crate_is_used_only_in_the_modules_that_may_use_it() {
+fn external_crates_are_used_where_allowed() {
     let rooms = [
         ("prometheus::", &["telemetry", "app"][..]),
         ("opentelemetry", &["telemetry"]),
@@ -231,9 +319,23 @@ fn each_listed_external_crate_is_used_only_in_the_modules_that_may_use_it() {
 }
 
 #[test]
+fn the_path_of_a_chunk_names_no_option() {
+    let folder = repository_root().join("crates/request/src/observe");
+    let options =
+        ["continuation", "Splice", "splice", "interrupt", "resum", "UsageFilter", "UsageSplitter"];
+    for file in ["observed_body", "exchange", "exchange/response", "attempt_response", "observer"] {
+        let source = fs::read_to_string(folder.join(file).with_extension("rs")).unwrap();
+        for line in source.lines().filter(|line| !line.trim_start().starts_with("//")) {
+            let named = options.into_iter().find(|option| line.contains(option));
+            assert!(named.is_none(), "{file}.rs names {named:?}, which belongs into stages.rs");
+        }
+    }
+}
+
+#[test]
 fn the_architecture_document_names_existing_files_and_functions() {
     let document = fs::read_to_string(repository_root().join("ARCHITECTURE.md")).unwrap();
-    let sources: Vec<(String, String)> = ["src", "crates", "lab", "tests", "benches"]
+    let sources: Vec<(String, String)> = ["src", "crates", "extras", "lab", "tests", "benches"]
         .into_iter()
         .flat_map(|folder| {
             let with_folder = move |(file, source)| (format!("{folder}/{file}"), source);

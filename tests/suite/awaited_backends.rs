@@ -54,7 +54,7 @@ async fn unscraped(addrs: &[SocketAddr]) -> Running {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn requests_wait_until_the_only_backend_is_up_and_are_then_sent_by_priority_and_age() {
+async fn waiting_requests_are_sent_by_priority_and_age() {
     let fake = down().await;
     let classes = ["gold", "default"].map(str::to_owned).to_vec();
     let admission = AdmissionConfig { classes, ..waiting_for(LONG_WAIT) };
@@ -97,7 +97,7 @@ async fn requests_wait_until_the_only_backend_is_up_and_are_then_sent_by_priorit
 }
 
 #[tokio::test]
-async fn a_request_for_an_unknown_model_gets_404_at_once() {
+async fn an_unknown_model_gets_404_at_once() {
     let up = up().await;
     let gateway = one_at_each(&[&up], waiting_for(LONG_WAIT), SHORT_SCRAPE_INTERVAL).await;
     wait_until!(gateway.pool.routes().models().len() == 1);
@@ -110,7 +110,7 @@ async fn a_request_for_an_unknown_model_gets_404_at_once() {
 }
 
 #[tokio::test]
-async fn queued_requests_wait_while_the_last_backend_is_down_and_are_served_when_it_returns() {
+async fn queued_requests_survive_the_last_backends_restart() {
     let (fake, gateway, first) = occupied(waiting_for(LONG_WAIT), SHORT_SCRAPE_INTERVAL).await;
     let waits = send(&gateway, "waits", "").await;
     until_waiting(&gateway, 1).await;
@@ -128,7 +128,7 @@ async fn queued_requests_wait_while_the_last_backend_is_down_and_are_served_when
 }
 
 #[tokio::test]
-async fn a_stream_that_waits_for_a_backend_gets_sse_comments_and_then_its_whole_response() {
+async fn a_waiting_stream_gets_comments_and_its_response() {
     let fake = ScriptedBackend::answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
     fake.set_healthy(false);
     let keep_alive = Some(Duration::from_millis(5));
@@ -145,7 +145,7 @@ async fn a_stream_that_waits_for_a_backend_gets_sse_comments_and_then_its_whole_
 }
 
 #[tokio::test]
-async fn a_request_whose_only_backend_restarts_waits_and_is_served_after_the_restart() {
+async fn a_request_waits_for_its_restarting_backend() {
     let fake = up().await;
     let mut backend = CrashableBackend::in_front_of(fake.addr);
     let gateway = unscraped(&[backend.addr]).await;
@@ -168,7 +168,7 @@ async fn a_request_whose_only_backend_restarts_waits_and_is_served_after_the_res
 }
 
 #[tokio::test]
-async fn a_request_that_its_only_backend_aborts_before_output_waits_and_is_sent_again() {
+async fn an_abort_before_output_is_sent_again() {
     let fake = ScriptedBackend::start(|seen| match seen.number {
         0 => vec![Step::Send(stream_of(&[ROLE, &FINISH.replace("stop", "abort"), "[DONE]"]))],
         _ => vec![Step::Send(stream_of(&[ROLE, WORD, FINISH, "[DONE]"]))],
@@ -182,7 +182,7 @@ async fn a_request_that_its_only_backend_aborts_before_output_waits_and_is_sent_
 }
 
 #[tokio::test]
-async fn a_request_that_may_have_crashed_a_backend_does_not_wait_for_its_restart() {
+async fn a_possible_crash_request_does_not_wait() {
     let dead = json("500 Internal Server Error", r#"{"error":{"message":"EngineDeadError"}}"#);
     for response in [Vec::new(), dead] {
         let crashing = ScriptedBackend::following([Step::Send(response), Step::Close]).await;
@@ -233,7 +233,7 @@ async fn uneven() -> ([ScriptedBackend; 2], Running) {
 /// The shorter backend is sure to refuse the first prompt, so it is not asked. It may have room for the
 /// second prompt, so it is asked.
 #[tokio::test]
-async fn a_request_that_only_an_unavailable_backend_can_serve_waits_and_others_do_not() {
+async fn only_requests_of_unavailable_backends_wait() {
     for (prompt_bytes, refusals) in [(16_450, 0), (12_000, 1)] {
         for is_drained in [true, false] {
             let ([short, long], gateway) = uneven().await;
@@ -270,7 +270,7 @@ async fn a_request_that_only_an_unavailable_backend_can_serve_waits_and_others_d
 /// A backend that is known to be down gets no attempt. A backend that ended without notice gets one attempt,
 /// which fails.
 #[tokio::test]
-async fn a_request_that_reached_no_backend_waits_for_one_and_is_refused_if_none_comes() {
+async fn unreached_requests_wait_and_are_finally_refused() {
     let wait = Duration::from_millis(40);
     for (fake, attempts) in [(down().await, 0), (up().await, 1)] {
         let gateway = one_at_each(&[&fake], waiting_for(wait), NO_SECOND_SCRAPE).await;
@@ -287,7 +287,7 @@ async fn a_request_that_reached_no_backend_waits_for_one_and_is_refused_if_none_
 }
 
 #[tokio::test]
-async fn requests_for_other_models_overtake_requests_that_wait_for_a_backend() {
+async fn other_models_overtake_waiting_requests() {
     let (missing, other) = (up().await, up().await);
     missing.set_models(&["missing"]);
     let gateway = start_with(&[missing.addr, other.addr], long_wait(SHORT_SCRAPE_INTERVAL)).await;
@@ -305,7 +305,7 @@ async fn requests_for_other_models_overtake_requests_that_wait_for_a_backend() {
 }
 
 #[tokio::test]
-async fn a_stream_that_would_miss_its_ttft_objective_is_refused_and_a_whole_response_waits() {
+async fn a_stream_that_would_be_late_is_refused() {
     let fake = held().await;
     let mut admission =
         admission_settings(&AdmissionConfig { max_in_flight: Some(1), ..waiting_for(LONG_WAIT) });

@@ -59,7 +59,7 @@ async fn start_backend(seed: u64) -> ScriptedBackend {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_backend_crash_in_any_phase_truncates_only_streams_that_already_have_output() {
+async fn crashes_truncate_only_streams_with_output() {
     let crash_count = std::env::var("FAULTS").map_or(CRASH_COUNT, |count| count.parse().unwrap());
     let servers = [start_backend(1).await, start_backend(2).await, start_backend(3).await];
     let mut backends = Vec::new();

@@ -57,7 +57,7 @@ fn cases(count: usize) -> Vec<Case> {
 }
 
 #[test]
-fn the_gateway_reads_the_same_model_in_a_request_body_as_servers_that_accept_the_body() {
+fn the_gateway_and_servers_read_one_model() {
     let count = std::env::var("BODIES").map_or(COUNT, |count| count.parse().unwrap());
     let cases = cases(count);
     let python = servers::python(&cases);
@@ -149,7 +149,7 @@ async fn send(gateway: &Running, path: &str, content_type: &str, body: &[u8]) ->
 }
 
 #[tokio::test]
-async fn no_character_encoding_of_a_json_body_reaches_a_model_that_the_api_key_excludes() {
+async fn no_json_encoding_evades_model_permissions() {
     let (fake, gateway) = adapters().await;
     let plain = r#"{"model":"secret-lora"}"#;
     let utf16 = plain.encode_utf16();
@@ -179,7 +179,7 @@ async fn no_character_encoding_of_a_json_body_reaches_a_model_that_the_api_key_e
 }
 
 #[tokio::test]
-async fn no_multipart_form_reaches_a_model_that_the_api_key_excludes() {
+async fn no_form_evades_model_permissions() {
     let (fake, gateway) = adapters().await;
     let form = |head: &str| format!("--B\r\n{head}\r\n\r\nsecret-lora\r\n--B--\r\n");
     let plain = form("Content-Disposition: form-data; name=\"model\"");
@@ -206,7 +206,7 @@ async fn no_multipart_form_reaches_a_model_that_the_api_key_excludes() {
 }
 
 #[tokio::test]
-async fn an_api_key_for_some_models_cannot_select_an_adapter_by_another_request_field() {
+async fn no_other_field_selects_an_excluded_adapter() {
     let fields =
         [r#""lora_path":"b""#, r#""lora":[{"id":1}]"#, r#""lora_request":{"lora_name":"b"}"#];
     let (fake, gateway) = adapters().await;
@@ -221,7 +221,7 @@ async fn an_api_key_for_some_models_cannot_select_an_adapter_by_another_request_
 }
 
 #[tokio::test]
-async fn gateway_errors_on_anthropic_paths_have_the_anthropic_format() {
+async fn anthropic_paths_have_anthropic_errors() {
     let (_fake, gateway) = adapters().await;
     let secret = r#"{"model":"secret-lora"}"#;
     for (path, body, expected) in [

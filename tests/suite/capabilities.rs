@@ -65,7 +65,7 @@ async fn simulated(max_len: u32) -> SocketAddr {
 }
 
 #[tokio::test]
-async fn a_request_goes_to_a_backend_whose_context_length_suffices_for_it() {
+async fn the_context_length_suffices() {
     let addrs = [simulated(2_048).await, simulated(16_384).await];
     let gateway = start_with(&addrs, round_robin()).await;
     let small = addrs[0].to_string();
@@ -99,7 +99,7 @@ fn estimated_tokens(record: &RequestRecord) -> f64 {
 }
 
 #[tokio::test]
-async fn an_image_counts_as_a_thousand_tokens_per_megabyte_and_does_not_change_the_text_estimate() {
+async fn image_bytes_do_not_change_text_estimates() {
     let usage = r#"{"choices":[],"usage":{"prompt_tokens":1100,"completion_tokens":1}}"#;
     let fake = ScriptedBackend::answering(json("200 OK", usage)).await;
     let gateway = start(&[fake.addr]).await;
@@ -127,7 +127,7 @@ async fn refusing(length: u32) -> ScriptedBackend {
 }
 
 #[tokio::test]
-async fn a_request_too_long_for_all_backends_gets_the_error_of_the_one_with_the_longest_context() {
+async fn too_long_requests_get_the_longest_contexts_error() {
     let fakes = [refusing(2_048).await, refusing(8_192).await, refusing(4_096).await];
     let gateway = start_before(&fakes, round_robin()).await;
     for _ in 0..4 {
@@ -147,7 +147,7 @@ async fn a_request_too_long_for_all_backends_gets_the_error_of_the_one_with_the_
 }
 
 #[tokio::test]
-async fn the_model_list_keeps_the_longest_context_and_all_models_while_no_backend_serves_them() {
+async fn the_model_list_survives_missing_backends() {
     let fakes = [serving().await, serving().await];
     fakes[0].set_context("tiny", 2_048);
     fakes[1].set_context("tiny", 16_384);
@@ -188,7 +188,7 @@ async fn until_state(gateway: &Running, index: usize, state: Availability) {
 }
 
 #[tokio::test]
-async fn an_engine_that_refuses_images_gets_no_more_images_if_another_backend_accepts_them() {
+async fn images_avoid_engines_that_refuse_them() {
     // The first text is vLLM's. The second is a text that the gateway does not know, as another engine could
     // send it.
     for message in ["tiny is not a multimodal model", "Image input is off: see --help"] {
@@ -221,7 +221,7 @@ async fn an_engine_that_refuses_images_gets_no_more_images_if_another_backend_ac
 }
 
 #[tokio::test]
-async fn a_paused_sleeping_scaling_or_retired_engine_gets_no_request_and_its_status_says_so() {
+async fn paused_or_retired_engines_get_no_request() {
     for (state, words) in [
         (Availability::Paused, "the engine is paused"),
         (Availability::Asleep, "the engine is asleep"),
@@ -264,7 +264,7 @@ async fn a_paused_sleeping_scaling_or_retired_engine_gets_no_request_and_its_sta
 }
 
 #[tokio::test]
-async fn the_path_in_a_backend_url_precedes_the_paths_of_requests_and_health_checks() {
+async fn the_urls_path_precedes_all_paths() {
     let fake = serving().await;
     let gateway = start_with(&[fake.addr], Setup { prefix: "/engine-1", ..Setup::default() }).await;
     assert_eq!(status(&gateway.post(CHAT, ASK).await), 200);

@@ -60,7 +60,7 @@ fn request(number: usize) -> String {
 }
 
 #[tokio::test]
-async fn any_number_of_unique_label_values_keeps_the_time_series_within_the_documented_limit() {
+async fn unique_label_values_stay_within_the_limit() {
     let fake = ScriptedBackend::start(|seen| vec![Step::Send(answer(seen.number))]).await;
     let tiers = tiers(&["gold"]);
     let definition = "ttft < 1s for 99 %".parse().unwrap();

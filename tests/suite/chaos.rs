@@ -125,7 +125,7 @@ async fn start(seed: u64, is_faulty: &Arc<AtomicBool>) -> (Vec<ScriptedBackend>,
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn under_random_faults_every_request_ends_once_and_leaves_no_state_in_the_gateway() {
+async fn every_request_ends_once_without_leftovers() {
     let requests = std::env::var("CHAOS").map_or(REQUESTS, |count| count.parse().unwrap());
     let seed = std::env::var("CHAOS_SEED").map_or(9, |seed| seed.parse().unwrap());
     let is_faulty = Arc::new(AtomicBool::new(true));

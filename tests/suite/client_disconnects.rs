@@ -170,7 +170,7 @@ async fn leave(scene: &Scene, phase: Phase, way: Way) -> Duration {
 }
 
 #[tokio::test]
-async fn the_backend_sees_every_kind_of_client_disconnect_in_every_phase_of_a_request() {
+async fn backends_see_every_kind_of_disconnect() {
     let measured = std::env::var("LEAVING").ok().map(|times| times.parse().unwrap());
     let times = measured.unwrap_or(TIMES);
     let show = |name: &str, mut took: Vec<Duration>| {
@@ -202,7 +202,7 @@ async fn the_backend_sees_every_kind_of_client_disconnect_in_every_phase_of_a_re
 /// Regression test: hyper can drop the future of a request before it polls it. There must be a record even
 /// then.
 #[tokio::test]
-async fn a_client_that_disconnects_with_the_last_byte_of_its_request_is_recorded() {
+async fn a_disconnect_with_the_last_byte_is_recorded() {
     let (fake, gateway) = gateway_scripted(|_| vec![Step::AwaitClose]).await;
     for _ in 0..100 {
         let client = gateway.begin(CHAT, ASK).await;
@@ -220,7 +220,7 @@ async fn a_client_that_disconnects_with_the_last_byte_of_its_request_is_recorded
 }
 
 #[tokio::test]
-async fn a_client_that_never_stops_sending_counts_as_disconnected() {
+async fn endless_sending_counts_as_disconnected() {
     let (fake, gateway) = gateway_scripted(|_| vec![Step::AwaitClose]).await;
     let mut client = gateway.begin(CHAT, ASK).await;
     let endless = vec![b'x'; 64 << 10];

@@ -46,7 +46,7 @@ fn leaves(view: &Value) -> Vec<(String, Value, String)> {
 // === files ===
 
 #[test]
-fn the_error_for_an_unreadable_configuration_file_names_the_file() {
+fn an_unreadable_file_is_named() {
     let folder = folder("config-unreadable");
     let latin1 = folder.join("latin1.yaml");
     std::fs::write(&latin1, b"log:\n  level: \xe9\n").unwrap();
@@ -78,7 +78,7 @@ fn check_text(name: &str, text: &str, checked: CheckedFile) -> ConfigCheck {
 }
 
 #[test]
-fn the_configuration_check_reports_the_same_mistakes_as_text_and_as_json() {
+fn text_and_json_report_the_same_mistakes() {
     let good = "backends: [{ url: a:1 }]\nlisten: 127.0.0.1:0\nadmin: 127.0.0.1:0\n";
     let good = check_text("good.yaml", good, CheckedFile::Config);
     assert!(good.is_ok());
@@ -98,7 +98,7 @@ fn the_configuration_check_reports_the_same_mistakes_as_text_and_as_json() {
 }
 
 #[test]
-fn the_configuration_check_fails_for_each_problem_that_keeps_the_gateway_from_starting() {
+fn the_check_fails_for_each_start_problem() {
     let text = "\
 listen: 127.0.0.1:0
 admin: 127.0.0.1:0
@@ -135,7 +135,7 @@ log: { payloads: { file: /absent/payloads.jsonl } }
 }
 
 #[test]
-fn the_configuration_check_lists_unset_variables_and_mistakes_in_the_order_of_lines() {
+fn variables_and_mistakes_are_in_line_order() {
     let text = "access: { admin_token: { env: ABSENT } }\nlog: 3\n\
                 backends: [{ url: a:1, api_key: { env: ABSENT } }]\n";
     let found = check_text("order.yaml", text, CheckedFile::Config);
@@ -149,7 +149,7 @@ fn the_configuration_check_lists_unset_variables_and_mistakes_in_the_order_of_li
 }
 
 #[test]
-fn the_configuration_check_only_notes_a_port_in_use_and_an_open_admin_listener() {
+fn ports_in_use_are_only_notes() {
     let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let text = format!(
         "backends: [{{ url: a:1 }}]\nlisten: {}\nadmin: 0.0.0.0:0\n",
@@ -163,7 +163,7 @@ fn the_configuration_check_only_notes_a_port_in_use_and_an_open_admin_listener()
 }
 
 #[test]
-fn the_configuration_check_can_check_a_keys_file_or_a_backends_file_alone() {
+fn keys_and_backends_files_are_checked_alone() {
     let keys = "tenants: [{ name: a, tier: any, keys: [] }]\n";
     let found = check_text("keys.yaml", keys, CheckedFile::Keys);
     assert!(found.to_string().ends_with("ok, 1 tenant"), "{found}");
@@ -175,7 +175,7 @@ fn the_configuration_check_can_check_a_keys_file_or_a_backends_file_alone() {
 }
 
 #[test]
-fn the_printed_configuration_is_valid_and_has_the_defaults_and_no_secret() {
+fn printed_configuration_is_valid_without_secrets() {
     let text = "backends: [{ url: a:1, api_key: { env: KEY } }]\nlog: { level: debug }\n";
     let file = folder("config-check").join("print.yaml");
     std::fs::write(&file, text).unwrap();
@@ -222,7 +222,7 @@ fn serve_in_a_child(arguments: &str, variables: &[(&str, &str)]) -> String {
 /// Checks value and source of every key that a flag can set, in four cases: only the default, also the file,
 /// also the variable, and also the flag sets the key.
 #[test]
-fn flags_override_environment_variables_and_both_override_the_file_and_the_defaults() {
+fn flags_override_variables_and_both_the_file() {
     let file = folder("config-precedence").join("gateway.yaml");
     let text = "listen: 127.0.0.1:2\nadmin: 127.0.0.1:3\nbackends: [{ url: file:1 }]\n\
                 routing: { policy: p2c }\nlog: { level: warn, format: json, access: false }\n\
@@ -276,7 +276,7 @@ fn flags_override_environment_variables_and_both_override_the_file_and_the_defau
 }
 
 #[test]
-fn the_error_for_an_invalid_environment_variable_names_the_variable() {
+fn an_invalid_variable_is_named() {
     let error = serve_in_a_child("", &[("TOKENWEIR_LISTEN", "8080")]);
     assert!(error.contains("the value is that of the variable TOKENWEIR_LISTEN"), "{error}");
     let error = serve_in_a_child("--listen 8080", &[]);
@@ -301,7 +301,7 @@ fn the_command_serve_fails_without_a_configured_backend() {
 // === the reference file ===
 
 #[test]
-fn the_configuration_reference_file_has_every_key_with_its_default() {
+fn the_reference_file_has_every_default() {
     let documented = parse(REFERENCE).unwrap();
     let backends = documented.config.backends.clone();
     assert_eq!(backends.len(), 1, "one example");
@@ -317,7 +317,7 @@ fn the_configuration_reference_file_has_every_key_with_its_default() {
 }
 
 #[test]
-fn the_example_configuration_for_production_is_valid_and_the_docs_explain_each_value() {
+fn the_production_example_is_valid_and_explained() {
     let loaded = parse(include_str!("../../config/production.yaml")).unwrap();
     let page = include_str!("../../docs/operate/production.md");
     let set = leaves(&loaded.view()).into_iter().filter(|(_, _, source)| source == "file");
@@ -327,7 +327,7 @@ fn the_example_configuration_for_production_is_valid_and_the_docs_explain_each_v
 }
 
 #[test]
-fn every_key_of_the_configuration_reference_file_has_a_comment() {
+fn every_key_has_a_comment() {
     let lines: Vec<&str> = REFERENCE.lines().map(str::trim).collect();
     let is_key = |line: &str| !line.is_empty() && !line.starts_with('#');
     for pair in lines.windows(2).filter(|pair| is_key(pair[1])) {

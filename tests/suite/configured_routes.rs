@@ -12,6 +12,7 @@ use http::Method;
 use std::time::Duration;
 use tokenweir_gateway::proxy::{ConfiguredRoute, ConfiguredRoutes};
 use tokenweir_request::record::Outcome;
+use tokenweir_routing::resilience::Availability;
 use tokio::io::AsyncReadExt;
 
 const PATH: &str = "/generative_scoring";
@@ -27,7 +28,7 @@ async fn scoring() -> ScriptedBackend {
 }
 
 #[tokio::test]
-async fn a_request_to_a_path_that_the_configuration_adds_is_forwarded_and_measured() {
+async fn an_added_path_is_forwarded_and_measured() {
     let fake = scoring().await;
     let routes = routes(&[Method::POST, Method::GET], None);
     let gateway = start_with(&[fake.addr], Setup { routes, ..Setup::default() }).await;
@@ -44,7 +45,7 @@ async fn a_request_to_a_path_that_the_configuration_adds_is_forwarded_and_measur
 }
 
 #[tokio::test]
-async fn model_permissions_and_engine_control_rules_apply_on_a_path_of_the_configuration() {
+async fn permissions_and_control_rules_apply_on_added_paths() {
     let fake = scoring().await;
     fake.set_models(&["tiny", "secret"]);
     let restricted =
@@ -63,7 +64,7 @@ async fn model_permissions_and_engine_control_rules_apply_on_a_path_of_the_confi
 }
 
 #[tokio::test]
-async fn token_ids_without_text_count_as_output_on_the_inference_generate_path() {
+async fn token_ids_without_text_are_output() {
     let event = |ids: &str, finish: &str| {
         format!(
             r#"{{"request_id":"g","choices":[{{"index":0,"token_ids":{ids},"finish_reason":{finish}}}]}}"#
@@ -79,7 +80,7 @@ async fn token_ids_without_text_count_as_output_on_the_inference_generate_path()
 }
 
 #[tokio::test]
-async fn a_stream_that_ends_at_the_total_timeout_is_no_failure_of_its_backend() {
+async fn the_total_timeout_is_no_backend_failure() {
     let setup = Setup { total: Some(Duration::from_mins(1)), ..Setup::default() };
     let steps = [begin(&[ROLE, WORD]), Step::AwaitClose];
     let (_fake, gateway) = gateway_following_with(setup, steps).await;
@@ -95,7 +96,7 @@ async fn a_stream_that_ends_at_the_total_timeout_is_no_failure_of_its_backend() 
 }
 
 #[tokio::test]
-async fn the_total_timeout_of_a_path_also_limits_a_response_that_is_no_stream() {
+async fn the_total_timeout_limits_whole_responses() {
     let routes = routes(&[Method::POST], Some(Duration::from_millis(50)));
     let setup = Setup { routes, ..Setup::default() };
     let (_fake, gateway) = gateway_following_with(setup, [Step::AwaitClose]).await;
@@ -108,7 +109,7 @@ async fn the_total_timeout_of_a_path_also_limits_a_response_that_is_no_stream() 
 }
 
 #[tokio::test]
-async fn models_whose_backends_are_all_down_are_listed_as_unavailable() {
+async fn models_without_backends_are_listed_as_unavailable() {
     let fakes = [scoring().await, scoring().await];
     fakes[0].set_models(&["a", "both"]);
     fakes[1].set_models(&["b", "both"]);
@@ -118,7 +119,7 @@ async fn models_whose_backends_are_all_down_are_listed_as_unavailable() {
     let asleep = "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n\
                   vllm:engine_sleep_state{engine=\"0\",sleep_state=\"awake\"} 0\n";
     fakes[1].set_metrics(Some(Page::of(asleep)));
-    wait_until!(gateway.pool.backends()[1].health.state().is_asleep());
+    wait_until!(gateway.pool.availabilities()[1] == Availability::Asleep);
     let listed = body_json(&list().await);
     let ids: Vec<_> = listed["data"].as_array().unwrap().iter().map(|it| &it["id"]).collect();
     assert_eq!(ids, ["a", "b", "both"]);

@@ -89,6 +89,13 @@ enum Break {
     Event(&'static str),
 }
 
+/// Returns an event stream with this body, which ends in order.
+fn whole_stream(text: &str) -> Vec<u8> {
+    let chunk =
+        if text.is_empty() { String::new() } else { format!("{:x}\r\n{text}\r\n", text.len()) };
+    [event_stream_head().as_ref(), chunk.as_bytes(), b"0\r\n\r\n".as_slice()].concat()
+}
+
 /// The names of two backends, which are the ids of their responses.
 const NAMES: [&str; 2] = ["first", "next"];
 
@@ -162,7 +169,7 @@ fn length_of(path: &str, body_text: &str, count: usize) -> usize {
 }
 
 #[tokio::test]
-async fn a_client_gets_the_same_stream_if_its_backend_dies_and_another_backend_continues_it() {
+async fn another_backend_continues_the_same_stream() {
     let usage = json!({"stream_options": {"include_usage": true}});
     for (mode, path, members) in [
         (ContinuationMode::Exact, CHAT, usage.clone()),
@@ -197,7 +204,7 @@ async fn a_client_gets_the_same_stream_if_its_backend_dies_and_another_backend_c
 }
 
 #[tokio::test]
-async fn a_broken_stream_that_lacks_only_its_end_is_completed_without_another_backend() {
+async fn a_missing_end_is_completed_at_once() {
     for members in [json!({"stream_options": {"include_usage": true}}), json!({})] {
         let request = request(CHAT, &members);
         let whole = unbroken(CHAT, &request, ContinuationMode::Exact).await;
@@ -224,7 +231,7 @@ async fn a_broken_stream_that_lacks_only_its_end_is_completed_without_another_ba
 }
 
 #[tokio::test]
-async fn a_stream_continues_at_another_backend_after_a_stall_an_abort_or_an_engine_error() {
+async fn stalls_aborts_and_engine_errors_are_continued() {
     let abort =
         r#"{"id":"first","created":5,"choices":[{"index":0,"delta":{},"finish_reason":"abort"}]}"#;
     let request = request(CHAT, &json!({}));
@@ -247,7 +254,7 @@ async fn a_stream_continues_at_another_backend_after_a_stall_an_abort_or_an_engi
 }
 
 #[tokio::test]
-async fn a_stream_that_cannot_be_continued_is_truncated_and_its_record_states_why() {
+async fn a_truncated_stream_states_why() {
     for (members, reason) in [
         (json!({"n": 2}), ContinuationRefusal::Choices),
         (json!({"echo": true}), ContinuationRefusal::Field),
@@ -273,7 +280,7 @@ async fn a_stream_that_cannot_be_continued_is_truncated_and_its_record_states_wh
 }
 
 #[tokio::test]
-async fn a_client_gets_no_output_of_a_backend_that_starts_over_instead_of_continuing() {
+async fn output_of_a_fresh_start_is_dropped() {
     // The second backend ignores token ids in a request, as vLLM's Rust front end does.
     let fakes = ScriptedBackend::two(|number, _, seen| {
         let mut request: Value = serde_json::from_slice(&seen.body).unwrap();
@@ -294,8 +301,70 @@ async fn a_client_gets_no_output_of_a_backend_that_starts_over_instead_of_contin
     assert_eq!(record.continuations.refusal, Some(ContinuationRefusal::Diverged));
 }
 
+/// Starts two backends. The first one resets its stream after `cut` bytes, and the next request gets `next`.
+/// `is_continued`: whether later requests get the rest of the stream. Otherwise they get `next`, too.
+async fn after_a_reset(
+    cut: usize,
+    next: impl Fn(&[String]) -> Vec<u8> + Send + Sync + 'static,
+    is_continued: bool,
+) -> [ScriptedBackend; 2] {
+    ScriptedBackend::two(move |number, _, seen| {
+        let events = events(seen, NAMES[usize::from(number > 0)]);
+        match number {
+            0 => {
+                let mut begun = begun_stream(&events);
+                begun.truncate(event_stream_head().len() + cut);
+                vec![Step::Send(begun), Step::Reset]
+            }
+            2.. if is_continued => vec![Step::Send(stream_of(&events))],
+            _ => vec![Step::Send(next(&events))],
+        }
+    })
+    .await
+}
+
 #[tokio::test]
-async fn a_stream_is_not_continued_after_two_backend_crashes_or_without_another_backend() {
+async fn a_success_status_without_a_continuation_is_asked_elsewhere_and_never_ends_the_stream() {
+    let bodies = ["", "null", "data: [DONE]\n\n", "data: {}\n\ndata: [DONE]\n\n"];
+    for temperature in [0, 1] {
+        let request = request(CHAT, &json!({"temperature": temperature}));
+        let whole = unbroken(CHAT, &request, ContinuationMode::Exact).await;
+        let cut = length_of(CHAT, &request, 5);
+        for text in bodies {
+            let fakes = after_a_reset(cut, move |_| whole_stream(text), true).await;
+            let gateway = start_before(&fakes, setup(ContinuationMode::Exact)).await;
+            let received = answer(&gateway, CHAT, &request).await;
+            assert_eq!(received, (whole.clone(), true), "{temperature} {text:?}");
+            let record = gateway.record().await;
+            assert_eq!((record.outcome, record.attempts.len()), (Outcome::Ok, 3), "{text:?}");
+            let fakes = after_a_reset(cut, move |_| whole_stream(text), false).await;
+            let gateway = start_before(&fakes, setup(ContinuationMode::Exact)).await;
+            let (received, is_whole) = answer(&gateway, CHAT, &request).await;
+            assert!(!is_whole && whole.starts_with(&received), "{text:?} {received}");
+            assert_eq!(gateway.record().await.outcome, Outcome::Truncated, "{text:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_early_end_in_order_after_a_crash_is_no_second_crash() {
+    let request = request(CHAT, &json!({}));
+    let whole = unbroken(CHAT, &request, ContinuationMode::Exact).await;
+    let early = |events: &[String]| stream_of(&events[..4]);
+    let fakes = after_a_reset(length_of(CHAT, &request, 4), early, true).await;
+    let gateway = start_before(&fakes, setup(ContinuationMode::Exact)).await;
+    assert_eq!(answer(&gateway, CHAT, &request).await, (whole.clone(), true));
+    let record = gateway.record().await;
+    let failures: Vec<_> = record.attempts.iter().map(|attempt| attempt.failure).collect();
+    assert_eq!(failures, [Some("connection_reset"), Some("empty"), None]);
+    let fakes = after_a_reset(length_of(CHAT, &request, 4), early, false).await;
+    let gateway = start_before(&fakes, setup(ContinuationMode::Exact)).await;
+    let (received, is_whole) = answer(&gateway, CHAT, &request).await;
+    assert!(!is_whole && whole.starts_with(&received), "{received}");
+}
+
+#[tokio::test]
+async fn two_crashes_or_one_backend_end_it() {
     let request = request(CHAT, &json!({}));
     let start = || ScriptedBackend::start(|seen| vec![begin(&events(seen, "a")[..4]), Step::Close]);
     let fakes = [start().await, start().await, start().await];
@@ -315,7 +384,7 @@ async fn a_stream_is_not_continued_after_two_backend_crashes_or_without_another_
 }
 
 #[tokio::test]
-async fn a_stream_is_not_continued_after_the_client_received_an_error_event() {
+async fn an_error_event_prevents_continuation() {
     let fakes = ScriptedBackend::two(|number, index, seen| {
         let events = events(seen, NAMES[index]);
         vec![match number {
@@ -335,7 +404,7 @@ async fn a_stream_is_not_continued_after_the_client_received_an_error_event() {
 }
 
 #[tokio::test]
-async fn the_continuation_setting_of_a_model_overrides_the_general_setting() {
+async fn a_models_setting_overrides_the_general_one() {
     let request = request(CHAT, &json!({}));
     let fakes = backends(length_of(CHAT, &request, 4), Break::Close).await;
     let policy =
@@ -350,7 +419,7 @@ async fn the_continuation_setting_of_a_model_overrides_the_general_setting() {
 }
 
 #[tokio::test]
-async fn a_drain_with_migrate_moves_the_streams_of_the_backend_to_another_backend() {
+async fn a_drain_with_migrate_moves_streams() {
     let request = request(CHAT, &json!({}));
     let fakes = backends(length_of(CHAT, &request, 5), Break::Hang).await;
     let gateway = start_before(&fakes, setup(ContinuationMode::Exact)).await;
@@ -372,7 +441,7 @@ async fn a_drain_with_migrate_moves_the_streams_of_the_backend_to_another_backen
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_streams_of_a_removed_backend_continue_at_another_backend() {
+async fn streams_of_a_removed_backend_continue() {
     let request = request(CHAT, &json!({}));
     let fakes = backends(length_of(CHAT, &request, 5), Break::Hang).await;
     let (port, file) = (Port::reserve(), folder("removed-backend").join("gateway.yaml"));
@@ -398,7 +467,7 @@ async fn the_streams_of_a_removed_backend_continue_at_another_backend() {
 }
 
 #[tokio::test]
-async fn a_stream_that_cannot_be_continued_elsewhere_stays_at_its_drained_backend() {
+async fn other_streams_stay_at_a_drained_backend() {
     let request = request(CHAT, &json!({}));
     let script = |seen: &Seen| {
         let events = events(seen, "a");
@@ -418,7 +487,7 @@ async fn a_stream_that_cannot_be_continued_elsewhere_stays_at_its_drained_backen
 }
 
 #[tokio::test]
-async fn a_silent_stream_of_a_lost_backend_continues_elsewhere() {
+async fn a_lost_backends_silent_stream_continues() {
     let request = request(CHAT, &json!({}));
     let whole = unbroken(CHAT, &request, ContinuationMode::Exact).await;
     let fakes = backends(length_of(CHAT, &request, 5), Break::Hang).await;
@@ -447,7 +516,7 @@ fn engine_with_waiting(waiting: u32) -> Page {
 }
 
 #[tokio::test]
-async fn a_broken_stream_waits_for_capacity_or_a_returning_backend() {
+async fn a_broken_stream_waits_for_capacity() {
     let request = request(CHAT, &json!({}));
     let whole = unbroken(CHAT, &request, ContinuationMode::Exact).await;
     for is_full in [true, false] {
@@ -492,7 +561,7 @@ async fn a_broken_stream_waits_for_capacity_or_a_returning_backend() {
 }
 
 #[tokio::test]
-async fn a_busy_backend_is_asked_again_to_continue_a_stream() {
+async fn a_busy_backend_is_asked_again() {
     let request = request(CHAT, &json!({}));
     let fakes = ScriptedBackend::two(|number, index, seen| {
         let events = events(seen, NAMES[index]);

@@ -80,7 +80,7 @@ fn without_usage(words: usize) -> String {
 }
 
 #[tokio::test]
-async fn continuous_usage_gives_exact_token_counts_and_does_not_change_what_the_client_gets() {
+async fn token_counts_are_exact_and_streams_unchanged() {
     let done = "data: [DONE]\n\n";
     let usage_at_end = data(&usage_event(21)) + done;
     for (ask, end, usage_event) in
@@ -116,7 +116,7 @@ async fn continuous_usage_gives_exact_token_counts_and_does_not_change_what_the_
 }
 
 #[tokio::test]
-async fn a_server_that_sends_usage_or_null_in_every_event_is_not_asked_for_continuous_usage() {
+async fn servers_with_usage_everywhere_are_not_asked() {
     let null = WORD.replace("}]}", r#"}],"usage":null}"#);
     let finish = with_usage(FINISH, 1);
     let always = [&*with_usage(ROLE, 0), &with_usage(WORD, 1), &finish, &usage_event(1), "[DONE]"];
@@ -142,7 +142,7 @@ async fn a_server_that_sends_usage_or_null_in_every_event_is_not_asked_for_conti
 }
 
 #[tokio::test]
-async fn the_configuration_can_exclude_a_model_from_the_continuous_usage_sample() {
+async fn a_model_can_be_left_out() {
     let fake = vllm(5, 4).await;
     fake.set_models(&["tiny", "other"]);
     let policy = RoutePolicy { continuous_usage: Some(0.0), ..RoutePolicy::default() };
@@ -165,7 +165,7 @@ async fn the_configuration_can_exclude_a_model_from_the_continuous_usage_sample(
 /// The unit test of the sample proves that it has no other request ids. Here the rate of additional streams, whose
 /// tokens are counted too, makes the other ids depend on the time.
 #[tokio::test]
-async fn the_streams_that_their_request_id_selects_are_in_the_continuous_usage_sample() {
+async fn the_request_id_selects_the_sample() {
     let fake = vllm(1, 4).await;
     let gateway = sampling(&[&fake], 0.5).await;
     gateway.post(CHAT, PLAIN).await;
@@ -180,7 +180,7 @@ async fn the_streams_that_their_request_id_selects_are_in_the_continuous_usage_s
 /// vLLM's Rust front end divides tool calls into other events if it sends continuous usage, which would
 /// change the response. The gateway recognizes this front end by its missing fingerprint.
 #[tokio::test]
-async fn only_vllms_python_front_end_is_asked_for_continuous_usage_in_a_request_with_tools() {
+async fn only_pythons_front_end_is_asked_with_tools() {
     let with_tools = |body: &str| body.replacen(r#""model""#, r#""tools":[],"model""#, 1);
     for (fingerprint, expected) in
         [("", AT_END), (r#","system_fingerprint":"vllm-1""#, EVERY_EVENT)]
@@ -207,7 +207,7 @@ async fn only_vllms_python_front_end_is_asked_for_continuous_usage_in_a_request_
 }
 
 #[tokio::test]
-async fn the_time_before_an_event_with_several_tokens_is_divided_among_its_tokens() {
+async fn an_events_time_is_divided_among_its_tokens() {
     let fake = ScriptedBackend::start(|seen| {
         let events = answer(seen, 2, 4);
         paused(&events[..2], &events[2..])
@@ -236,7 +236,7 @@ async fn the_time_before_an_event_with_several_tokens_is_divided_among_its_token
 }
 
 #[tokio::test]
-async fn for_streams_outside_the_continuous_usage_sample_usage_is_requested_only_at_the_end() {
+async fn other_streams_have_usage_at_the_end() {
     let logprobs = PLAIN.replace('{', r#"{"logprobs":true,"#);
     let cases = [
         (VLLM, 0.0, PLAIN, AT_END),
@@ -257,7 +257,7 @@ async fn for_streams_outside_the_continuous_usage_sample_usage_is_requested_only
 }
 
 #[tokio::test]
-async fn continuous_usage_is_disabled_for_a_server_whose_usage_the_gateway_cannot_remove() {
+async fn irremovable_usage_disables_it() {
     // The JSON of this event is split into two `data` lines, so the gateway cannot remove the usage from it.
     let odd = "{\"usage\":{\"completion_tokens\":1},\ndata: \
                \"choices\":[{\"index\":0,\"delta\":{\"content\":\"a\"}}]}";
@@ -278,7 +278,7 @@ async fn continuous_usage_is_disabled_for_a_server_whose_usage_the_gateway_canno
 }
 
 #[tokio::test]
-async fn the_tokens_of_a_truncated_stream_with_continuous_usage_are_counted() {
+async fn tokens_of_a_truncated_stream_are_counted() {
     let fake = vllm(70, 4).await;
     let gateway = sampling(&[&fake], 1.0).await;
     gateway.post(CHAT, PLAIN).await;
@@ -291,7 +291,7 @@ async fn the_tokens_of_a_truncated_stream_with_continuous_usage_are_counted() {
 }
 
 #[tokio::test]
-async fn the_output_tokens_of_a_truncated_stream_are_estimated_from_earlier_streams() {
+async fn truncated_streams_are_estimated_from_earlier_ones() {
     let (merging, single) = (vllm(70, 4).await, vllm(70, 1).await);
     merging.set_models(&["merging"]);
     single.set_models(&["single"]);

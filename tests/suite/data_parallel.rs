@@ -88,7 +88,7 @@ fn chat(text: &str) -> String {
 }
 
 #[tokio::test]
-async fn the_gateway_routes_to_each_data_parallel_rank_and_clients_cannot_choose_the_rank() {
+async fn each_rank_gets_requests_and_clients_choose_none() {
     let (backend, ranks, gateway) = start(Engine::Follows, PolicyKind::RoundRobin).await;
     let probes = backend.take_received();
     assert_eq!(probes.iter().filter_map(rank_of).collect::<Vec<_>>(), [0, 1, 1, 0]);
@@ -100,7 +100,7 @@ async fn the_gateway_routes_to_each_data_parallel_rank_and_clients_cannot_choose
         assert_eq!(status(&gateway.raw(request).await), 200);
         let record = gateway.record().await;
         let decision = record.decision.as_ref().unwrap();
-        let rank = decision.selected().candidate.rank;
+        let rank = decision.selected().candidate.part;
         let sent = rank_of(backend.take_received().last().unwrap());
         assert_eq!(sent, NUMBERS.iter().position(|number| Some(*number) == rank));
         assert_eq!(decision.candidate_count(), 2);
@@ -111,12 +111,12 @@ async fn the_gateway_routes_to_each_data_parallel_rank_and_clients_cannot_choose
     assert_eq!(requests, [12, 12], "10 requests and 2 probes at each");
     let metrics = gateway.admin("/metrics").await;
     assert!(metrics.contains("tokenweir_backend_ranks{"), "{metrics}");
-    let page = gateway.pool.backends()[0].load.ranks.status();
+    let page = gateway.pool.backends()[0].facets.ranks.status();
     assert_eq!(page.iter().map(|rank| rank.in_flight).collect::<Vec<_>>(), [0, 0], "released");
 }
 
 #[tokio::test]
-async fn a_repeated_prompt_goes_to_the_data_parallel_rank_that_already_served_it() {
+async fn a_repeated_prompt_returns_to_its_rank() {
     let (backend, _, gateway) = start(Engine::Follows, PolicyKind::PrefixAffinity).await;
     backend.take_received();
     let texts = ["All work and no play. ", "The quick brown fox. "].map(|text| text.repeat(400));
@@ -132,7 +132,7 @@ async fn a_repeated_prompt_goes_to_the_data_parallel_rank_that_already_served_it
 }
 
 #[tokio::test]
-async fn a_refused_data_parallel_rank_fails_no_request_and_then_the_server_chooses_ranks() {
+async fn a_refused_rank_fails_no_request() {
     let (backend, ranks, gateway) = start(Engine::Follows, PolicyKind::RoundRobin).await;
     ranks.refuses.store(true, Ordering::SeqCst);
     backend.take_received();
@@ -152,7 +152,7 @@ async fn a_refused_data_parallel_rank_fails_no_request_and_then_the_server_choos
 }
 
 #[tokio::test]
-async fn the_server_chooses_data_parallel_ranks_if_it_ignores_or_refuses_the_rank_header() {
+async fn an_ignored_header_leaves_the_choice() {
     for engine in [Engine::Ignores, Engine::RefusesProbes] {
         let (backend, _, gateway) = start(engine, PolicyKind::RoundRobin).await;
         backend.take_received();

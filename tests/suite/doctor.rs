@@ -62,7 +62,7 @@ fn nothing() -> Vec<Step> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_command_doctor_has_no_finding_about_the_health_check_of_a_backend_on_ray_serve() {
+async fn ray_serves_health_check_is_no_finding() {
     let fake = ScriptedBackend::start_kind(RAY_SERVE, |_| nothing()).await;
     fake.set_metrics(Some(Page::of(include_str!("../pages/vllm_on_ray.txt"))));
     let (report, _) = report(&format!("--backend {}", fake.addr), &[]).await;
@@ -70,7 +70,7 @@ async fn the_command_doctor_has_no_finding_about_the_health_check_of_a_backend_o
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_command_doctor_passes_healthy_backends_and_lists_their_metrics() {
+async fn healthy_backends_pass_with_their_metrics() {
     let addrs = simulated(2, Duration::from_secs(5)).await;
     let backends = addrs.iter().map(|addr| format!("--backend {addr} "));
     let arguments = format!("{}--probe --idle 0s", backends.collect::<String>());
@@ -95,7 +95,7 @@ async fn the_command_doctor_passes_healthy_backends_and_lists_their_metrics() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_command_doctor_measures_a_short_keep_alive_timeout_of_a_backend() {
+async fn a_short_keep_alive_timeout_is_measured() {
     let addrs = simulated(1, Duration::from_millis(500)).await;
     let (report, code) = report(&format!("--backend {} --idle 20s", addrs[0]), &[]).await;
     assert_eq!(code, 1);
@@ -105,7 +105,7 @@ async fn the_command_doctor_measures_a_short_keep_alive_timeout_of_a_backend() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_command_doctor_has_a_finding_for_each_way_in_which_a_target_is_unreachable() {
+async fn each_kind_of_unreachable_target_is_found() {
     let hanging = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let garbage = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let [hangs, speaks] = [&hanging, &garbage].map(|it| it.local_addr().unwrap());
@@ -141,7 +141,7 @@ async fn the_command_doctor_has_a_finding_for_each_way_in_which_a_target_is_unre
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_command_doctor_reads_the_api_key_from_the_variable_of_vllm_and_never_shows_it() {
+async fn the_key_is_read_from_vllms_variable() {
     let fake = ScriptedBackend::start(|_| nothing()).await;
     fake.refuse_models("401 Unauthorized");
     let arguments = format!("--backend http://{} --idle 0s", fake.addr);
@@ -154,7 +154,7 @@ async fn the_command_doctor_reads_the_api_key_from_the_variable_of_vllm_and_neve
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_command_doctor_probes_paths_with_side_effects_by_a_harmless_method() {
+async fn paths_with_effects_are_probed_harmlessly() {
     let fake = ScriptedBackend::start(|seen| {
         let is_sleep = seen.head.starts_with("OPTIONS /sleep ");
         let status = if is_sleep { "405 Method Not Allowed" } else { "404 Not Found" };
@@ -174,7 +174,7 @@ async fn the_command_doctor_probes_paths_with_side_effects_by_a_harmless_method(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_command_doctor_generates_tokens_only_with_the_flag_probe_and_detects_batching() {
+async fn only_probe_generates_tokens_and_shows_batching() {
     let fake = ScriptedBackend::start(|seen| {
         if !seen.head.starts_with("POST ") {
             return nothing();
@@ -198,7 +198,7 @@ async fn the_command_doctor_generates_tokens_only_with_the_flag_probe_and_detect
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_command_doctor_checks_a_configuration_with_its_backends_and_its_collector() {
+async fn a_configuration_is_checked_with_its_targets() {
     let addrs = simulated(1, Duration::from_secs(5)).await;
     let collector = ScriptedBackend::start(|seen| {
         assert!(seen.head.starts_with("POST /v1/traces "), "{}", seen.head);
@@ -231,7 +231,7 @@ async fn the_command_doctor_checks_a_configuration_with_its_backends_and_its_col
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_command_doctor_checks_the_backends_and_the_configuration_of_a_running_gateway() {
+async fn a_running_gateway_is_checked_with_its_backends() {
     let addrs = simulated(2, Duration::from_secs(5)).await;
     let text = format!(
         "listen: 127.0.0.1:0\nbackends:\n  - {{ url: 'http://{}', name: gpu-0 }}\n  \
@@ -268,7 +268,7 @@ fn rust_front_end(seen: &Seen) -> Vec<Step> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn routing_avoids_a_backend_for_paths_that_it_lacks_and_doctor_names_the_paths() {
+async fn missing_paths_are_avoided_and_named() {
     let python = ScriptedBackend::answering(json("200 OK", WHOLE)).await;
     let rust = ScriptedBackend::start(rust_front_end).await;
     let page = "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n# EOF\n";
@@ -303,7 +303,7 @@ async fn routing_avoids_a_backend_for_paths_that_it_lacks_and_doctor_names_the_p
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_command_doctor_has_different_exit_codes_for_its_own_errors_and_for_findings() {
+async fn own_errors_and_findings_have_different_codes() {
     assert_eq!(doctor("", &[]).await.0, Some(2));
     assert_eq!(doctor("--backend http://a/v1", &[]).await.0, Some(2));
     assert_eq!(doctor("--config /absent.yaml", &[]).await.0, Some(64));
@@ -315,7 +315,7 @@ async fn the_command_doctor_has_different_exit_codes_for_its_own_errors_and_for_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_command_doctor_prints_no_colours_without_a_terminal() {
+async fn without_a_terminal_there_are_no_colours() {
     let refused = "--backend http://127.0.0.1:9";
     let (code, text, _) = doctor(refused, &[]).await;
     assert_eq!(code, Some(1));
@@ -340,7 +340,7 @@ fn seen(report: &Value) -> Vec<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_command_doctor_recognizes_a_listener_of_a_gateway_given_as_a_backend() {
+async fn a_gateway_as_backend_is_recognized() {
     let (_fake, gateway) = gateway_scripted(|_| nothing()).await;
     let admin = format!("tokenweir doctor --admin http://{}", gateway.admin);
     for (addr, words, change) in [
@@ -355,7 +355,7 @@ async fn the_command_doctor_recognizes_a_listener_of_a_gateway_given_as_a_backen
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_command_doctor_reports_that_a_web_server_is_no_engine() {
+async fn a_web_server_is_no_engine() {
     let web = ScriptedBackend::start(|_| nothing()).await;
     for path in ["/health", "/metrics", "/v1/models", "/version"] {
         web.set_page(path, "404 Not Found", "");
@@ -368,7 +368,7 @@ async fn the_command_doctor_reports_that_a_web_server_is_no_engine() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_command_doctor_reports_that_it_cannot_read_the_status_of_a_gateway() {
+async fn an_unreadable_gateway_status_is_reported() {
     let fake = ScriptedBackend::start(|_| nothing()).await;
     for admin in ["127.0.0.1:9".to_owned(), fake.addr.to_string()] {
         let (report, code) = report(&format!("--admin http://{admin} --idle 0s"), &[]).await;

@@ -74,14 +74,14 @@ fn compare(path: &mut Vec<(String, bool)>, schema: &Value, seen: &mut usize) {
 }
 
 #[test]
-fn the_configuration_schema_has_exactly_the_keys_that_the_parser_accepts() {
+fn the_schema_has_the_parsers_keys() {
     let mut seen = 0;
     compare(&mut Vec::new(), schema().as_value(), &mut seen);
     assert!(seen > 130, "{seen} keys");
 }
 
 #[test]
-fn every_key_of_the_configuration_schema_has_a_description() {
+fn every_key_has_a_description() {
     fn walk(path: &str, schema: &Value) {
         for (name, key) in properties(schema).into_iter().flatten() {
             let path = format!("{path}.{name}");
@@ -97,7 +97,7 @@ fn every_key_of_the_configuration_schema_has_a_description() {
 }
 
 #[test]
-fn every_default_in_the_configuration_schema_is_the_one_that_the_parser_uses() {
+fn every_default_is_the_parsers() {
     fn walk(path: &str, schema: &Value, value: &Value) {
         for (name, key) in properties(schema).into_iter().flatten() {
             let path = format!("{path}.{name}");
@@ -115,7 +115,7 @@ fn every_default_in_the_configuration_schema_is_the_one_that_the_parser_uses() {
 }
 
 #[test]
-fn every_alert_and_every_verdict_has_a_section_in_the_documentation() {
+fn alerts_and_verdicts_have_sections() {
     let page = read("docs/operate/diagnose.md");
     let alerts = alerts::all();
     let names = alerts.iter().map(|alert| alert.name);

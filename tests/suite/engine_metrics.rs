@@ -36,7 +36,7 @@ async fn until_scraped(
 }
 
 #[tokio::test]
-async fn the_gateway_exports_engine_metrics_with_the_name_of_the_backend() {
+async fn engine_metrics_name_their_backend() {
     let fake = ScriptedBackend::answering(stream_of(&WHOLE_STREAM)).await;
     let scraped = recorded_page();
     fake.set_metrics(Some(Page::of(scraped)));
@@ -81,7 +81,7 @@ async fn the_gateway_exports_engine_metrics_with_the_name_of_the_backend() {
 }
 
 #[tokio::test]
-async fn a_value_that_an_engine_does_not_report_has_no_time_series_on_the_gateway() {
+async fn an_unreported_value_has_no_series() {
     let fake = ScriptedBackend::start_kind(LLAMA_CPP, |_| Vec::new()).await;
     let gateway = start(&[fake.addr]).await;
     let page = gateway.admin("/metrics").await;
@@ -93,7 +93,7 @@ async fn a_value_that_an_engine_does_not_report_has_no_time_series_on_the_gatewa
 }
 
 #[tokio::test]
-async fn a_restart_of_an_engine_is_counted_in_the_metrics_of_its_backend() {
+async fn an_engine_restart_is_counted() {
     let fake = ScriptedBackend::answering(stream_of(&WHOLE_STREAM)).await;
     let started = |at: u32| {
         Page::of(&format!(
@@ -111,7 +111,7 @@ async fn a_restart_of_an_engine_is_counted_in_the_metrics_of_its_backend() {
 }
 
 #[tokio::test]
-async fn a_configured_metrics_url_is_scraped_instead_of_the_backend_and_without_its_api_key() {
+async fn a_metrics_url_is_scraped_without_the_key() {
     let fake = ScriptedBackend::answering(stream_of(&WHOLE_STREAM)).await;
     let page = "ray_vllm_num_requests_running{WorkerId=\"w\"} 3\nray_vllm_num_requests_waiting 2\n\
                 ray_vllm_kv_cache_usage_perc 0.5\n";
@@ -136,7 +136,7 @@ async fn a_configured_metrics_url_is_scraped_instead_of_the_backend_and_without_
 }
 
 #[tokio::test]
-async fn a_configured_metrics_url_that_fails_does_not_take_the_backend_out_of_service() {
+async fn a_failing_metrics_url_keeps_the_backend() {
     let metrics_url = MetricsUrl::parse("http://127.0.0.1:9/metrics").unwrap();
     let setup = Setup { metrics_url: Some(metrics_url), ..Setup::default() };
     let (fake, gateway) = gateway_answering_with(setup, stream_of(&WHOLE_STREAM)).await;
@@ -148,7 +148,7 @@ async fn a_configured_metrics_url_that_fails_does_not_take_the_backend_out_of_se
 }
 
 #[tokio::test]
-async fn the_price_of_the_gpus_of_a_backend_is_exported_only_if_it_is_configured() {
+async fn gpu_prices_are_exported_only_if_configured() {
     let page = |gpus, price| async move {
         let setup = Setup { gpus, gpu_hour_price: price, ..Setup::default() };
         let (fake, gateway) = gateway_answering_with(setup, stream_of(&WHOLE_STREAM)).await;

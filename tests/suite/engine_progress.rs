@@ -62,7 +62,7 @@ async fn wait_for_probes(fake: &ScriptedBackend, times: usize) {
 }
 
 #[tokio::test]
-async fn a_backend_whose_metrics_page_fails_while_it_runs_requests_stays_in_service() {
+async fn a_working_backend_survives_its_failing_page() {
     let half = "vllm:num_requests_running 1\nvllm:num_requests_wai";
     let length =
         |length: u64| format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n\r\n{half}").into();
@@ -93,7 +93,7 @@ async fn a_backend_whose_metrics_page_fails_while_it_runs_requests_stays_in_serv
 }
 
 #[tokio::test]
-async fn a_backend_that_restarts_without_a_metrics_page_returns_to_service() {
+async fn a_restart_without_a_page_returns() {
     let (fake, gateway) = start().await;
     fake.set_healthy(false);
     fake.set_metrics(Some(answer("404 Not Found")));
@@ -111,7 +111,7 @@ async fn a_backend_that_restarts_without_a_metrics_page_returns_to_service() {
 }
 
 #[tokio::test]
-async fn a_stuck_engine_counts_as_down_until_it_makes_progress_but_serves_if_no_other_can() {
+async fn a_stuck_engine_is_down_until_progress() {
     let (fake, gateway) = start().await;
     wait_until!(health(&gateway) == Health::Down);
     assert!(reason(&gateway).contains("showed no progress"), "{}", reason(&gateway));
@@ -134,7 +134,7 @@ async fn a_stuck_engine_counts_as_down_until_it_makes_progress_but_serves_if_no_
 }
 
 #[tokio::test]
-async fn a_request_stays_at_an_engine_that_seems_stuck_until_the_engine_answers() {
+async fn a_request_stays_at_a_seemingly_stuck_engine() {
     let steps = [Step::Wait, Step::Send(stream_of(&WHOLE_STREAM))];
     let slow = ScriptedBackend::following(steps).await;
     slow.set_metrics(Some(running(7)));
@@ -155,7 +155,7 @@ async fn a_request_stays_at_an_engine_that_seems_stuck_until_the_engine_answers(
 }
 
 #[tokio::test]
-async fn a_backend_that_answers_503_to_all_but_health_checks_is_down_until_it_serves() {
+async fn a_503_outside_health_checks_is_down() {
     let (fake, gateway) = start().await;
     fake.set_metrics(Some(answer("503 Service Unavailable")));
     for _ in 0..SCRAPE_COUNT {

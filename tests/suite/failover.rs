@@ -48,7 +48,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn a_client_does_not_notice_a_backend_that_fails_before_the_first_output() {
+async fn failures_before_output_are_not_noticed() {
     let abort = FINISH.replace("stop", "abort");
     let paused = r#"{"error":{"message":"Generation is paused.","type":"ServiceUnavailableError","code":503}}"#;
     let streams = [
@@ -97,7 +97,7 @@ async fn a_client_does_not_notice_a_backend_that_fails_before_the_first_output()
 }
 
 #[tokio::test]
-async fn an_error_event_about_a_mistake_of_the_client_is_not_retried() {
+async fn a_clients_mistake_is_not_retried() {
     let refused = r#"{"error":{"message":"too long","type":"BadRequestError","code":400}}"#;
     let fakes = first_of_two([Step::Send(stream_of(&[refused, "[DONE]"]))], stream_of(&GOOD)).await;
     let gateway = gateway_for(&fakes).await;
@@ -106,7 +106,7 @@ async fn an_error_event_about_a_mistake_of_the_client_is_not_retried() {
 }
 
 #[tokio::test]
-async fn if_all_backends_are_busy_the_client_gets_the_last_error_response_and_a_retry_time() {
+async fn if_all_are_busy_the_last_error_counts() {
     let busy = r#"{"error":{"message":"The engine is currently busy","code":503}}"#;
     let backend = || ScriptedBackend::answering(json("503 Service Unavailable", busy));
     let fakes = [backend().await, backend().await];
@@ -120,7 +120,7 @@ async fn if_all_backends_are_busy_the_client_gets_the_last_error_response_and_a_
 }
 
 #[tokio::test]
-async fn a_request_after_which_two_backends_crashed_is_not_sent_to_a_third_backend() {
+async fn after_two_crashes_there_is_no_third() {
     let mut fakes = Vec::new();
     for _ in 0..3 {
         fakes.push(ScriptedBackend::start(|_| vec![Step::Close]).await);
@@ -141,7 +141,7 @@ async fn a_request_after_which_two_backends_crashed_is_not_sent_to_a_third_backe
 }
 
 #[tokio::test]
-async fn a_stream_without_output_is_held_back_only_until_the_first_output_buffer_timeout() {
+async fn the_first_output_buffer_has_a_timeout() {
     let first_output_buffer_timeout = Duration::from_millis(20);
     let retry =
         retry::RetrySettings { first_output_buffer_timeout, ..retry::RetrySettings::default() };
@@ -153,7 +153,7 @@ async fn a_stream_without_output_is_held_back_only_until_the_first_output_buffer
 }
 
 #[tokio::test]
-async fn after_the_first_output_timeout_the_client_gets_504_and_the_backend_request_is_aborted() {
+async fn the_first_output_timeout_gives_504() {
     for begun in [Step::Send(Vec::new()), begin(&[ROLE])] {
         let setup = Setup { first_output: Some(Duration::from_millis(50)), ..Setup::default() };
         let (fake, gateway) = gateway_following_with(setup, [begun, Step::AwaitClose]).await;
@@ -166,7 +166,7 @@ async fn after_the_first_output_timeout_the_client_gets_504_and_the_backend_requ
 }
 
 #[tokio::test]
-async fn a_client_gets_its_response_even_a_few_seconds_after_the_read_timeout_that_it_stated() {
+async fn a_slightly_late_response_reaches_its_client() {
     let ask = with_lines(&post(CHAT, ASK_STREAM), "x-stainless-read-timeout: 10");
     for (seconds, expected) in [(14, Outcome::Ok), (16, Outcome::Cancelled)] {
         let steps = [Step::Wait, Step::Send(stream_of(&GOOD)), Step::AwaitClose];
@@ -187,7 +187,7 @@ async fn a_client_gets_its_response_even_a_few_seconds_after_the_read_timeout_th
 }
 
 #[tokio::test]
-async fn the_gateway_ignores_the_read_timeout_of_a_client_that_gets_sse_comments() {
+async fn comments_make_read_timeouts_irrelevant() {
     let ask = with_lines(&post(CHAT, ASK_STREAM), "x-stainless-read-timeout: 1");
     let dies = vec![commented(), Step::Wait, Step::Close];
     for steps in [dies, vec![Step::Wait, Step::Send(stream_of(&GOOD))]] {
@@ -233,7 +233,7 @@ const MESSAGE: &str = "event: content_block_delta\ndata: {\"type\":\"content_blo
     \"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"Hi\"}}\n\n";
 
 #[tokio::test]
-async fn an_error_event_can_mark_a_truncated_stream_and_the_gateway_writes_no_regular_end() {
+async fn an_error_event_marks_a_truncated_stream() {
     let (received, is_whole) = broken_off(CHAT, &[CHAT_WORD]).await;
     let event = received.strip_prefix(CHAT_WORD).unwrap().strip_prefix("data: ").unwrap();
     let event: Value = serde_json::from_str(event.trim_end()).unwrap();
@@ -251,7 +251,7 @@ async fn an_error_event_can_mark_a_truncated_stream_and_the_gateway_writes_no_re
 /// In the first case the backend sends a comment before its first output. In the others the gateway sends
 /// comments, before the first output or after it.
 #[tokio::test]
-async fn sse_comments_reach_the_client_and_do_not_count_as_output() {
+async fn comments_are_forwarded_and_no_output() {
     let cases: [(&[&str], Setup, usize, u64); 3] = [
         (&[COMMENT], Setup::default(), 1, 1),
         (&[], with_keep_alive(), 1, 0),
@@ -282,7 +282,7 @@ fn stream_with_length() -> [Vec<u8>; 2] {
 }
 
 #[tokio::test]
-async fn keep_alive_comments_of_the_gateway_do_not_break_a_stream_with_a_content_length() {
+async fn own_comments_respect_a_content_length() {
     let [begun, rest] = stream_with_length();
     let steps = [Step::Send(begun), Step::Wait, Step::Send(rest)];
     let (fake, gateway) = gateway_following_with(with_keep_alive(), steps).await;
@@ -306,7 +306,7 @@ async fn keep_alive_comments_of_the_gateway_do_not_break_a_stream_with_a_content
 }
 
 #[tokio::test]
-async fn the_error_event_of_a_stream_with_a_content_length_reaches_the_client() {
+async fn error_events_respect_a_content_length() {
     let [begun, _] = stream_with_length();
     let steps = [Step::Send(begun), Step::Close];
     let (_fake, gateway) = gateway_following_with(with_error_event(), steps).await;
@@ -315,7 +315,7 @@ async fn the_error_event_of_a_stream_with_a_content_length_reaches_the_client() 
 }
 
 #[tokio::test]
-async fn a_stream_that_the_gateway_does_not_change_keeps_its_content_length() {
+async fn unchanged_streams_keep_their_content_length() {
     let [begun, rest] = stream_with_length();
     let (_fake, gateway) = gateway_answering([begun, rest].concat()).await;
     let answer = text(&gateway.post(CHAT, ASK_STREAM).await).to_ascii_lowercase();
@@ -323,7 +323,7 @@ async fn a_stream_that_the_gateway_does_not_change_keeps_its_content_length() {
 }
 
 #[tokio::test]
-async fn sse_comments_before_the_first_output_do_not_prevent_failover() {
+async fn early_comments_do_not_prevent_failover() {
     let good = body_text(&stream_of(&GOOD));
     for failure in [Vec::new(), [chunk(ROLE), chunk(ERROR)].concat()] {
         let steps = [commented(), Step::Wait, Step::Send(failure), Step::Close];
@@ -362,7 +362,7 @@ fn kept_open(media_type: &str, kept: &str) -> [Step; 3] {
 }
 
 #[tokio::test]
-async fn keep_alive_bytes_of_a_backend_reach_the_client_and_do_not_prevent_failover() {
+async fn keep_alive_bytes_do_not_prevent_failover() {
     let stream = "\n\r\n \n\nevent: ping\ndata: {}\n\ndata:\n\n";
     let cases = [
         ("application/json", "\n \t", ASK, json("200 OK", WHOLE), WHOLE),
@@ -385,7 +385,7 @@ async fn keep_alive_bytes_of_a_backend_reach_the_client_and_do_not_prevent_failo
 }
 
 #[tokio::test]
-async fn a_json_response_that_began_with_white_space_is_cut_off_if_no_backend_answers() {
+async fn begun_json_is_cut_without_an_answer() {
     let (fake, gateway) = gateway_following(kept_open("application/json", "\n")).await;
     let begun = "1\r\n\n\r\n";
     let answer = gateway.post_and_release(CHAT, ASK, begun, || fake.go()).await;
@@ -395,7 +395,7 @@ async fn a_json_response_that_began_with_white_space_is_cut_off_if_no_backend_an
 /// When the backend fails, the client already has the status 200. So the gateway must report the failure in
 /// the stream.
 #[tokio::test]
-async fn a_failure_after_the_response_head_reaches_the_client_as_an_error_event_of_its_api() {
+async fn late_failures_are_error_events() {
     let cases = [
         (CHAT, "data: {\"error\":{"),
         ("/v1/completions", "data: {\"error\":{"),
@@ -423,7 +423,7 @@ async fn a_failure_after_the_response_head_reaches_the_client_as_an_error_event_
 }
 
 #[tokio::test]
-async fn a_model_can_have_its_own_first_output_timeout_in_the_configuration() {
+async fn a_model_has_its_own_first_output_timeout() {
     let first_output = Some(Duration::from_millis(30));
     let strict = ModelConfig {
         name: "strict".into(),
@@ -449,7 +449,7 @@ async fn a_model_can_have_its_own_first_output_timeout_in_the_configuration() {
 }
 
 #[tokio::test]
-async fn the_time_of_a_failed_attempt_does_not_count_as_overhead_of_the_gateway() {
+async fn failed_attempts_are_no_gateway_overhead() {
     let fakes = first_of_two([Step::Wait, Step::Close], stream_of(&GOOD)).await;
     let gateway = gateway_for(&fakes).await;
     let hold_first_attempt = async {

@@ -121,14 +121,14 @@ async fn flood(files: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_any_limit_of_open_files_client_floods_leave_descriptors_for_backends() {
+async fn client_floods_leave_descriptors_for_backends() {
     for files in [64, 128, 400] {
         flood(files).await;
     }
 }
 
 #[tokio::test]
-async fn a_gateway_without_free_file_descriptors_answers_503_and_marks_no_backend_as_down() {
+async fn without_descriptors_clients_get_503() {
     let descriptors = FileDescriptorPool::new(Some(4));
     let setup = Setup { descriptors: descriptors.clone(), ..Setup::default() };
     let (_fake, gateway) = gateway_answering_with(setup, json("200 OK", r#"{"a":1}"#)).await;
@@ -161,7 +161,7 @@ async fn a_gateway_without_free_file_descriptors_answers_503_and_marks_no_backen
 }
 
 #[tokio::test]
-async fn with_few_descriptors_an_idle_backend_connection_is_closed_for_another_backend() {
+async fn an_idle_connection_gives_way_to_another_backend() {
     let backend = || ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#));
     let fakes = [backend().await, backend().await];
     fakes[1].set_models(&["other"]);
@@ -177,7 +177,7 @@ async fn with_few_descriptors_an_idle_backend_connection_is_closed_for_another_b
 }
 
 #[tokio::test]
-async fn the_admin_listener_at_its_connection_limit_closes_the_oldest_idle_connection() {
+async fn the_admin_listener_closes_the_oldest_idle() {
     let limits = ServerLimits { max_admin_connections: 2, ..ServerLimits::default() };
     let setup = Setup { limits, ..Setup::default() };
     let (_fake, gateway) = gateway_answering_with(setup, json("200 OK", r#"{"a":1}"#)).await;

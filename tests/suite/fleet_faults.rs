@@ -45,7 +45,7 @@ async fn command(program: &GatewayProcess, arguments: &[&str]) -> (String, i32) 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn under_overload_the_diagnosis_names_refused_requests_and_two_drained_backends() {
+async fn overload_names_refusals_and_drained_backends() {
     let backends = start_backends(3).await;
     let admission = "admission: { max_in_flight: 1, queue_capacity: 1 }\n";
     let program = start("drained", &backends, admission).await;
@@ -117,7 +117,7 @@ async fn under_overload_the_diagnosis_names_refused_requests_and_two_drained_bac
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn diagnosis_log_and_live_view_say_why_a_backend_that_does_not_respond_is_down() {
+async fn every_view_says_why_a_backend_is_down() {
     let backends = start_backends(1).await;
     // The kernel accepts connections for this listener, but no program answers them.
     let hung = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -138,7 +138,7 @@ async fn diagnosis_log_and_live_view_say_why_a_backend_that_does_not_respond_is_
 }
 
 #[tokio::test]
-async fn a_drain_records_that_the_admin_token_was_used_and_a_second_drain_replaces_it() {
+async fn a_drain_records_the_admin_token() {
     let setup = Setup { guard: operator_token(), ..Setup::default() };
     let (fake, gateway) = gateway_answering_with(setup, json("200 OK", r#"{"a":1}"#)).await;
     for reason in ["one", "two"] {

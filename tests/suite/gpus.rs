@@ -7,9 +7,9 @@ use crate::support::test_gateway::{Running, Setup, gateway_answering_with, start
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
+use tokenweir::app::extras::gpu::GpuExporter;
 use tokenweir_engine::address::MetricsUrl;
 use tokenweir_engine::gpu::{GpuIndex, GpuPage, GpuRule};
-use tokenweir_gateway::gpu::GpuExporter;
 
 async fn serving() -> ScriptedBackend {
     ScriptedBackend::answering(stream_of(&WHOLE_STREAM)).await
@@ -50,7 +50,7 @@ fn is_read(exporter: &Value) -> bool {
 }
 
 #[test]
-fn every_recorded_page_of_a_gpu_exporter_gives_the_expected_values() {
+fn recorded_exporter_pages_give_the_expected_values() {
     let pages: Vec<PathBuf> = fs::read_dir(pages())
         .unwrap()
         .map(|entry| entry.unwrap().path())
@@ -99,7 +99,7 @@ fn assert_same(value: &Value, expected: &Value, name: &str) {
 }
 
 #[tokio::test]
-async fn gpus_of_a_host_with_one_backend_are_assigned_to_that_backend() {
+async fn a_single_backend_owns_its_hosts_gpus() {
     let dcgm = ScriptedBackend::start(|_| Vec::new()).await;
     dcgm.set_metrics(Some(Page::of(&gpu_page("dcgm_default.txt"))));
     let setup = Setup { gpu_exporters: vec![exporter(&dcgm, Vec::new())], ..Setup::default() };
@@ -132,7 +132,7 @@ async fn gpus_of_a_host_with_one_backend_are_assigned_to_that_backend() {
 }
 
 #[tokio::test]
-async fn configured_rules_assign_the_gpus_of_a_host_with_several_backends() {
+async fn rules_assign_gpus_of_shared_hosts() {
     let (one, two) = (serving().await, serving().await);
     let dcgm = ScriptedBackend::start(|_| Vec::new()).await;
     dcgm.set_metrics(Some(Page::of(&gpu_page("dcgm_kubernetes.txt"))));
@@ -164,7 +164,7 @@ async fn configured_rules_assign_the_gpus_of_a_host_with_several_backends() {
 }
 
 #[tokio::test]
-async fn after_a_failed_scrape_of_a_gpu_exporter_its_last_values_stay_and_their_age_grows() {
+async fn last_values_stay_after_a_failed_scrape() {
     let dcgm = ScriptedBackend::start(|_| Vec::new()).await;
     let setup = Setup { gpu_exporters: vec![exporter(&dcgm, Vec::new())], ..Setup::default() };
     let (_backend, gateway) = gateway_answering_with(setup, stream_of(&WHOLE_STREAM)).await;

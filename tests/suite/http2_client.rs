@@ -134,7 +134,7 @@ fn pseudo_headers() -> Vec<Case> {
 }
 
 #[tokio::test]
-async fn an_http2_request_is_rejected_or_becomes_one_well_formed_http1_request() {
+async fn a_request_is_rejected_or_well_formed() {
     let (fake, gateway) = echo_gateway().await;
     for (name, headers, verdict) in [framings(), characters(), pseudo_headers()].concat() {
         fake.take_received();

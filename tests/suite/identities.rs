@@ -10,10 +10,10 @@ const BODY: &str = r#"{"model":"tiny","stream":true,"user":"alice@example.com","
     "temperature":0.5,"messages":[{"role":"user","content":"a"},{"role":"user","content":"b"}]}"#;
 
 #[tokio::test]
-async fn user_session_and_conversation_of_a_request_are_recorded_and_never_in_the_metrics() {
+async fn identities_are_recorded_but_not_in_metrics() {
     let plain = IdentitiesConfig { mode: IdentityMode::Plain, ..IdentitiesConfig::default() };
     for config in [plain, IdentitiesConfig::default()] {
-        let setup = Setup { identities: config.reader(None), ..Setup::default() };
+        let setup = Setup { identities: config.reader(|_| None).unwrap(), ..Setup::default() };
         let (fake, gateway) = gateway_answering_with(setup, stream_of(&WHOLE_STREAM)).await;
         let session_header = "x-claude-code-session-id: session-7";
         gateway.raw(with_lines(&post(CHAT, BODY), session_header)).await;

@@ -77,7 +77,7 @@ async fn watched_server() -> (KubernetesApiServer, AddressUpdates) {
 }
 
 #[tokio::test]
-async fn kubernetes_discovery_lists_and_then_watches_the_endpoint_slices_of_a_service() {
+async fn endpoint_slices_are_listed_and_watched() {
     let (mut server, mut updates) = watched_server().await;
     let request = server.asked().await;
     let path = "/apis/discovery.k8s.io/v1/namespaces/ai/endpointslices?";
@@ -133,7 +133,7 @@ fn pool(version: u64, app: &str, port: u16) -> Value {
 }
 
 #[tokio::test]
-async fn kubernetes_discovery_watches_the_pods_of_an_inference_pool_and_follows_its_changes() {
+async fn pods_of_an_inference_pool_are_watched() {
     let mut server = KubernetesApiServer::start();
     let mut updates = AddressUpdates::watch_by(&server, true, None).await;
     let request = server.asked().await;
@@ -174,7 +174,7 @@ async fn kubernetes_discovery_watches_the_pods_of_an_inference_pool_and_follows_
 }
 
 #[tokio::test]
-async fn a_broken_kubernetes_watch_resumes_at_the_last_resource_version() {
+async fn a_broken_watch_resumes_at_its_version() {
     let (mut server, mut updates) = watched_server().await;
     server.list(10, &[slice("a", 3, 1, Some(true))]).await;
     assert_eq!(updates.ports().await, [1]);
@@ -228,7 +228,7 @@ async fn an_expired_kubernetes_watch_restarts_with_a_list() {
 }
 
 #[tokio::test]
-async fn a_failing_kubernetes_api_server_is_retried_and_the_known_backends_stay() {
+async fn a_failing_api_server_keeps_known_backends() {
     let mut server = KubernetesApiServer::start();
     server.stop().await;
     let mut updates = AddressUpdates::watch(&server).await;
@@ -250,7 +250,7 @@ async fn a_failing_kubernetes_api_server_is_retried_and_the_known_backends_stay(
 
 /// Such watches occur, for example, if a proxy in front of the API server ends every watch at once.
 #[tokio::test]
-async fn kubernetes_watches_that_end_at_once_are_retried_at_most_five_times_per_second() {
+async fn ending_watches_are_retried_five_times_per_second() {
     let (mut server, mut updates) = watched_server().await;
     server.list(10, &[]).await;
     assert_eq!(updates.ports().await, [0; 0], "a service without pods has no backends");

@@ -1,16 +1,11 @@
-//! KV events of simulated engines. From them the gateway learns what the prefix caches contain and which
-//! groups of prompts evict each other. After an engine restarts or resets its cache, the gateway must report
-//! the new contents.
+//! KV events of simulated engines. From them the gateway learns what the prefix caches contain. After an
+//! engine restarts or resets its cache, the gateway must expect the new contents.
 
 use crate::support::scripted_backend::{Page, ScriptedBackend, json as json_response};
 use crate::support::simulated_fleet::Fleet;
 use crate::support::test_gateway::{Setup, body_text, post, read_rest, send_to, start_with};
 use serde_json::json;
-use std::time::{Duration, Instant};
-use tokenweir_api::{CacheMapDocument, PrefixGroup};
-use tokenweir_diagnose::{Diagnoser, EVERY, FleetObservation, Verdict};
-use tokenweir_gateway::backend::kv_events::KvEventsSettings;
-use tokenweir_protocol::clock;
+use tokenweir_gateway::backend::facets::kv_events::KvEventsSettings;
 use tokenweir_request::record::{Outcome, RequestRecord};
 use tokenweir_routing::CachedSource;
 use tokenweir_sim::{PositiveNumber, Simulator, SimulatorSettings};
@@ -38,12 +33,10 @@ fn using_offered_events() -> Setup {
 
 async fn start(cache_tokens: u32) -> Fleet {
     let fleet = Fleet::simulate(engine(cache_tokens), using_offered_events()).await;
-    wait_until!(cache(&fleet).backends.iter().all(|it| it.source == "exact"));
+    wait_until!(fleet.gateway.pool.backends().iter().all(|backend| {
+        backend.facets.kv_events.cache().is_some_and(|cache| cache.status().state == "exact")
+    }));
     fleet
-}
-
-fn cache(fleet: &Fleet) -> CacheMapDocument {
-    fleet.gateway.cache_map.document(clock::now())
 }
 
 /// Sends a question after a system prompt of `tokens` tokens. The letter `system` selects the system prompt.
@@ -62,101 +55,6 @@ async fn ask(fleet: &Fleet, system: char, tokens: usize, question: &str) -> Requ
     let record = fleet.gateway.record().await;
     assert_eq!(record.outcome, Outcome::Ok);
     record
-}
-
-/// Returns the groups in the cache map that have prompts of this gateway.
-fn groups(fleet: &Fleet) -> Vec<PrefixGroup> {
-    cache(fleet).groups.into_iter().filter(|group| group.requests > 0).collect()
-}
-
-/// A diagnosis that reads the cache map of a gateway. Its clock is simulated.
-struct Watch {
-    diagnoser: Diagnoser,
-    began: Instant,
-    elapsed: Duration,
-}
-
-impl Watch {
-    fn begin() -> Self {
-        Self { diagnoser: Diagnoser::default(), began: clock::now(), elapsed: Duration::ZERO }
-    }
-
-    /// Runs the diagnosis once and advances the clock. Returns the verdict `prefix_cache_contention`, if the
-    /// diagnosis has it.
-    fn contention(&mut self, fleet: &Fleet) -> Option<Verdict> {
-        let evicting_pairs = fleet.gateway.cache_map.evicting_pairs();
-        let observed = FleetObservation { evicting_pairs, ..FleetObservation::default() };
-        let now = self.began + self.elapsed;
-        let diagnosis = self.diagnoser.diagnose_gateway(Vec::new(), &observed, now);
-        self.elapsed += EVERY;
-        diagnosis.verdicts.into_iter().find(|found| found.verdict == "prefix_cache_contention")
-    }
-}
-
-#[tokio::test]
-async fn the_diagnosis_names_two_workloads_that_evict_each_other_until_one_of_them_ends() {
-    // The KV cache holds one of the two system prompts, but not both.
-    let (cache_tokens, system_tokens) = (4_096, 3_000);
-    let fleet = start(cache_tokens).await;
-    for system in ['a', 'b'] {
-        ask(&fleet, system, system_tokens, "the first question").await;
-    }
-    wait_until!(groups(&fleet).len() == 2);
-
-    let mut watch = Watch::begin();
-    let mut round = 0;
-    let verdict = loop {
-        for system in ['a', 'b'] {
-            ask(&fleet, system, system_tokens, &format!("question {round}")).await;
-        }
-        round += 1;
-        if let Some(verdict) = watch.contention(&fleet) {
-            break verdict;
-        }
-        assert!(watch.elapsed < Duration::from_mins(2), "{:#?}", cache(&fleet));
-    };
-    assert!(watch.elapsed > Duration::from_mins(1), "a minute must be observed");
-
-    let shown = groups(&fleet);
-    let [first, second] = &shown[..] else { panic!("{shown:#?}") };
-    for (loser, evictor) in [(first, second), (second, first)] {
-        let here = &loser.by_backend[0];
-        assert!(here.recomputed_tokens > 4_096, "{here:#?}");
-        assert_eq!(here.evicted_by.as_ref().unwrap().id, Some(evictor.id.clone()));
-        assert!(verdict.cause.as_ref().unwrap().contains(&loser.id), "{verdict:#?}");
-    }
-
-    // Now only one group of prompts gets requests. It evicts no other group, so the verdict must end.
-    loop {
-        ask(&fleet, 'a', system_tokens, &format!("question {round}")).await;
-        round += 1;
-        if watch.contention(&fleet).is_none() {
-            break;
-        }
-        assert!(watch.elapsed < Duration::from_mins(12), "{:#?}", cache(&fleet));
-    }
-}
-
-#[tokio::test]
-async fn the_diagnosis_does_not_name_workloads_whose_system_prompts_fit_into_the_cache() {
-    // The cache holds both system prompts, which are used again and again. Only questions and answers are
-    // evicted, and no later request contains them.
-    let (cache_tokens, system_tokens) = (4_096, 1_200);
-    let fleet = start(cache_tokens).await;
-    let mut watch = Watch::begin();
-    for round in 0..100 {
-        for system in ['a', 'b'] {
-            let question = format!("question {round} {}", "x".repeat(800));
-            ask(&fleet, system, system_tokens, &question).await;
-        }
-        assert!(watch.contention(&fleet).is_none(), "round {round}: {:#?}", cache(&fleet));
-    }
-    let summary = &cache(&fleet).backends[0];
-    assert_eq!(summary.source, "exact");
-    assert!(summary.evicted_tokens > 4_096, "the questions are evicted: {summary:#?}");
-    let lost: Vec<u64> =
-        groups(&fleet).iter().map(|group| group.by_backend[0].recomputed_tokens).collect();
-    assert!(lost.len() == 2 && lost.iter().all(|tokens| *tokens < 4_096), "{lost:?}");
 }
 
 /// Returns two numbers of prompt tokens: those that the gateway expected in the cache, and those that the
@@ -179,7 +77,7 @@ async fn ask_until_exact(fleet: &Fleet, system: char) -> u64 {
 }
 
 #[tokio::test]
-async fn after_a_prefix_cache_reset_the_gateway_expects_no_old_blocks_in_the_cache() {
+async fn a_cache_reset_forgets_old_blocks() {
     let fleet = start(8_192).await;
     ask_until_exact(&fleet, 'a').await;
     ask_until_exact(&fleet, 'b').await;
@@ -203,13 +101,13 @@ async fn restart(fleet: &mut Fleet, settings: SimulatorSettings) {
 }
 
 #[tokio::test]
-async fn after_an_engine_restart_the_gateway_expects_no_blocks_of_the_old_process_in_the_cache() {
+async fn an_engine_restart_forgets_old_blocks() {
     let mut fleet = start(8_192).await;
     ask_until_exact(&fleet, 'a').await;
-    let [kv_events_port, kv_events_replay_port] = fleet.backends[0].kv_event_ports().unwrap();
+    let ports = fleet.backends[0].kv_event_ports().unwrap();
     let settings = SimulatorSettings {
-        kv_events_port: Some(kv_events_port),
-        kv_events_replay_port,
+        kv_events_port: Some(ports.live),
+        kv_events_replay_port: ports.replay,
         ..engine(8_192)
     };
     restart(&mut fleet, settings).await;
@@ -230,15 +128,15 @@ async fn after_an_engine_restart_the_gateway_expects_no_blocks_of_the_old_proces
 }
 
 #[tokio::test]
-async fn an_engine_that_restarts_without_kv_events_counts_as_one_that_never_had_them() {
+async fn a_restart_without_events_counts_as_none() {
     let mut fleet = start(8_192).await;
     let settings = SimulatorSettings { kv_events_port: None, ..engine(8_192) };
     restart(&mut fleet, settings).await;
-    wait_until!(fleet.gateway.pool.backends()[0].identity.kv_cache().is_none());
+    wait_until!(fleet.gateway.pool.backends()[0].facets.kv_events.cache().is_none());
 }
 
 #[tokio::test]
-async fn kv_event_publishers_that_the_gateway_cannot_reach_do_not_affect_requests() {
+async fn unreachable_publishers_do_not_affect_requests() {
     // Three KV event endpoints that cannot be used: a closed port, a port without ZeroMQ, and a host other
     // than that of the backend.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
@@ -261,7 +159,7 @@ async fn kv_event_publishers_that_the_gateway_cannot_reach_do_not_affect_request
         assert!(answer.starts_with(b"HTTP/1.1 200"), "{sources}");
         let seen = fake.take_received().pop().unwrap();
         assert!(!seen.head.to_ascii_lowercase().contains("x-session-id"), "{}", seen.head);
-        assert!(gateway.pool.backends()[0].identity.kv_cache().is_none(), "{sources}");
+        assert!(gateway.pool.backends()[0].facets.kv_events.cache().is_none(), "{sources}");
     }
     assert!(other.accept().is_err(), "the gateway connects to no other host");
 }

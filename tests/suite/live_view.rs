@@ -36,7 +36,7 @@ fn find_backend<'a>(document: &'a GatewaySnapshot, name: &str) -> &'a BackendSum
 }
 
 #[tokio::test]
-async fn the_live_view_says_when_the_metrics_page_of_the_gateway_was_last_read() {
+async fn the_age_of_the_metrics_page_is_shown() {
     let (_fake, gateway) = gateway_answering(answer()).await;
     assert_eq!(live(&gateway).await.metrics_read_seconds_ago, None);
     gateway.admin("/metrics").await;
@@ -44,7 +44,7 @@ async fn the_live_view_says_when_the_metrics_page_of_the_gateway_was_last_read()
 }
 
 #[tokio::test]
-async fn the_live_view_shows_an_open_stream_and_after_its_end_the_request() {
+async fn an_open_stream_becomes_a_request() {
     let steps = paused(&[ROLE, WORD, WORD, WORD], &[FINISH, "[DONE]"]);
     let (fake, gateway) = gateway_following(steps).await;
     let request = with_lines(&post(CHAT, CHAT_BODY), "x-request-id: live-1");
@@ -78,7 +78,7 @@ async fn the_live_view_shows_an_open_stream_and_after_its_end_the_request() {
 }
 
 #[tokio::test]
-async fn a_drained_backend_finishes_its_requests_and_gets_no_new_ones_until_the_undrain() {
+async fn a_drained_backend_gets_no_new_requests() {
     let fakes =
         [ScriptedBackend::answering(answer()).await, ScriptedBackend::answering(answer()).await];
     let gateway = start(&[fakes[0].addr, fakes[1].addr]).await;
@@ -102,7 +102,7 @@ async fn a_drained_backend_finishes_its_requests_and_gets_no_new_ones_until_the_
 }
 
 #[tokio::test]
-async fn no_web_page_of_another_origin_and_no_invalid_request_can_drain_a_backend() {
+async fn no_foreign_page_can_drain_a_backend() {
     let (fake, gateway) = gateway_answering(answer()).await;
     let path = format!("/-/drain?backend={}", fake.addr);
     let with = |parameters: &str| format!("{path}{parameters}");
@@ -137,7 +137,7 @@ async fn no_web_page_of_another_origin_and_no_invalid_request_can_drain_a_backen
 }
 
 #[tokio::test]
-async fn the_admin_listener_sends_browsers_a_self_contained_page_and_others_a_list_of_paths() {
+async fn browsers_get_a_page_and_others_paths() {
     let (_fake, gateway) = gateway_answering(answer()).await;
     let list = gateway.admin("/").await;
     assert!(list.starts_with("HTTP/1.1 200") && list.contains("/metrics"), "{list}");
@@ -173,7 +173,7 @@ fn read_of<'a>(script: &'a str, value: &str) -> Vec<&'a str> {
 }
 
 #[tokio::test]
-async fn every_field_that_the_admin_page_reads_is_in_the_document_of_the_live_view() {
+async fn every_field_of_the_page_exists() {
     let (_fake, gateway) = gateway_answering(answer()).await;
     let verdict = Verdict { evidence: vec![Evidence::default()], ..Verdict::default() };
     let document = GatewaySnapshot {

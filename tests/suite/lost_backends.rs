@@ -37,7 +37,7 @@ async fn wait_for_probes(fake: &ScriptedBackend, times: usize) {
 }
 
 #[tokio::test]
-async fn the_last_backend_serves_although_no_probe_is_answered() {
+async fn the_last_backend_serves_without_probes() {
     let fake = ScriptedBackend::answering(json("200 OK", WHOLE)).await;
     let gateway = start(&[fake.addr]).await;
     silence(&fake, &["/health", "/metrics", "/v1/models", "/version"]);
@@ -50,7 +50,7 @@ async fn the_last_backend_serves_although_no_probe_is_answered() {
 }
 
 #[tokio::test]
-async fn a_late_or_missing_health_check_takes_no_backend_away() {
+async fn late_health_checks_take_nothing_away() {
     let pages = [
         ("late", Page::Drip(Vec::new()), 5),
         ("404", Page::Whole(json("404 Not Found", "")), 20),
@@ -72,7 +72,7 @@ async fn a_late_or_missing_health_check_takes_no_backend_away() {
 }
 
 #[tokio::test]
-async fn a_silent_stream_of_a_lost_backend_ends_visibly() {
+async fn a_lost_silent_stream_ends_visibly() {
     let fake = ScriptedBackend::start(|_| vec![begin(&[ROLE, WORD]), Step::AwaitClose]).await;
     let gateway = start(&[fake.addr]).await;
     let mut client = gateway.begin(CHAT, ASK_STREAM).await;
@@ -88,7 +88,7 @@ async fn a_silent_stream_of_a_lost_backend_ends_visibly() {
 }
 
 #[tokio::test]
-async fn a_stream_with_output_stays_at_a_lost_backend() {
+async fn a_stream_with_output_stays() {
     let fake = ScriptedBackend::start(|_| paused(&[ROLE, WORD], &[FINISH, "[DONE]"])).await;
     let gateway = start(&[fake.addr]).await;
     let mut client = gateway.begin(CHAT, ASK_STREAM).await;
@@ -116,7 +116,7 @@ async fn equal_requests_survive_the_death_of_one_backend() {
 }
 
 #[tokio::test]
-async fn a_repeated_request_avoids_the_backend_that_cut_it() {
+async fn a_repetition_avoids_the_backend_that_cut() {
     let fakes = ScriptedBackend::two(|number, _, _| match number {
         2 => vec![begin(&WHOLE_STREAM[..2]), Step::Reset],
         _ => vec![Step::Send(stream_of(&WHOLE_STREAM))],

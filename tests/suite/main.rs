@@ -16,7 +16,6 @@ mod architecture;
 mod awaited_backends;
 mod backend_crashes;
 mod bodies;
-mod cache_map;
 mod capabilities;
 mod cardinality;
 mod chaos;

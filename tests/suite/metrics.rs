@@ -6,11 +6,11 @@ use crate::support::scripted_backend::{FINISH, ROLE, USAGE, WORD, json, stream_o
 use crate::support::test_gateway::{CHAT, Running, Setup, gateway_answering, start_with};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use tokenweir_gateway::telemetry::catalog;
-use tokenweir_gateway::telemetry::metric::{KnownLabelValues, MetricDescriptor, MetricLabel};
+use tokenweir::app::extras::metric_rows;
+use tokenweir::app::extras::quality;
+use tokenweir_gateway::metric::{KnownLabelValues, MetricDescriptor, MetricLabel};
 use tokenweir_gateway::telemetry::metrics_registry::{MetricDetail, MetricsLevel};
 use tokenweir_gateway::telemetry::otel::Semconv;
-use tokenweir_gateway::telemetry::quality;
 use tokenweir_protocol::metric_kind::MetricKind;
 use tokenweir_request::slo::Objective;
 
@@ -77,9 +77,9 @@ pub(crate) fn sum(page: &str, metric: &str, labels: &[&str]) -> f64 {
 }
 
 #[test]
-fn metric_names_units_and_help_texts_follow_the_prometheus_conventions() {
+fn names_units_and_helps_follow_prometheus() {
     let mut names = BTreeSet::new();
-    for row in catalog::rows() {
+    for row in metric_rows() {
         assert!(names.insert(row.name), "{} stands twice", row.name);
         if matches!(row.kind, MetricKind::Histogram(_)) {
             // `gen_ai_client_token_usage` is no unit, but a metric of the OpenTelemetry conventions, which
@@ -97,12 +97,12 @@ fn metric_names_units_and_help_texts_follow_the_prometheus_conventions() {
 }
 
 #[test]
-fn the_metrics_reference_documents_exactly_the_metrics_of_the_catalogue() {
+fn the_reference_documents_exactly_the_catalogue() {
     let path = "docs/reference/metrics.md";
     let page = read(path);
     let (list, _) = page.split_once("\n## Levels\n").unwrap();
     let mut lines = list.lines().filter(|line| line.starts_with("- `"));
-    for row in catalog::rows() {
+    for row in metric_rows() {
         let labels = row.labels.iter().map(|label| label.name).collect::<Vec<_>>().join(",");
         let labels = if labels.is_empty() { labels } else { format!("{{{labels}}}") };
         let entry = format!("- `{}{labels}` ({}): {}", row.name, row.kind.as_str(), row.help);
@@ -128,7 +128,7 @@ pub(crate) fn max_series() -> BTreeMap<String, usize> {
     // all backends and not a product.
     let gpu = ["backend", "exporter", "gpu"];
     let mut most = BTreeMap::new();
-    for row in catalog::rows().filter(|row| exists_by_default(row)) {
+    for row in metric_rows().filter(|row| exists_by_default(row)) {
         let has = |name: &str| row.labels.iter().any(|label| label.name == name);
         let is_open = |label: &MetricLabel| {
             open.iter().any(|(other, _)| *other == label.name) || gpu.contains(&label.name)
@@ -155,7 +155,7 @@ pub(crate) fn max_series() -> BTreeMap<String, usize> {
 }
 
 #[test]
-fn the_documented_formula_for_the_number_of_time_series_follows_from_the_catalogue() {
+fn the_series_formula_follows_from_the_catalogue() {
     let most = max_series();
     let known = [
         "·M",
@@ -183,7 +183,7 @@ fn the_documented_formula_for_the_number_of_time_series_follows_from_the_catalog
 }
 
 #[tokio::test]
-async fn counters_and_gauges_have_time_series_from_the_start_even_with_no_backend_up() {
+async fn counters_and_gauges_exist_from_the_start() {
     let nobody = SocketAddr::from(([127, 0, 0, 1], 9));
     let definition = "ttft < 1s for 99 %".parse().unwrap();
     let slos = vec![Objective { name: "all".into(), model: None, tier: None, definition }];
@@ -216,7 +216,7 @@ async fn counters_and_gauges_have_time_series_from_the_start_even_with_no_backen
             || (has("backend") && row.labels.len() > 1 && row.kind == MetricKind::Counter)
             || (matches!(row.kind, MetricKind::Histogram(_)) && !row.labels.is_empty())
     };
-    for row in catalog::rows().filter(|row| exists_by_default(row) && !is_optional(row)) {
+    for row in metric_rows().filter(|row| exists_by_default(row) && !is_optional(row)) {
         let is_of_row = |series: &str| {
             let name = series.split('{').next().unwrap();
             name.strip_prefix(row.name).is_some_and(|rest| rest.is_empty() || rest == "_count")
@@ -227,7 +227,7 @@ async fn counters_and_gauges_have_time_series_from_the_start_even_with_no_backen
 }
 
 #[tokio::test]
-async fn a_request_is_counted_exactly_once_in_each_metric_that_applies_to_it() {
+async fn a_request_counts_once_in_each_metric() {
     let (fake, gateway) =
         gateway_answering(stream_of(&[ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"])).await;
     gateway.post(CHAT, r#"{"model":"tiny","stream":true}"#).await;
@@ -267,7 +267,7 @@ async fn a_request_is_counted_exactly_once_in_each_metric_that_applies_to_it() {
 }
 
 #[tokio::test]
-async fn requests_that_generate_no_text_have_a_separate_operation_in_request_durations() {
+async fn requests_without_text_have_their_operation() {
     let (_fake, gateway) = gateway_answering(json("200 OK", r#"{"count":1,"tokens":[1]}"#)).await;
     for path in [CHAT, "/tokenize", "/tokenize", "/v1/embeddings"] {
         gateway.post(path, r#"{"model":"tiny"}"#).await;

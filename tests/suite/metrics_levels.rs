@@ -68,7 +68,7 @@ fn documented(page: &str, level: MetricsLevel) -> [usize; 2] {
 /// Some time series may be missing or additional, because `process_*`, the phases of streams and the results
 /// of attempts vary.
 #[tokio::test]
-async fn each_metrics_level_has_the_documented_number_of_time_series() {
+async fn each_level_has_the_documented_series() {
     let page = read("docs/operate/size.md");
     for level in MetricsLevel::ALL {
         let [all, with_backend] = series(level, 2).await;
@@ -88,7 +88,7 @@ async fn each_metrics_level_has_the_documented_number_of_time_series() {
 }
 
 #[tokio::test]
-async fn the_compressed_metrics_page_of_50_backends_is_small_and_complete() {
+async fn the_page_of_50_backends_is_small() {
     let (gateway, _backends) = used_gateway(MetricsLevel::Standard, 50).await;
     let response = gateway.get_admin_bytes("/metrics", "accept-encoding: gzip").await;
     let head_bytes = memchr::memmem::find(&response, b"\r\n\r\n").unwrap() + 4;

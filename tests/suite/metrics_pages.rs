@@ -74,7 +74,7 @@ fn assert_is(name: &str, expected: &Map<String, Value>, load: &EngineLoad) {
 }
 
 #[test]
-fn metrics_pages_of_every_engine_dialect_give_the_expected_values() {
+fn every_dialect_gives_the_expected_values() {
     let pages = files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pages"), "txt");
     assert!(pages.len() >= 7, "{pages:?}");
     for path in pages {
@@ -172,7 +172,7 @@ fn simple_load(page: &str) -> BTreeMap<&'static str, f64> {
 }
 
 #[test]
-fn every_recorded_vllm_metrics_page_gives_the_values_of_an_independent_parser() {
+fn recorded_pages_agree_with_an_independent_parser() {
     let pages = files(&folder().join("metrics"), "http");
     assert!(pages.len() >= 20, "{pages:?}");
     let mut most_fields = 0;

@@ -19,7 +19,7 @@ fn requests(page: &str, model: &str) -> usize {
 }
 
 #[tokio::test]
-async fn a_model_beyond_the_limit_of_model_labels_is_served_and_counted_with_the_label_other() {
+async fn a_model_beyond_the_limit_is_other() {
     let fake = ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#)).await;
     fake.set_models(&["base", "base:a", "base:b", "base:c"]);
     let alias = ModelConfig { name: "c".into(), ..ModelConfig::default() };
@@ -41,7 +41,7 @@ async fn a_model_beyond_the_limit_of_model_labels_is_served_and_counted_with_the
 }
 
 #[tokio::test]
-async fn time_series_of_an_adapter_begin_with_a_request_and_end_ten_minutes_after_its_removal() {
+async fn an_adapters_series_end_after_ten_minutes() {
     let fake = ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#)).await;
     fake.set_models(&["base", "base:a"]);
     let gateway = start(&[fake.addr]).await;

@@ -52,7 +52,7 @@ fn has_length(seen: &Seen) -> bool {
 // === model name replacement ===
 
 #[tokio::test]
-async fn every_server_type_gets_the_served_model_name_and_only_some_are_asked_for_usage() {
+async fn every_server_gets_the_served_name() {
     let script = |_: &_| vec![Step::Send(stream_of(&[ROLE, WORD, FINISH, "[DONE]"]))];
     for (kind, options) in [(VLLM, r#""stream_options":{"include_usage":true},"#), (LLAMA_CPP, "")]
     {
@@ -86,7 +86,7 @@ fn form(model: &str, around: &str) -> (String, Vec<u8>) {
 }
 
 #[tokio::test]
-async fn an_alias_in_a_multipart_form_is_replaced_by_the_served_model_name_and_no_other_byte() {
+async fn only_the_alias_in_a_form_changes() {
     let fake = serving(&["openai/whisper"]).await;
     let gateway = named(&[fake.addr], vec![alias("whisper", "openai/whisper")]).await;
     for around in ["", "whisper", "\r\n\r\nwhisper\r\n", "name=\"model\"\r\n\r\nwhisper\r\n--b-"] {
@@ -103,7 +103,7 @@ async fn an_alias_in_a_multipart_form_is_replaced_by_the_served_model_name_and_n
 }
 
 #[tokio::test]
-async fn a_request_with_a_body_digest_passes_with_the_served_model_name_but_not_with_an_alias() {
+async fn a_body_digest_passes_without_an_alias() {
     let fake = serving(&["a"]).await;
     let gateway = named(&[fake.addr], vec![alias("gpt", "a")]).await;
     let signed = |model: &str| {
@@ -124,7 +124,7 @@ async fn a_request_with_a_body_digest_passes_with_the_served_model_name_but_not_
 // === unknown and removed models ===
 
 #[tokio::test]
-async fn an_error_for_an_unknown_model_lists_the_models_and_creates_no_label() {
+async fn an_unknown_model_creates_no_label() {
     let ids: Vec<String> = (10..40).map(|number| format!("m{number}")).collect();
     let fake = serving(&ids.iter().map(String::as_str).collect::<Vec<_>>()).await;
     let gateway = named(&[fake.addr], vec![alias("alias", "m10")]).await;
@@ -150,7 +150,7 @@ async fn an_error_for_an_unknown_model_lists_the_models_and_creates_no_label() {
 }
 
 #[tokio::test]
-async fn a_backend_without_a_model_list_gets_the_configured_served_model_name() {
+async fn without_a_list_the_configured_name_counts() {
     let silent = ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#)).await;
     silent.refuse_models("404 Not Found");
     let gateway = named(&[silent.addr], vec![alias("gpt", "a")]).await;
@@ -166,7 +166,7 @@ async fn a_backend_without_a_model_list_gets_the_configured_served_model_name() 
 }
 
 #[tokio::test]
-async fn a_backend_finishes_the_streams_of_a_model_that_it_no_longer_lists() {
+async fn streams_of_an_unlisted_model_finish() {
     let steps = paused(&[ROLE, WORD], &[FINISH, "[DONE]"]);
     let one = ScriptedBackend::following(steps.clone()).await;
     let two = ScriptedBackend::following(steps).await;
@@ -196,7 +196,7 @@ async fn a_backend_finishes_the_streams_of_a_model_that_it_no_longer_lists() {
 }
 
 #[tokio::test]
-async fn a_404_for_a_listed_adapter_makes_the_gateway_read_the_model_list_again() {
+async fn a_404_rereads_the_model_list() {
     let not_found = r#"{"error":{"message":"The model `sql` does not exist.","code":404}}"#;
     let one = ScriptedBackend::answering(json("404 Not Found", not_found)).await;
     one.set_models(&["base", "base:sql"]);
@@ -234,7 +234,7 @@ async fn with_adapters(adapters: Arc<Mutex<Vec<&'static str>>>) -> ScriptedBacke
 }
 
 #[tokio::test]
-async fn requests_for_an_adapter_that_moves_to_another_backend_follow_it() {
+async fn requests_follow_a_moving_adapter() {
     let adapters = [["sql"].to_vec(), Vec::new()].map(|ids| Arc::new(Mutex::new(ids)));
     let [one, two] = [adapters[0].clone(), adapters[1].clone()].map(with_adapters);
     let (one, two) = (one.await, two.await);
@@ -271,7 +271,7 @@ async fn requests_for_an_adapter_that_moves_to_another_backend_follow_it() {
 }
 
 #[tokio::test]
-async fn the_status_shows_a_remedy_while_a_backend_refuses_to_list_its_models() {
+async fn a_refused_list_shows_a_remedy() {
     let fake = serving(&["tiny"]).await;
     fake.refuse_models("401 Unauthorized");
     let gateway = start(&[fake.addr]).await;

@@ -35,7 +35,7 @@ async fn name_of(target: Arc<Mutex<SocketAddr>>) -> TcpServer {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_host_name_that_changes_its_address_is_followed_within_the_connection_age() {
+async fn a_changed_address_is_followed() {
     let answer = || ScriptedBackend::answering(scripted_backend::json("200 OK", WHOLE));
     let (blue, green) = (answer().await, answer().await);
     let target = Arc::new(Mutex::new(blue.addr));
@@ -76,7 +76,7 @@ async fn a_host_name_that_changes_its_address_is_followed_within_the_connection_
 }
 
 #[tokio::test]
-async fn a_gateway_can_be_the_backend_of_another_gateway_which_reads_its_load() {
+async fn a_gateway_reads_another_gateways_load() {
     let engine = ScriptedBackend::answering(scripted_backend::json("200 OK", WHOLE)).await;
     let inner = start(&[engine.addr]).await;
     let metrics_url = MetricsUrl::parse(&format!("http://{}/metrics", inner.admin)).ok();
@@ -111,7 +111,7 @@ async fn start_loop() -> (ScriptedBackend, Running) {
 }
 
 #[tokio::test]
-async fn a_request_that_comes_back_through_another_gateway_is_answered_with_508() {
+async fn a_loop_is_answered_with_508() {
     let (fake, gateway) = start_loop().await;
     let answer = gateway.post(CHAT, &chat(0)).await;
     let via = body_json(&answer)["via"].as_str().expect("a gateway is told the hops").to_owned();

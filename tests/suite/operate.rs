@@ -19,7 +19,7 @@ async fn gateway_with(guard: AdminAuthorizer) -> (ScriptedBackend, Running) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_commands_drain_and_undrain_change_the_status_and_its_exit_code() {
+async fn drain_and_undrain_change_the_exit_code() {
     let (fake, gateway) = gateway_with(AdminAuthorizer::default()).await;
     let (admin, backend) = (gateway.admin.to_string(), fake.addr.to_string());
     let (code, out, _) = run(&admin, &["status"]).await;
@@ -57,7 +57,7 @@ async fn the_commands_drain_and_undrain_change_the_status_and_its_exit_code() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_exit_code_of_status_shows_harm_to_clients_although_the_gateway_stays_ready() {
+async fn the_exit_code_shows_harm_to_clients() {
     let headers = "content-type: application/json\r\nconnection: close\r\n";
     for (backend, expected, words) in [
         ("500 Internal Server Error", 1, "  failing: 100 % of requests fail"),
@@ -80,7 +80,7 @@ async fn the_exit_code_of_status_shows_harm_to_clients_although_the_gateway_stay
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_command_explain_prints_the_routing_decision_of_a_request() {
+async fn explain_prints_a_routing_decision() {
     let (fake, gateway) = gateway_answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
     gateway.post("/v1/chat/completions", r#"{"model":"tiny","stream":true,"messages":[]}"#).await;
     let record = gateway.record().await;
@@ -98,7 +98,7 @@ async fn the_command_explain_prints_the_routing_decision_of_a_request() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_open_admin_listener_without_a_token_answers_reads_and_refuses_changes() {
+async fn an_open_listener_refuses_changes() {
     let guard = AdminAuthorizer { is_read_only: true, ..AdminAuthorizer::default() };
     let (fake, gateway) = gateway_with(guard).await;
     let (admin, backend) = (gateway.admin.to_string(), fake.addr.to_string());
@@ -112,7 +112,7 @@ async fn an_open_admin_listener_without_a_token_answers_reads_and_refuses_change
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn operator_commands_name_the_remedy_if_they_have_no_gateway_or_no_admin_token() {
+async fn commands_name_the_remedy() {
     let (code, _, err) = run("127.0.0.1:9", &["status"]).await;
     assert_eq!(code, Some(3), "{err}");
     assert!(err.contains("the gateway does not answer"), "{err}");
@@ -146,7 +146,7 @@ async fn the_admin_listener_serves_runbooks_without_a_token() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_command_whose_output_pipe_is_closed_by_the_reader_ends_without_an_error() {
+async fn a_closed_pipe_is_no_error() {
     let (_fake, gateway) = gateway_with(AdminAuthorizer::default()).await;
     let admin = gateway.admin.to_string();
     for arguments in [&["status", "--admin", &admin][..], &["keygen"]] {

@@ -7,11 +7,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
+use tokenweir::app::extras::metric_rows;
 use tokenweir::commands::generate::run::{default_surroundings, metrics, tables};
 use tokenweir::config::{Config, LoadedConfig, Overrides};
 use tokenweir_diagnose::verdict_descriptions;
-use tokenweir_gateway::telemetry::catalog;
-use tokenweir_gateway::telemetry::metric::{KnownLabelValues, MetricLabel};
+use tokenweir_gateway::metric::{KnownLabelValues, MetricLabel};
 use tokenweir_operations::alerts::{AlertInhibition, INHIBITIONS, Runbook};
 use tokenweir_operations::{Artifact, DeploymentEndpoints, alerts, recording_rules};
 use tokenweir_protocol::metric_kind::MetricKind;
@@ -82,7 +82,7 @@ fn known_metrics() -> BTreeMap<String, Option<Vec<MetricLabel>>> {
     let described = metrics().0.into_iter();
     let folded: BTreeSet<&str> =
         described.filter(|metric| metric.is_folded).map(|metric| metric.name).collect();
-    for row in catalog::rows() {
+    for row in metric_rows() {
         let ends: &[&str] = match row.kind {
             MetricKind::Histogram(_) => &["_bucket", "_sum", "_count"],
             MetricKind::Counter | MetricKind::Gauge => &[""],
@@ -134,9 +134,9 @@ fn faults(named: &Named, known: &BTreeMap<String, Option<Vec<MetricLabel>>>) -> 
 }
 
 #[test]
-fn every_query_of_dashboards_and_alerts_names_existing_metrics_labels_and_values() {
+fn every_query_names_existing_metrics() {
     let known = known_metrics();
-    let rows = catalog::rows().flat_map(|row| row.labels).map(|label| label.name);
+    let rows = metric_rows().flat_map(|row| row.labels).map(|label| label.name);
     let labels: BTreeSet<&str> = rows.chain(EXTERNAL_LABELS).collect();
     let mut wrong = Vec::new();
     for (location, query) in queries() {
@@ -163,7 +163,7 @@ fn variables_of_dashboards_read_labels_of_existing_metrics() {
         for query in queries {
             let inner = query.strip_prefix("label_values(").unwrap().strip_suffix(')').unwrap();
             let (metric, label) = inner.split_once(", ").unwrap();
-            let row = catalog::rows().find(|row| row.name == metric).unwrap();
+            let row = metric_rows().find(|row| row.name == metric).unwrap();
             let is_known = row.labels.iter().any(|known| known.name == label);
             assert!(is_known || EXTERNAL_LABELS.contains(&label), "{query}");
         }
@@ -171,7 +171,7 @@ fn variables_of_dashboards_read_labels_of_existing_metrics() {
 }
 
 #[test]
-fn the_check_of_generated_queries_detects_an_unknown_metric() {
+fn the_check_detects_an_unknown_metric() {
     let known = known_metrics();
     let fault =
         |query: &str| promql::names(query).metrics.iter().flat_map(|it| faults(it, &known)).count();
@@ -194,7 +194,7 @@ fn compose_endpoints() -> DeploymentEndpoints {
 }
 
 #[test]
-fn the_committed_files_for_operations_equal_the_generated_ones() {
+fn committed_files_equal_the_generated_ones() {
     let around = compose_endpoints();
     let mut stale = Vec::new();
     // The schema is left out, because the repository has no copy of it: editors get it from the program.
@@ -213,7 +213,7 @@ fn the_committed_files_for_operations_equal_the_generated_ones() {
 }
 
 #[test]
-fn every_alert_has_a_rule_test_in_which_it_fires_and_one_in_which_it_does_not() {
+fn every_alert_has_two_rule_tests() {
     let files = fs::read_dir(root().join("tests/operations")).unwrap();
     let cases: String =
         files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap_or_default()).collect();
@@ -274,7 +274,7 @@ fn is_collapsed(panel: &Value) -> bool {
 }
 
 #[test]
-fn the_first_rows_of_a_dashboard_are_expanded_and_the_others_collapsed() {
+fn first_rows_are_expanded_and_others_collapsed() {
     let [board, _] = dashboards();
     let rows = all_panels(&board).filter(|panel| panel["type"] == "row");
     let collapsed: Vec<bool> = rows.map(is_collapsed).collect();
@@ -282,7 +282,7 @@ fn the_first_rows_of_a_dashboard_are_expanded_and_the_others_collapsed() {
 }
 
 #[test]
-fn dashboard_panels_do_not_overlap_and_each_has_a_description() {
+fn panels_do_not_overlap_and_are_described() {
     for board in dashboards() {
         let mut taken = BTreeSet::new();
         let mut ids = BTreeSet::new();
@@ -307,7 +307,7 @@ fn dashboard_panels_do_not_overlap_and_each_has_a_description() {
 }
 
 #[test]
-fn both_dashboards_show_the_verdicts_of_the_diagnosis_over_time() {
+fn both_dashboards_show_verdicts() {
     for board in dashboards() {
         let panel = all_panels(&board).find(|panel| panel["type"] == "state-timeline").unwrap();
         let target = &panel["targets"][0];
@@ -325,19 +325,19 @@ fn both_dashboards_show_the_verdicts_of_the_diagnosis_over_time() {
 }
 
 #[test]
-fn every_quality_metric_is_on_the_main_dashboard_and_in_an_alert() {
+fn every_quality_metric_is_shown_and_alerted() {
     let alerts = alerts::all().into_iter().map(|alert| alert.expr.into_owned());
     let alerts: Vec<String> = alerts.collect();
     let [board, _] = dashboards();
     let panels: Vec<String> = panel_queries(&board).map(|(_, query)| query).collect();
-    let rows = catalog::rows().filter(|row| row.name.starts_with("tokenweir_quality_"));
+    let rows = metric_rows().filter(|row| row.name.starts_with("tokenweir_quality_"));
     let mut seen = 0;
     for row in rows {
         assert!(alerts.iter().any(|query| query.contains(row.name)), "no alert on {}", row.name);
         assert!(panels.iter().any(|query| query.contains(row.name)), "no panel of {}", row.name);
         seen += 1;
     }
-    assert_eq!(seen, 4);
+    assert_eq!(seen, 3);
 }
 
 /// Returns the host paths that docker/compose.yml mounts with this compose profile.
@@ -349,7 +349,7 @@ fn mounts(composition: &str, profile: &str) -> Vec<PathBuf> {
 }
 
 #[test]
-fn the_host_paths_that_the_docker_compose_file_mounts_exist() {
+fn mounted_host_paths_exist() {
     let composition = read("docker/compose.yml");
     for profile in ["simulator", "gpu"] {
         let mounts = mounts(&composition, profile);
@@ -366,7 +366,7 @@ fn the_host_paths_that_the_docker_compose_file_mounts_exist() {
 }
 
 #[test]
-fn the_docker_compose_file_uses_only_existing_command_line_flags() {
+fn the_compose_file_uses_existing_flags() {
     let composition = read("docker/compose.yml");
     let commands = composition.lines().filter_map(|line| line.trim().strip_prefix("command: ["));
     let own = ["serve", "sim"];

@@ -24,7 +24,7 @@ async fn pausing_backend() -> ScriptedBackend {
 }
 
 #[tokio::test]
-async fn the_transit_time_of_each_stream_chunk_except_the_last_is_measured() {
+async fn the_transit_of_each_chunk_is_measured() {
     let fake = pausing_backend().await;
     let gateway = start(&[fake.addr]).await;
     let mut client = gateway.begin(CHAT, ASK_STREAM).await;
@@ -40,7 +40,7 @@ async fn the_transit_time_of_each_stream_chunk_except_the_last_is_measured() {
 }
 
 #[tokio::test]
-async fn a_whole_response_and_an_http2_stream_have_no_chunk_transit_times() {
+async fn whole_responses_and_http2_have_no_transit() {
     let (_fake, gateway) = gateway_answering(json("200 OK", r#"{"id":"a","choices":[]}"#)).await;
     gateway.post(CHAT, r#"{"model":"tiny"}"#).await;
     assert_eq!(gateway.record().await.observed.chunk_transit.count(), 0);
@@ -54,7 +54,7 @@ async fn a_whole_response_and_an_http2_stream_have_no_chunk_transit_times() {
 }
 
 #[tokio::test]
-async fn the_metrics_page_has_the_scheduling_delay_and_its_own_cpu_time() {
+async fn the_page_has_delay_and_cpu_time() {
     let (_fake, gateway) = gateway_answering(json("200 OK", r#"{"a":1}"#)).await;
     gateway.admin("/metrics").await;
     let page = gateway.admin("/metrics").await;

@@ -7,6 +7,7 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use tokenweir::config::{Config, ReloadClass};
 
 const CHART: &str = "packaging/helm/tokenweir";
 
@@ -44,7 +45,7 @@ fn word_after<'a>(text: &'a str, key: &str) -> &'a str {
 }
 
 #[test]
-fn the_helm_chart_the_image_and_the_packages_have_the_version_of_the_program() {
+fn charts_images_and_packages_have_one_version() {
     let version = env!("CARGO_PKG_VERSION");
     let chart = read(&format!("{CHART}/Chart.yaml"));
     assert_eq!(word_after(&chart, "\nversion: "), version);
@@ -54,24 +55,17 @@ fn the_helm_chart_the_image_and_the_packages_have_the_version_of_the_program() {
     assert_eq!(word_after(&manifest, "\nversion = "), format!("\"{version}\""));
 }
 
-/// Returns two sets of configuration sections: those that a reload applies, and those that it does not. They
-/// are read from the source code of the reload.
-fn sections_by_reload() -> (BTreeSet<String>, BTreeSet<String>) {
-    let source = read("src/config/reload.rs");
-    let fields = source.lines().filter_map(|line| line.strip_prefix("        "));
-    let of = |owner: &str| {
-        let named = fields.clone().filter_map(|field| field.split_once(&format!(": {owner}.")));
-        named
-            .filter(|(key, _)| !key.contains(' '))
-            .map(|(key, _)| key.to_owned())
-            .collect::<BTreeSet<_>>()
-    };
-    (of("new"), of("old"))
+/// The configuration sections of a reload class.
+fn sections(class: ReloadClass) -> BTreeSet<String> {
+    let sections =
+        Config::reload_classes().into_iter().filter(|(_, of_section)| *of_section == class);
+    sections.map(|(key, _)| key.to_owned()).collect()
 }
 
 #[test]
-fn the_helm_chart_and_the_docs_list_the_configuration_keys_that_a_reload_applies() {
-    let (mut applied, mut fixed) = sections_by_reload();
+fn charts_and_docs_list_reloadable_keys() {
+    let mut applied = sections(ReloadClass::AtOnce);
+    let fixed = sections(ReloadClass::AfterRestart);
     assert!(applied.len() > 15 && fixed.len() > 10, "{applied:?} {fixed:?}");
     let page = read("docs/guides/configuration.md");
     let row = page.lines().find(|line| line.starts_with("| `admission`")).unwrap();
@@ -82,10 +76,7 @@ fn the_helm_chart_and_the_docs_list_the_configuration_keys_that_a_reload_applies
     let top_level = |cell: &BTreeSet<String>| {
         cell.iter().filter(|key| !key.contains('.')).cloned().collect::<BTreeSet<_>>()
     };
-    // A reload applies only some keys of `limits`, `routing` and `log`.
-    applied.extend(["limits".to_owned(), "routing".to_owned()]);
     assert_eq!(top_level(&cells[1]), applied);
-    fixed.insert("log".to_owned());
     assert_eq!(top_level(&cells[2]), fixed);
     // The chart replaces pods after any change of `limits`, even if a reload would apply it.
     applied.remove("limits");
@@ -96,7 +87,7 @@ fn the_helm_chart_and_the_docs_list_the_configuration_keys_that_a_reload_applies
 }
 
 #[test]
-fn every_value_that_a_helm_template_reads_is_in_the_values_file_and_its_schema() {
+fn every_template_value_is_in_the_schema() {
     let values: Value = serde_saphyr::from_str(&read(&format!("{CHART}/values.yaml"))).unwrap();
     let schema: Value =
         serde_json::from_str(&read(&format!("{CHART}/values.schema.json"))).unwrap();
@@ -111,7 +102,7 @@ fn every_value_that_a_helm_template_reads_is_in_the_values_file_and_its_schema()
 }
 
 #[test]
-fn the_container_image_is_built_from_existing_files_that_dockerignore_does_not_exclude() {
+fn the_image_is_built_from_existing_files() {
     let file = read("docker/Dockerfile");
     let ignored = read(".dockerignore");
     let copies = file.lines().filter_map(|line| line.strip_prefix("COPY "));

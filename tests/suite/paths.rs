@@ -26,7 +26,7 @@ fn text(answer: &[u8]) -> String {
 }
 
 #[tokio::test]
-async fn a_model_can_be_retrieved_by_the_id_that_the_model_list_has() {
+async fn a_model_is_retrieved_by_its_id() {
     let fake = ScriptedBackend::answering(answer()).await;
     fake.set_models(&["tiny", "org/Big-Model", "a%20b"]);
     let gateway = start(&[fake.addr]).await;
@@ -55,7 +55,7 @@ async fn a_model_can_be_retrieved_by_the_id_that_the_model_list_has() {
 }
 
 #[tokio::test]
-async fn a_tenant_gets_404_for_a_model_that_it_may_not_use() {
+async fn a_forbidden_model_gets_404() {
     let fake = ScriptedBackend::answering(answer()).await;
     fake.set_models(&["tiny", "secret"]);
     let restricted = TenantEntry { models: Some(vec!["tiny".into()]), ..tenant() };
@@ -72,7 +72,7 @@ async fn a_tenant_gets_404_for_a_model_that_it_may_not_use() {
 }
 
 #[tokio::test]
-async fn an_upgrade_that_an_api_path_does_not_offer_gets_426_and_a_wrong_method_405() {
+async fn wrong_upgrades_get_426_and_methods_405() {
     let (fake, gateway) = gateway_answering(answer()).await;
     let socket = "upgrade: websocket\r\nconnection: upgrade\r\nsec-websocket-version: 13\r\n\
                   sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n";
@@ -98,7 +98,7 @@ async fn an_upgrade_that_an_api_path_does_not_offer_gets_426_and_a_wrong_method_
 }
 
 #[tokio::test]
-async fn the_error_for_an_unknown_api_path_suggests_the_path_that_was_probably_meant() {
+async fn an_unknown_path_gets_a_suggestion() {
     let (fake, gateway) = gateway_answering(answer()).await;
     for (path, hint) in [
         ("/chat/completions", "did you mean `/v1/chat/completions`?"),
@@ -154,7 +154,7 @@ const PROBES: [(&str, &str); 22] = [
 ];
 
 #[tokio::test]
-async fn checks_of_load_balancers_and_monitors_see_the_health() {
+async fn load_balancers_and_monitors_see_the_health() {
     let setup = Setup { access: access(tenant()), ..Setup::default() };
     let (fake, gateway) = gateway_answering_with(setup, answer()).await;
     let probe = async |name: &str, request: &str| {
@@ -178,7 +178,7 @@ async fn checks_of_load_balancers_and_monitors_see_the_health() {
 }
 
 #[tokio::test]
-async fn a_missing_or_repeated_or_invalid_host_gets_400() {
+async fn a_missing_or_invalid_host_gets_400() {
     let (_fake, gateway) = gateway_answering(answer()).await;
     for (hosts, expected) in [
         ("host: g\r\n", 200),
@@ -195,7 +195,7 @@ async fn a_missing_or_repeated_or_invalid_host_gets_400() {
 }
 
 #[tokio::test]
-async fn an_http2_request_reaches_the_backend_as_an_http1_request() {
+async fn http2_reaches_the_backend_as_http1() {
     let (fake, gateway) = gateway_answering(answer()).await;
     let mut sender = http2_client::handshake(gateway.connect().await).await;
     let ask = |fields: &[(&str, &str)]| {
@@ -246,7 +246,7 @@ async fn a_compressed_request_body_is_forwarded_decoded() {
 }
 
 #[tokio::test]
-async fn a_request_body_with_identity_coding_passes_and_one_that_is_not_decoded_gets_415() {
+async fn identity_coding_passes_and_others_get_415() {
     let (_fake, gateway) = gateway_answering(answer()).await;
     let encoded =
         |coding: &str| with_lines(&post(CHAT, ASK), &format!("content-encoding: {coding}"));

@@ -1,16 +1,14 @@
-//! What gateways with the same key learn about each other's requests: from the messages that they exchange
-//! over a real Redis server, and from the KV events of the backends. Without `redis-server`, the tests of the
-//! message exchange are skipped with a note.
+//! What gateways with the same key learn about each other's requests from the messages that they exchange
+//! over a real Redis server. Without `redis-server`, these tests are skipped with a note.
 
 use crate::metrics::sum;
-use crate::restart::{Port, listed, model, start_backends, start_simulator};
+use crate::restart::{Port, listed, model, start_backends};
 use crate::support::process::{GatewayProcess, folder};
 use crate::support::test_gateway::{self, CHAT, read_rest, send_to};
 use serde_json::Value;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::Stdio;
 use tokenweir_peers::ExchangeKey;
-use tokenweir_sim::SimulatorSettings;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, Command};
@@ -159,32 +157,13 @@ async fn post(addr: SocketAddr, prompt: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_gateway_sends_a_prompt_to_the_backend_to_which_its_peer_gateway_sent_it() {
+async fn a_gateway_follows_the_prompts_of_its_peer() {
     let Some(Pair { gateways, bus: _bus }) = Pair::start("same").await else { return };
     gateways.assert_shared("tokenweir_peer_decisions_total{result=\"received\"}").await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn gateways_with_a_shared_key_learn_from_kv_events_where_prompts_of_peers_are_cached() {
-    let settings =
-        SimulatorSettings { backends: 4, kv_events_port: Some(0), ..SimulatorSettings::default() };
-    let settings_of_gateways =
-        "kv_events: { enabled: true }\npeer_exchange: { key: { env: BUS_KEY } }\n";
-    let backends = start_simulator(settings).await;
-    let gateways = Gateways::start("events", backends, settings_of_gateways).await;
-    for (_, gateway) in &gateways.processes {
-        let exact = "tokenweir_backend_kv_events_state{backend=\"";
-        wait_until!({
-            let page = gateway.get("/metrics").await;
-            let states = page.lines().filter(|line| line.starts_with(exact));
-            states.filter(|line| line.ends_with("state=\"exact\"} 1")).count() == 4
-        });
-    }
-    gateways.assert_shared("tokenweir_kv_events_outlines_total").await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn requests_are_served_while_redis_is_down_and_the_gateways_connect_to_it_again() {
+async fn requests_are_served_while_redis_is_down() {
     let Some(mut pair) = Pair::start("away").await else { return };
     pair.bus.process.kill().await.unwrap();
     for (port, gateway) in &pair.gateways.processes {
@@ -203,7 +182,7 @@ async fn requests_are_served_while_redis_is_down_and_the_gateways_connect_to_it_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn foreign_messages_on_the_redis_channel_are_counted_and_change_nothing() {
+async fn foreign_messages_change_nothing() {
     let Some(pair) = Pair::start("hostile").await else { return };
     let (_, gateway) = &pair.gateways.processes[0];
     let head = [&b"twpx\x01"[..], &[7; 24]].concat();

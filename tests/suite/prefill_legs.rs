@@ -6,7 +6,7 @@ use crate::support::recording::header;
 use crate::support::scripted_backend::{
     self, FINISH, ScriptedBackend, Seen, Step, WORD, stream_of,
 };
-use crate::support::test_gateway::{CHAT, Running, Setup, body, start_before, status};
+use crate::support::test_gateway::{CHAT, Running, Setup, body, read_rest, start_before, status};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -152,7 +152,7 @@ fn is_unloaded(gateway: &Running) -> bool {
 }
 
 #[tokio::test]
-async fn the_decode_backend_reads_the_kv_blocks_that_the_prefill_backend_computed() {
+async fn the_decode_backend_reads_computed_blocks() {
     let blocks = Arc::<Blocks>::default();
     let (prefill, decode) = (blocks.engine(healthy).await, blocks.engine(healthy).await);
     let gateway = start(&[&prefill, &decode], &[Role::Prefill, Role::Decode]).await;
@@ -182,7 +182,7 @@ async fn the_decode_backend_reads_the_kv_blocks_that_the_prefill_backend_compute
 }
 
 #[tokio::test]
-async fn a_prefill_leg_that_would_not_be_faster_is_not_sent() {
+async fn legs_that_are_not_faster_are_not_sent() {
     let blocks = Arc::<Blocks>::default();
     let (prefill, decode) = (blocks.engine(healthy).await, blocks.engine(healthy).await);
     let gateway = start(&[&prefill, &decode], &[Role::Prefill, Role::Decode]).await;
@@ -194,12 +194,12 @@ async fn a_prefill_leg_that_would_not_be_faster_is_not_sent() {
     teach(&gateway.pool.backends()[1], 20.0);
     let predicted = [answered(&gateway, 2).await, answered(&gateway, 2).await];
     let [first, cached] =
-        predicted.map(|record| record.prefill_legs.unwrap().predicted.unwrap()[1]);
+        predicted.map(|record| record.prefill_legs.unwrap().predicted.unwrap().alone);
     assert!(cached < first / 10.0, "{cached} s after {first} s: the prefix is cached there");
 }
 
 #[tokio::test]
-async fn a_failed_prefill_leg_is_repeated_elsewhere_or_the_decode_backend_computes_the_prompt() {
+async fn a_failed_leg_is_repeated_or_left_out() {
     let blocks = Arc::<Blocks>::default();
     let broken = blocks.engine(|_| Some(error("500 Internal Server Error"))).await;
     let (prefill, decode) = (blocks.engine(healthy).await, blocks.engine(healthy).await);
@@ -225,7 +225,7 @@ async fn a_failed_prefill_leg_is_repeated_elsewhere_or_the_decode_backend_comput
 }
 
 #[tokio::test]
-async fn a_prefill_backend_that_keeps_no_kv_blocks_gets_no_further_prefill_legs() {
+async fn a_backend_that_keeps_nothing_gets_no_legs() {
     let blocks = Arc::<Blocks>::default();
     let plain = ScriptedBackend::answering(scripted_backend::json(
         "200 OK",
@@ -241,7 +241,7 @@ async fn a_prefill_backend_that_keeps_no_kv_blocks_gets_no_further_prefill_legs(
 }
 
 #[tokio::test]
-async fn a_decode_backend_that_does_not_get_the_kv_blocks_computes_the_prompt_itself() {
+async fn without_blocks_the_decode_backend_computes() {
     let blocks = Arc::<Blocks>::default();
     let prefill = blocks.engine(healthy).await;
     let fault = |kind: &str| (kind == "decode").then(|| error("500 Internal Server Error"));
@@ -257,7 +257,7 @@ async fn a_decode_backend_that_does_not_get_the_kv_blocks_computes_the_prompt_it
 }
 
 #[tokio::test]
-async fn after_a_failed_decode_leg_only_unread_kv_blocks_are_used_by_the_next_backend() {
+async fn after_a_failure_only_unread_blocks_count() {
     let blocks = Arc::<Blocks>::default();
     let prefill = blocks.engine(healthy).await;
     let reset = |kind: &str| (kind == "decode").then(|| vec![Step::Reset]);
@@ -291,7 +291,26 @@ async fn after_a_failed_decode_leg_only_unread_kv_blocks_are_used_by_the_next_ba
 }
 
 #[tokio::test]
-async fn a_client_disconnect_during_the_prefill_leg_ends_the_leg() {
+async fn blocks_of_a_lost_backend_are_not_reused() {
+    let blocks = Arc::<Blocks>::default();
+    let prefill = blocks.engine(healthy).await;
+    let wait = |kind: &str| (kind == "decode").then(|| vec![Step::AwaitClose]);
+    let silent = blocks.engine(wait).await;
+    let decode = blocks.engine(healthy).await;
+    let roles = &[Role::Prefill, Role::Decode, Role::Decode];
+    let gateway = start(&[&prefill, &silent, &decode], roles).await;
+    teach(&gateway.pool.backends()[1], 20.0);
+    teach(&gateway.pool.backends()[2], 21.0);
+    let client = gateway.begin(CHAT, &chat(1)).await;
+    silent.until_received(1).await;
+    silent.set_healthy(false);
+    read_rest(client).await;
+    assert_eq!(kinds(&prefill), ["prefill", "prefill"], "each decode leg reads its own blocks");
+    assert_eq!((kinds(&silent), kinds(&decode)), (vec!["decode"], vec!["decode"]));
+}
+
+#[tokio::test]
+async fn a_disconnect_ends_the_leg() {
     let blocks = Arc::<Blocks>::default();
     let prefill = blocks.engine(|_| Some(vec![Step::AwaitClose])).await;
     let decode = blocks.engine(healthy).await;
@@ -308,7 +327,7 @@ async fn a_client_disconnect_during_the_prefill_leg_ends_the_leg() {
 }
 
 #[tokio::test]
-async fn a_prefill_backend_serves_whole_requests_only_while_no_other_is_up() {
+async fn a_prefill_backend_serves_only_alone() {
     let blocks = Arc::<Blocks>::default();
     let (prefill, decode) = (blocks.engine(healthy).await, blocks.engine(healthy).await);
     let gateway = start(&[&prefill, &decode], &[Role::Prefill, Role::Decode]).await;

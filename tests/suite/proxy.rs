@@ -28,7 +28,7 @@ fn envelope(answer: &[u8]) -> Value {
 }
 
 #[tokio::test]
-async fn a_stream_reaches_the_client_unchanged_and_has_one_record() {
+async fn a_stream_is_unchanged_with_one_record() {
     let events = [ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"];
     let (_fake, gateway) = gateway_answering(stream_of(&events)).await;
     let answer = gateway.post(CHAT, ASK_STREAM).await;
@@ -44,7 +44,7 @@ async fn a_stream_reaches_the_client_unchanged_and_has_one_record() {
 }
 
 #[tokio::test]
-async fn every_recorded_response_of_vllm_reaches_the_client_unchanged() {
+async fn every_recorded_response_is_unchanged() {
     let mut refused = Vec::new();
     for recording in recording::all() {
         // The gateway removes the header `connection: close` of the recorded response. All other headers
@@ -81,7 +81,7 @@ async fn every_recorded_response_of_vllm_reaches_the_client_unchanged() {
 }
 
 #[tokio::test]
-async fn a_request_reaches_the_backend_unchanged_except_for_hop_by_hop_headers() {
+async fn only_hop_by_hop_headers_change() {
     let (fake, gateway) = gateway_answering(json("200 OK", r#"{"a":1}"#)).await;
     let body = "{ \"model\" : \"tiny\",\t\"x\": 1.0e5, \"é\": \"\\u00e9\" }";
     let request = format!(
@@ -112,7 +112,7 @@ async fn a_request_reaches_the_backend_unchanged_except_for_hop_by_hop_headers()
 }
 
 #[tokio::test]
-async fn a_request_on_a_stale_backend_connection_is_retried_and_no_backend_is_marked_down() {
+async fn a_stale_connection_is_retried_quietly() {
     // The backend answers the first request of a connection. When another request arrives on that connection,
     // the backend closes it. The network brings the close later.
     let (fake, gateway) = gateway_scripted(|seen| match seen.earlier {
@@ -134,7 +134,7 @@ async fn a_request_on_a_stale_backend_connection_is_retried_and_no_backend_is_ma
 }
 
 #[tokio::test]
-async fn a_request_that_ends_a_pooled_and_a_new_connection_counts_as_a_death_of_the_backend() {
+async fn two_ended_connections_are_a_death() {
     let (fake, gateway) = gateway_scripted(|seen| match seen.number {
         0 => vec![Step::Send(json("200 OK", r#"{"a":1}"#))],
         _ => vec![Step::Close],
@@ -150,7 +150,7 @@ async fn a_request_that_ends_a_pooled_and_a_new_connection_counts_as_a_death_of_
 }
 
 #[tokio::test]
-async fn a_backend_that_closes_resets_or_sends_invalid_http_before_the_headers_causes_a_502() {
+async fn broken_responses_before_headers_cause_502() {
     let cases = [
         (vec![Step::Close], "connection_reset"),
         (vec![Step::Reset], "connection_reset"),
@@ -169,7 +169,7 @@ async fn a_backend_that_closes_resets_or_sends_invalid_http_before_the_headers_c
 }
 
 #[tokio::test]
-async fn invalid_requests_get_a_clear_error_and_reach_no_backend() {
+async fn invalid_requests_get_a_clear_error() {
     let setup = Setup { max_body: 1_000, ..Setup::default() };
     let (fake, gateway) = gateway_answering_with(setup, json("200 OK", r#"{"a":1}"#)).await;
     let long = format!(r#"{{"model":"tiny","prompt":"{}"}}"#, "x".repeat(1_000));
@@ -208,7 +208,7 @@ async fn invalid_requests_get_a_clear_error_and_reach_no_backend() {
 }
 
 #[tokio::test]
-async fn the_gateway_answers_requests_for_health_version_and_models_itself() {
+async fn own_paths_are_answered_by_the_gateway() {
     let fakes = [
         ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#)).await,
         ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#)).await,
@@ -224,7 +224,7 @@ async fn the_gateway_answers_requests_for_health_version_and_models_itself() {
 }
 
 #[tokio::test]
-async fn a_gateway_that_shuts_down_finishes_streams_and_refuses_new_connections() {
+async fn a_shutdown_finishes_streams() {
     let steps = paused(&[ROLE, WORD], &[FINISH, "[DONE]"]);
     let (fake, mut gateway) = gateway_following(steps).await;
     let mut client = gateway.begin(CHAT, ASK_STREAM).await;
@@ -239,7 +239,7 @@ async fn a_gateway_that_shuts_down_finishes_streams_and_refuses_new_connections(
 }
 
 #[tokio::test]
-async fn the_backend_gets_the_clients_trace_context_with_the_span_of_the_attempt_as_parent() {
+async fn the_attempts_span_is_the_parent() {
     let propagation =
         Some(tokenweir_gateway::telemetry::otel::TracingSettings::default().propagation);
     let (fake, gateway) = gateway_answering_with(
@@ -260,7 +260,7 @@ async fn the_backend_gets_the_clients_trace_context_with_the_span_of_the_attempt
 }
 
 #[tokio::test]
-async fn without_tracing_the_trace_context_of_the_client_reaches_the_backend_unchanged() {
+async fn without_tracing_the_context_is_unchanged() {
     let (fake, gateway) = gateway_answering(json("200 OK", r#"{"a":1}"#)).await;
     let theirs = "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     gateway.raw(with_lines(&post(CHAT, r#"{"model":"tiny"}"#), theirs)).await;
@@ -268,7 +268,7 @@ async fn without_tracing_the_trace_context_of_the_client_reaches_the_backend_unc
 }
 
 #[tokio::test]
-async fn sequential_and_pipelined_requests_of_a_client_share_a_connection() {
+async fn requests_of_a_client_share_a_connection() {
     let (fake, gateway) = gateway_scripted(|seen| {
         let body = String::from_utf8_lossy(&seen.body).into_owned();
         vec![Step::Send(json("200 OK", &body))]
@@ -292,7 +292,7 @@ async fn sequential_and_pipelined_requests_of_a_client_share_a_connection() {
 }
 
 #[tokio::test]
-async fn a_client_that_sends_much_behind_its_request_gets_its_answer() {
+async fn bytes_behind_a_request_do_no_harm() {
     let (fake, gateway) = gateway_scripted(|_| paused(&[ROLE, WORD], &[FINISH, "[DONE]"])).await;
     let request = post(CHAT, ASK_STREAM).replace("connection: close\r\n", "");
     let mut client = gateway.send([request, "x".repeat(500 << 10)].concat()).await;
@@ -304,7 +304,7 @@ async fn a_client_that_sends_much_behind_its_request_gets_its_answer() {
 }
 
 #[tokio::test]
-async fn an_http_1_0_client_gets_a_stream_that_ends_with_the_connection() {
+async fn http_1_0_streams_end_with_the_connection() {
     let (_fake, gateway) = gateway_answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
     let request = post(CHAT, ASK_STREAM).replace("HTTP/1.1", "HTTP/1.0");
     let answer = gateway.raw(request).await;
@@ -314,7 +314,7 @@ async fn an_http_1_0_client_gets_a_stream_that_ends_with_the_connection() {
 }
 
 #[tokio::test]
-async fn a_client_that_sends_expect_100_continue_gets_100_continue() {
+async fn expect_100_continue_gets_100_continue() {
     let (fake, gateway) = gateway_answering(json("200 OK", r#"{"a":1}"#)).await;
     let request = with_lines(&post(CHAT, ASK_STREAM), "Expect: 100-Continue");
     let (head, rest) = request.split_at(request.find("\r\n\r\n").unwrap() + 4);
@@ -353,7 +353,7 @@ pub(crate) async fn assert_only_the_backend_stops<C>(
 }
 
 #[tokio::test]
-async fn a_slow_client_makes_the_gateway_stop_reading_from_the_backend_but_not_serving_others() {
+async fn slow_clients_slow_their_backend_only() {
     let (fake, gateway) = flooding().await;
     let mut client = gateway.begin(CHAT, ASK_STREAM).await;
     read_until(&mut client, "xxxx").await;
@@ -361,7 +361,7 @@ async fn a_slow_client_makes_the_gateway_stop_reading_from_the_backend_but_not_s
 }
 
 #[tokio::test]
-async fn a_request_body_of_many_megabytes_reaches_the_backend_complete() {
+async fn a_large_body_arrives_complete() {
     let setup = Setup { max_body: 64 << 20, ..Setup::default() };
     let (fake, gateway) = gateway_answering_with(setup, json("200 OK", r#"{"a":1}"#)).await;
     let body = format!(r#"{{"messages":"{}","model":"tiny"}}"#, "image ".repeat(4 << 20));
@@ -371,7 +371,7 @@ async fn a_request_body_of_many_megabytes_reaches_the_backend_complete() {
 }
 
 #[tokio::test]
-async fn a_compressed_response_that_nobody_requested_passes_and_counts_as_uninspected() {
+async fn an_unrequested_compression_passes_uninspected() {
     let headers = "content-type: text/event-stream\r\ncontent-encoding: gzip\r\n";
     let answer = response("200 OK", headers, b"\x1f\x8b\x08\x00");
     let (_fake, gateway) = gateway_answering(answer).await;
@@ -386,7 +386,7 @@ async fn a_compressed_response_that_nobody_requested_passes_and_counts_as_uninsp
 }
 
 #[tokio::test]
-async fn an_endless_response_head_of_a_backend_causes_a_502() {
+async fn an_endless_head_causes_502() {
     let (fake, gateway) = gateway_scripted(|_| {
         let head = format!("HTTP/1.1 200 OK\r\nx: {}\r\n", "a".repeat(1 << 20));
         vec![Step::Send(head.into_bytes()), Step::AwaitClose]

@@ -11,7 +11,7 @@ use crate::support::test_gateway::{
 use serde_json::{Value, json};
 use std::fs;
 use std::time::Duration;
-use tokenweir_gateway::telemetry::quality::QualitySettings;
+use tokenweir::app::extras::quality::QualitySettings;
 
 /// Secrets that the test puts into all parts of a request. No judge, file or page may get one of them.
 const SECRETS: [&str; 5] = [
@@ -23,7 +23,7 @@ const SECRETS: [&str; 5] = [
 ];
 
 #[tokio::test]
-async fn the_judge_and_the_file_of_the_quality_monitor_get_redacted_prompts_and_responses() {
+async fn judge_and_file_get_redacted_texts() {
     let secret = SECRETS[..4].join(" and ");
     let answer = json!({ "id": "c", "model": "tiny", "choices": [{ "index": 0,
         "message": { "content": format!("You wrote {secret}"), "reasoning": "a-thought" },
@@ -77,7 +77,7 @@ async fn the_judge_and_the_file_of_the_quality_monitor_get_redacted_prompts_and_
 }
 
 #[tokio::test]
-async fn model_refusals_are_detected_in_every_api_by_response_fields_and_not_by_their_text() {
+async fn model_refusals_show_in_fields_only() {
     let chat = |message: Value, finish: &str| json!({ "choices": [{ "index": 0, "message": message, "finish_reason": finish }] });
     let block = |kind: &str, key: &str| {
         json!({ "status": "completed", "output": [

@@ -61,7 +61,7 @@ async fn assert_reported(gateway: &Running, states: &[&str], up: &[bool], why: O
 }
 
 #[tokio::test]
-async fn a_gateway_whose_backends_are_all_asleep_drained_or_down_is_not_ready() {
+async fn without_any_serving_backend_nothing_is_ready() {
     let fakes = [
         ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#)).await,
         ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#)).await,
@@ -91,7 +91,7 @@ async fn a_gateway_whose_backends_are_all_asleep_drained_or_down_is_not_ready() 
 }
 
 #[tokio::test]
-async fn a_gateway_with_only_ejected_backends_is_ready_only_in_panic_mode() {
+async fn ejected_backends_are_ready_in_panic_mode() {
     for (threshold, is_panic) in [(0.5, true), (0.0, false)] {
         let ill = ScriptedBackend::answering(json("500 Internal Server Error", "{}")).await;
         let gateway = start(std::slice::from_ref(&ill), threshold).await;

@@ -81,7 +81,7 @@ fn expected_values(expected: &Value) -> Value {
 }
 
 #[test]
-fn a_recorded_response_gives_the_record_values_of_an_independent_parser() {
+fn records_agree_with_an_independent_parser() {
     let mut wrong = Vec::new();
     for recording in recording::all() {
         let pieces: Vec<&[u8]> = recording.pieces.iter().map(Vec::as_slice).collect();
@@ -95,7 +95,7 @@ fn a_recorded_response_gives_the_record_values_of_an_independent_parser() {
 }
 
 #[test]
-fn the_observed_times_of_a_recorded_stream_are_those_of_its_events_with_output() {
+fn observed_times_are_those_of_output() {
     let mut tool_calls = 0;
     for recording in recording::all() {
         if recording.expected["stream"] != json!(true) {
@@ -158,7 +158,7 @@ fn chat_deltas(event: &[u8]) -> Vec<Value> {
 const STRUCTURAL_BYTES: &[u8] = b"\"\\{}[]:,\n\r d";
 
 #[test]
-fn no_corrupted_byte_in_a_recorded_response_makes_the_response_observer_fail() {
+fn no_corrupted_byte_breaks_the_observer() {
     let recordings: Vec<Recording> =
         recording::all().into_iter().filter(|recording| recording.body().len() < 20_000).collect();
     let mut random = fastrand::Rng::with_seed(11);

@@ -43,7 +43,7 @@ fn breaker_states(gateway: &Running) -> Vec<BreakerState> {
 }
 
 #[tokio::test]
-async fn an_error_status_of_one_backend_is_its_failure_if_another_backend_answers() {
+async fn one_backends_error_status_is_its_failure() {
     for (line, content, failure) in [
         ("302 Found", "{}", "unexpected_status"),
         ("400 Bad Request", "{}", "unexpected_status"),
@@ -83,7 +83,7 @@ async fn an_error_status_of_one_backend_is_its_failure_if_another_backend_answer
 }
 
 #[tokio::test]
-async fn a_request_that_all_backends_refuse_gets_the_first_error_and_ejects_no_backend() {
+async fn a_common_refusal_ejects_no_backend() {
     for line in ["400 Bad Request", "401 Unauthorized", "404 Not Found", "422 No", "429 Too Many"] {
         let fakes = [refusing(line, "first").await, refusing(line, "second").await];
         let gateway = gateway_for(&[&fakes[0], &fakes[1]]).await;
@@ -100,7 +100,7 @@ async fn a_request_that_all_backends_refuse_gets_the_first_error_and_ejects_no_b
 }
 
 #[tokio::test]
-async fn invalid_requests_that_all_backends_refuse_are_rarely_sent_to_a_second_backend() {
+async fn invalid_requests_rarely_go_twice() {
     let fakes = [refusing("400 Bad Request", "{}").await, refusing("400 Bad Request", "{}").await];
     let gateway = gateway_for(&[&fakes[0], &fakes[1]]).await;
     for _ in 0..400 {
@@ -112,7 +112,7 @@ async fn invalid_requests_that_all_backends_refuse_are_rarely_sent_to_a_second_b
 }
 
 #[tokio::test]
-async fn a_client_gets_the_400_of_one_backend_even_if_another_backend_fails_or_answers_401() {
+async fn a_400_beats_failures_and_401() {
     let dying = || ScriptedBackend::start(|_| vec![Step::Close]);
     for (other, is_dying) in [(dying().await, true), (refusing("401 No", "").await, false)] {
         let bad = refusing("400 Bad Request", "{}").await;
@@ -137,7 +137,7 @@ async fn a_backend_that_refuses_every_request_is_ejected() {
 /// A backend that refuses a single request, such as a prompt that is too long for it, and serves others has
 /// no fault.
 #[tokio::test]
-async fn a_backend_that_serves_other_requests_is_not_ejected_for_refusals() {
+async fn other_answers_prevent_ejection_for_refusals() {
     let picky = ScriptedBackend::start(|seen| {
         let is_long = seen.body.ends_with(b"\"long\"]}");
         let answer = if is_long { json("400 Bad", "{}") } else { json("200 OK", WHOLE) };
@@ -155,7 +155,7 @@ async fn a_backend_that_serves_other_requests_is_not_ejected_for_refusals() {
 }
 
 #[tokio::test]
-async fn a_backend_that_sends_retry_after_gets_no_request_until_that_time_has_passed() {
+async fn retry_after_pauses_a_backend() {
     let limited = "HTTP/1.1 429 Too Many\r\nretry-after: 20\r\ncontent-length: 0\r\n\r\n";
     let (ill, well) =
         (ScriptedBackend::answering(limited).await, [healthy().await, healthy().await]);
@@ -171,7 +171,7 @@ async fn a_backend_that_sends_retry_after_gets_no_request_until_that_time_has_pa
 }
 
 #[tokio::test]
-async fn requests_avoid_a_backend_that_does_not_serve_their_path() {
+async fn backends_without_the_path_are_avoided() {
     for (line, content) in [
         ("501 Not Implemented", r#"{"error":{"message":"not implemented"}}"#),
         ("404 Not Found", r#"{"detail":"Not Found"}"#),
@@ -198,7 +198,7 @@ async fn requests_avoid_a_backend_that_does_not_serve_their_path() {
 }
 
 #[tokio::test]
-async fn a_404_about_an_item_such_as_a_file_does_not_mark_the_path_as_missing_at_the_backend() {
+async fn a_404_of_an_item_marks_no_path() {
     let missing = r#"{"error":{"message":"file `f` not found","code":404}}"#;
     let partial = refusing("404 Not Found", missing).await;
     let well = healthy().await;
@@ -209,7 +209,7 @@ async fn a_404_about_an_item_such_as_a_file_does_not_mark_the_path_as_missing_at
 }
 
 #[tokio::test]
-async fn a_request_with_side_effects_is_retried_only_if_no_backend_can_have_executed_it() {
+async fn side_effects_are_retried_only_if_unexecuted() {
     const STORE: &str = r#"{"model":"tiny","store":true,"messages":[]}"#;
     for (line, is_retried) in [
         ("401 Unauthorized", true),
@@ -228,7 +228,7 @@ async fn a_request_with_side_effects_is_retried_only_if_no_backend_can_have_exec
 }
 
 #[tokio::test]
-async fn a_401_for_the_configured_backend_api_key_is_a_failure_of_the_backend() {
+async fn a_refused_backend_key_is_the_backends_failure() {
     let fakes = [refusing("401 No", "{}").await, refusing("401 No", "{}").await];
     let setup = Setup { backend_key: Some("of the gateway"), ..Setup::default() };
     let gateway = start_before(&fakes, setup).await;
@@ -239,7 +239,7 @@ async fn a_401_for_the_configured_backend_api_key_is_a_failure_of_the_backend() 
 }
 
 #[tokio::test]
-async fn without_retries_a_refused_request_is_sent_to_no_other_backend() {
+async fn without_retries_a_refusal_stays() {
     let fakes = [refusing("401 No", "{}").await, refusing("401 No", "{}").await];
     let setup = Setup {
         retry: retry::RetrySettings { attempts: 0, ..retry::RetrySettings::default() },

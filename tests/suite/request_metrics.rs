@@ -25,7 +25,7 @@ async fn leave_after_first_output(gateway: &Running) {
 }
 
 #[tokio::test]
-async fn a_request_whose_client_disconnected_is_not_in_the_durations_of_successful_requests() {
+async fn disconnects_are_not_in_successful_durations() {
     let fake = ScriptedBackend::start(|seen| match seen.number {
         0 => vec![begin(&[ROLE, WORD]), Step::AwaitClose],
         _ => vec![Step::Send(stream_of(&WHOLE_STREAM))],
@@ -49,7 +49,7 @@ async fn a_request_whose_client_disconnected_is_not_in_the_durations_of_successf
 }
 
 #[tokio::test]
-async fn responses_are_counted_by_http_status_in_the_metrics() {
+async fn responses_are_counted_by_status() {
     let answers = ["200 OK", "404 Not Found", "599 Odd", "200 OK"];
     let script = move |seen: &Seen| vec![Step::Send(json(answers[seen.number], "{}"))];
     let (_fake, gateway) = gateway_scripted(script).await;
@@ -66,7 +66,7 @@ async fn responses_are_counted_by_http_status_in_the_metrics() {
 }
 
 #[tokio::test]
-async fn the_tokens_of_a_request_are_in_histograms_for_input_and_output() {
+async fn tokens_are_in_input_and_output_histograms() {
     let (_fake, gateway) = gateway_answering(stream_of(&WHOLE_STREAM)).await;
     gateway.post(CHAT, ASK_STREAM).await;
     gateway.record().await;
@@ -81,7 +81,7 @@ async fn the_tokens_of_a_request_are_in_histograms_for_input_and_output() {
 }
 
 #[tokio::test]
-async fn the_wasted_tokens_include_prompts_of_failovers_and_output_for_disconnected_clients() {
+async fn wasted_tokens_include_failovers_and_disconnects() {
     let (cut, good) = ([begin(&[ROLE]), Step::Close], [Step::Send(stream_of(&WHOLE_STREAM))]);
     let fakes = ScriptedBackend::first_of_two(cut, good).await;
     let gateway = start(&fakes.each_ref().map(|fake| fake.addr)).await;
@@ -97,7 +97,7 @@ async fn the_wasted_tokens_include_prompts_of_failovers_and_output_for_disconnec
 }
 
 #[tokio::test]
-async fn metrics_have_the_age_of_the_oldest_open_request_and_the_model_of_slow_readers() {
+async fn the_oldest_request_has_an_age() {
     let (fake, gateway) = gateway_following(paused(&[ROLE], &WHOLE_STREAM)).await;
     let age = "tokenweir_oldest_request_age_seconds";
     gateway.assert_value(age, 0.0).await;

@@ -117,7 +117,7 @@ fn wire() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn the_gateway_parses_a_valid_http_request_like_hyper(wire in wire(), piece in 1_usize..80) {
+    fn valid_requests_are_parsed_like_hyper(wire in wire(), piece in 1_usize..80) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let parsed = parse_with_gateway(&wire, piece);
         prop_assert!(parsed.is_some());
@@ -125,7 +125,7 @@ proptest! {
     }
 
     #[test]
-    fn the_gateway_accepts_a_corrupted_http_request_only_if_hyper_accepts_it(
+    fn corrupted_requests_need_hypers_acceptance(
         wire in corrupted(wire()),
         piece in 1_usize..80,
     ) {
@@ -137,7 +137,7 @@ proptest! {
 }
 
 #[tokio::test]
-async fn a_client_that_still_sends_its_body_receives_the_rejection_of_its_request() {
+async fn a_sending_client_receives_the_rejection() {
     let (_fake, gateway) = gateway_answering_with(
         Setup { max_body: 1 << 10, ..Setup::default() },
         json("200 OK", r#"{"a":1}"#),
@@ -154,7 +154,7 @@ async fn a_client_that_still_sends_its_body_receives_the_rejection_of_its_reques
 }
 
 #[tokio::test]
-async fn a_rejected_request_whose_body_was_received_does_not_close_the_connection() {
+async fn a_received_body_keeps_the_connection() {
     let (_fake, gateway) = gateway_answering(json("200 OK", r#"{"a":1}"#)).await;
     let nowhere = post("/nowhere", "{\"a\": 1}").replace("connection: close\r\n", "");
     let answers = gateway.raw([nowhere, post(CHAT, r#"{"model":"tiny"}"#)].concat()).await;
@@ -164,7 +164,7 @@ async fn a_rejected_request_whose_body_was_received_does_not_close_the_connectio
 }
 
 #[tokio::test]
-async fn an_http_1_0_client_can_reuse_its_connection_if_responses_have_a_content_length() {
+async fn http_1_0_reuses_with_a_content_length() {
     let (_fake, gateway) = gateway_answering(json("200 OK", r#"{"a":1}"#)).await;
     let old = |connection: &str| {
         let request = post(CHAT, r#"{"model":"tiny"}"#).replace("HTTP/1.1", "HTTP/1.0");

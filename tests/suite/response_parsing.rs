@@ -103,7 +103,7 @@ fn wire() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn the_gateway_parses_a_valid_http_response_like_hyper(wire in wire(), piece in 1_usize..80) {
+    fn valid_responses_are_parsed_like_hyper(wire in wire(), piece in 1_usize..80) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let theirs = runtime.block_on(parse_with_hyper(wire.clone()));
         // hyper accepts a chunked body from an HTTP/1.0 server. The gateway does not, because HTTP/1.0 has no
@@ -113,7 +113,7 @@ proptest! {
     }
 
     #[test]
-    fn the_gateway_accepts_a_corrupted_http_response_only_if_hyper_accepts_it(
+    fn corrupted_responses_need_hypers_acceptance(
         wire in corrupted(wire()),
         piece in 1_usize..80,
     ) {
@@ -149,7 +149,7 @@ async fn answer_early(stream: TcpStream) -> Option<()> {
 }
 
 #[tokio::test]
-async fn a_backend_that_answers_before_it_has_the_request_body_still_gets_the_whole_body() {
+async fn an_early_answer_still_gets_the_body() {
     let serve = |stream| async move { answer_early(stream).await.unwrap_or_default() };
     let backend = TcpServer::start(serve).await;
     let setup = Setup { max_body: 64 << 20, ..Setup::default() };

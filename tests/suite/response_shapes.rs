@@ -13,7 +13,7 @@ async fn facts_of_response(path: &str, sent: &Value) -> Value {
 }
 
 #[tokio::test]
-async fn the_usage_of_a_transcription_that_is_no_stream_is_read_in_seconds_or_tokens() {
+async fn transcription_usage_is_seconds_or_tokens() {
     let seconds = json!({"text": "One two", "usage": {"type": "duration", "seconds": 3}});
     let tokens = json!({"text": "One", "usage": {"type": "tokens", "input_tokens": 14,
         "input_token_details": {"text_tokens": 0, "audio_tokens": 14}, "output_tokens": 3,
@@ -27,7 +27,7 @@ async fn the_usage_of_a_transcription_that_is_no_stream_is_read_in_seconds_or_to
 
 /// Responses of pooling models in formats that the recordings do not have.
 #[tokio::test]
-async fn records_of_embeddings_ranks_and_scores_have_the_number_of_input_tokens() {
+async fn embeddings_ranks_and_scores_count_input_tokens() {
     let cases = [
         (
             "/v1/embeddings",
@@ -60,7 +60,7 @@ async fn records_of_embeddings_ranks_and_scores_have_the_number_of_input_tokens(
 
 /// vLLM's format for `encoding_format: bytes`: a header has the usage, and it can be long.
 #[tokio::test]
-async fn binary_embeddings_pass_unchanged_and_their_usage_is_read_from_the_metadata_header() {
+async fn binary_embeddings_have_usage_in_a_header() {
     let metadata =
         format!(r#"{{"data":[{}0],"usage":{{"prompt_tokens":7}}}}"#, "0,".repeat(50_000));
     let headers = format!("content-type: application/octet-stream\r\nmetadata: {metadata}\r\n");

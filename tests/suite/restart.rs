@@ -66,7 +66,7 @@ pub(crate) fn listed(backends: &[SocketAddr]) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn gateway_processes_on_one_port_replace_each_other_without_losing_a_request() {
+async fn processes_replace_each_other_without_losses() {
     let (port, backends) = (Port::reserve(), start_backends(2).await);
     let file = folder("rolling").join("gateway.yaml");
     port.configure(&file, &format!("drain: {{ delay: 500ms }}\n{}", listed(&backends)));
@@ -97,7 +97,7 @@ fn changes(backends: &[SocketAddr], step: usize) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reload_without_a_configuration_file_is_refused_and_does_not_count_as_failed() {
+async fn a_reload_without_a_file_is_refused() {
     let backend = format!("http://{}", start_backends(1).await[0]);
     let variables = [("TOKENWEIR_BACKEND", backend.as_str()), ("TOKENWEIR_LISTEN", "127.0.0.1:0")];
     let gateway = GatewayProcess::start_without_file(&variables).await;
@@ -107,7 +107,7 @@ async fn a_reload_without_a_configuration_file_is_refused_and_does_not_count_as_
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_hundred_configuration_reloads_under_load_lose_no_request() {
+async fn a_hundred_reloads_lose_no_request() {
     let (port, backends) = (Port::reserve(), start_backends(3).await);
     let file = folder("reloads").join("gateway.yaml");
     port.configure(&file, &changes(&backends, 0));
@@ -153,7 +153,7 @@ pub(crate) async fn fleet(gateway: &GatewayProcess) -> BTreeSet<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn changes_of_the_backends_file_of_discovery_lose_no_request() {
+async fn changes_of_the_backends_file_lose_nothing() {
     let (port, backends, folder) = (Port::reserve(), start_backends(3).await, folder("found"));
     let (file, list) = (folder.join("gateway.yaml"), folder.join("backends.yaml"));
     let write = |backends: &[SocketAddr]| {
@@ -188,7 +188,7 @@ async fn changes_of_the_backends_file_of_discovery_lose_no_request() {
 /// source never answers.
 #[cfg(feature = "dns")]
 #[tokio::test(flavor = "multi_thread")]
-async fn a_reload_keeps_discovered_backends_until_the_new_discovery_sources_have_answered() {
+async fn discovered_backends_stay_until_new_answers() {
     let (port, backends, folder) = (Port::reserve(), start_backends(2).await, folder("kept"));
     let (file, list) = (folder.join("gateway.yaml"), folder.join("backends.yaml"));
     let text = listed(&backends);
@@ -219,7 +219,7 @@ async fn a_reload_keeps_discovered_backends_until_the_new_discovery_sources_have
 /// After the first signal, the gateway waits for open requests and logs the signal. After the second one, it
 /// ends without waiting.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_second_termination_signal_ends_the_gateway_process_at_once() {
+async fn a_second_signal_ends_at_once() {
     let (port, backends) = (Port::reserve(), start_backends(1).await);
     let file = folder("twice").join("gateway.yaml");
     port.configure(&file, &format!("drain: {{ delay: 1m }}\n{}", listed(&backends)));
@@ -234,7 +234,7 @@ async fn a_second_termination_signal_ends_the_gateway_process_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sigusr1_begins_a_new_payload_log_and_sigquit_ends_the_gateway_process_in_order() {
+async fn sigusr1_rotates_and_sigquit_ends() {
     let (port, backends) = (Port::reserve(), start_backends(1).await);
     let folder = folder("signals");
     let log = folder.join("payloads.jsonl");
@@ -261,7 +261,7 @@ async fn sigusr1_begins_a_new_payload_log_and_sigquit_ends_the_gateway_process_i
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watched_configuration_file_is_reloaded_when_it_changes() {
+async fn a_watched_file_is_reloaded() {
     let (port, backends) = (Port::reserve(), start_backends(2).await);
     let file = folder("watched").join("gateway.yaml");
     let write = |count: usize| {
@@ -289,7 +289,7 @@ async fn key_of_a_request(gateway: SocketAddr, backend: &ScriptedBackend) -> Str
 
 /// The test changes only the file with the key, not the configuration file.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_api_key_of_a_backend_is_read_again_when_its_file_changes() {
+async fn a_backends_key_is_read_again() {
     let backend = ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#)).await;
     let port = Port::reserve();
     let folder = folder("backend-key");
@@ -329,7 +329,7 @@ async fn the_api_key_of_a_backend_is_read_again_when_its_file_changes() {
 
 /// The test takes the place of systemd: its socket records the notifications of the gateway.
 #[tokio::test(flavor = "multi_thread")]
-async fn systemd_is_notified_of_the_start_reloads_the_stop_and_liveness_of_the_gateway() {
+async fn systemd_is_notified_of_each_state() {
     let (port, backends, folder) = (Port::reserve(), start_backends(1).await, folder("manager"));
     let (file, socket) = (folder.join("gateway.yaml"), folder.join("notify"));
     port.configure(&file, &listed(&backends));
@@ -362,7 +362,7 @@ async fn systemd_is_notified_of_the_start_reloads_the_stop_and_liveness_of_the_g
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_json_log_has_fields_for_the_gateway_start_and_for_each_backend() {
+async fn the_json_log_has_start_fields() {
     let file = folder("fields").join("gateway.yaml");
     let text = "listen: 127.0.0.1:0\nadmin: 127.0.0.1:0\n\
                 access: { admin_token: { env: OPERATOR } }\n\

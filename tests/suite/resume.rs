@@ -70,7 +70,7 @@ async fn attached_and_run(gateway: &Running) -> [RequestRecord; 2] {
 }
 
 #[tokio::test]
-async fn a_client_that_repeats_its_request_with_the_same_key_gets_the_whole_first_stream() {
+async fn a_repetition_gets_the_whole_first_stream() {
     let (fake, gateway) = pausing().await;
     let request = ask(STREAM, "idempotency-key: a");
     let mut first = gateway.send(&request).await;
@@ -102,7 +102,23 @@ async fn a_client_that_repeats_its_request_with_the_same_key_gets_the_whole_firs
 }
 
 #[tokio::test]
-async fn a_resumable_request_whose_client_does_not_return_is_aborted_after_the_window() {
+async fn a_repetition_fails_with_the_first_request() {
+    let error = r#"{"error":{"message":"x","code":500}}"#;
+    let (fake, gateway) = resumable(paused(&[ROLE, WORD], &[error, "[DONE]"])).await;
+    let request = ask(STREAM, "idempotency-key: a");
+    let mut first = gateway.send(&request).await;
+    read_until(&mut first, "Hi").await;
+    drop(first);
+    let mut second = gateway.send(&request).await;
+    read_until(&mut second, "Hi").await;
+    fake.go();
+    second.read_to_end(&mut Vec::new()).await.unwrap();
+    let [attached, run] = attached_and_run(&gateway).await;
+    assert_eq!((attached.outcome, run.outcome), (Outcome::StreamError, Outcome::StreamError));
+}
+
+#[tokio::test]
+async fn without_return_the_request_is_aborted() {
     let window = Duration::from_millis(300);
     let resume = Some(ResumeSettings { window, ..RESUME });
     let setup = Setup { resume, ..setup(access(allowed())) };
@@ -120,7 +136,7 @@ async fn a_resumable_request_whose_client_does_not_return_is_aborted_after_the_w
 }
 
 #[tokio::test]
-async fn an_idempotency_key_matches_only_the_same_body_and_the_same_tenant() {
+async fn a_key_matches_one_body_and_tenant() {
     let access = access_of(vec![allowed(), other_tenant(allowed())]);
     let (fake, gateway) = gateway_answering_with(setup(access), json("200 OK", WHOLE)).await;
     let request = ask(ASK, "idempotency-key: a");
@@ -142,7 +158,7 @@ async fn an_idempotency_key_matches_only_the_same_body_and_the_same_tenant() {
 }
 
 #[tokio::test]
-async fn a_repeated_request_gets_the_first_response_even_at_the_concurrency_limit_of_its_tenant() {
+async fn a_repetition_passes_the_concurrency_limit() {
     let limits = UsageLimits { concurrency: Some(1), ..UsageLimits::default() };
     let access = access(TenantEntry { limits, ..allowed() });
     let steps = [Step::Wait, Step::Send(json("200 OK", WHOLE))];
@@ -164,7 +180,7 @@ async fn a_repeated_request_gets_the_first_response_even_at_the_concurrency_limi
 }
 
 #[tokio::test]
-async fn a_repeated_request_is_sent_to_a_backend_again_if_the_first_one_failed() {
+async fn after_a_failure_a_repetition_is_sent() {
     let cut = begun_stream(&[ROLE, WORD]);
     let in_band = r#"{"error":{"message":"engine died","code":500}}"#;
     let failures = [json("400 Bad Request", "{}"), cut, stream_of(&[ROLE, WORD, in_band])];
@@ -203,7 +219,7 @@ fn last_id(begun: &[u8]) -> (String, String) {
 }
 
 #[tokio::test]
-async fn a_client_with_event_ids_resumes_its_stream_after_the_last_event_that_it_received() {
+async fn a_stream_resumes_after_the_last_event() {
     for start in ["0", ""] {
         let (fake, gateway) = pausing().await;
         let mut first = gateway.send(ask_after(start)).await;
@@ -230,7 +246,7 @@ async fn a_client_with_event_ids_resumes_its_stream_after_the_last_event_that_it
 }
 
 #[tokio::test]
-async fn an_event_id_that_the_kept_response_does_not_have_is_refused() {
+async fn an_unknown_event_id_is_refused() {
     let (fake, gateway) = pausing().await;
     let mut first = gateway.send(ask_after("0")).await;
     let (id, run) = last_id(&read_until(&mut first, ".2\n").await);
@@ -248,7 +264,7 @@ async fn an_event_id_that_the_kept_response_does_not_have_is_refused() {
 }
 
 #[tokio::test]
-async fn an_event_id_of_a_response_that_is_not_kept_reaches_no_backend_of_any_gateway() {
+async fn an_unkept_event_id_reaches_no_backend() {
     let id = "0123456789abcdef.1";
     let with_key = ask_after(id);
     let without_key = ask(STREAM, &format!("last-event-id: {id}"));
@@ -271,7 +287,7 @@ async fn an_event_id_of_a_response_that_is_not_kept_reaches_no_backend_of_any_ga
 }
 
 #[tokio::test]
-async fn repetitions_count_as_requests_of_the_tenant_at_its_concurrency_limit() {
+async fn repetitions_count_for_the_tenant() {
     let limits = UsageLimits {
         concurrency: Some(1),
         requests_per_minute: Some(3),
@@ -293,7 +309,7 @@ async fn repetitions_count_as_requests_of_the_tenant_at_its_concurrency_limit() 
 }
 
 #[tokio::test]
-async fn a_request_whose_client_left_counts_for_its_address_until_the_client_returns() {
+async fn an_absent_client_counts_for_its_address() {
     let limits = OverloadLimits { max_requests_per_client: Some(1), ..OverloadLimits::default() };
     let setup = Setup { gate: limits, ..setup(access(allowed())) };
     let (fake, gateway) = gateway_following_with(setup, paused(&EVENTS[..2], &EVENTS[2..])).await;
@@ -313,7 +329,7 @@ async fn a_request_whose_client_left_counts_for_its_address_until_the_client_ret
 }
 
 #[tokio::test]
-async fn requests_without_clients_leave_places_of_the_gateway_to_other_tenants() {
+async fn absent_clients_leave_places_to_others() {
     let limits = OverloadLimits { max_requests: Some(8), ..OverloadLimits::default() };
     let access = access_of(vec![allowed(), other_tenant(allowed())]);
     let setup = Setup { gate: limits, ..setup(access) };
@@ -334,7 +350,7 @@ async fn requests_without_clients_leave_places_of_the_gateway_to_other_tenants()
 }
 
 #[tokio::test]
-async fn requests_that_wait_for_the_response_to_an_earlier_one_hold_no_bodies() {
+async fn waiting_repetitions_hold_no_bodies() {
     let (fake, gateway) = resumable([Step::Wait, Step::Send(json("200 OK", WHOLE))]).await;
     let long = ASK.replace('{', &format!("{{\"x\":\"{}\",", "y".repeat(200 << 10)));
     let request = ask(&long, "idempotency-key: a");
@@ -359,7 +375,7 @@ async fn requests_that_wait_for_the_response_to_an_earlier_one_hold_no_bodies() 
 }
 
 #[tokio::test]
-async fn a_response_too_large_for_the_resume_memory_reaches_its_client_but_cannot_be_resumed() {
+async fn too_large_a_response_cannot_be_resumed() {
     let events: Vec<&str> = std::iter::repeat_n(WORD, 2_000).collect();
     let stream = stream_of(&events);
     let expected = body(&stream).0;
@@ -376,7 +392,7 @@ async fn a_response_too_large_for_the_resume_memory_reaches_its_client_but_canno
 }
 
 #[tokio::test]
-async fn repeated_requests_beyond_the_reader_limit_are_refused_and_the_others_get_all_bytes() {
+async fn readers_beyond_the_limit_are_refused() {
     let (fake, gateway) = pausing().await;
     let request = ask(STREAM, "idempotency-key: a");
     let mut readers = Vec::new();
@@ -395,7 +411,7 @@ async fn repeated_requests_beyond_the_reader_limit_are_refused_and_the_others_ge
 }
 
 #[tokio::test]
-async fn a_repeated_request_reaches_a_backend_again_without_permission_identity_or_valid_key() {
+async fn without_permission_a_repetition_is_sent() {
     let long = format!("idempotency-key: {}", "k".repeat(256));
     let twice = "idempotency-key: a\r\nidempotency-key: b";
     let everybody = access_for_all(&[Permission::Resume]);
@@ -427,7 +443,7 @@ async fn a_repeated_request_reaches_a_backend_again_without_permission_identity_
 }
 
 #[tokio::test]
-async fn without_a_resume_configuration_the_gateway_ignores_the_idempotency_key() {
+async fn without_configuration_the_key_is_ignored() {
     let off = Setup { access: access(allowed()), ..Setup::default() };
     let (fake, gateway) = gateway_answering_with(off, stream_of(&EVENTS)).await;
     let lines = ["", "idempotency-key: a", "idempotency-key: a\r\nlast-event-id: 2"];
@@ -445,7 +461,7 @@ async fn without_a_resume_configuration_the_gateway_ignores_the_idempotency_key(
 }
 
 #[tokio::test]
-async fn a_resumable_request_without_client_does_not_delay_the_shutdown_and_is_recorded() {
+async fn an_absent_client_does_not_delay_shutdown() {
     let (fake, mut gateway) = resumable([begin(&[ROLE, WORD]), Step::AwaitClose]).await;
     let mut client = gateway.send(ask(STREAM, "idempotency-key: a")).await;
     read_until(&mut client, "Hi").await;

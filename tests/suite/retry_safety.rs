@@ -92,7 +92,7 @@ async fn closed(
 }
 
 #[tokio::test]
-async fn a_request_with_side_effects_is_sent_once_however_the_backend_closes_the_connection() {
+async fn side_effects_are_sent_once() {
     for is_late in [false, true] {
         let close = closing(is_late);
         let fakes = [closing_on(STORE, close).await, closing_on(STORE, close).await];
@@ -107,7 +107,7 @@ async fn a_request_with_side_effects_is_sent_once_however_the_backend_closes_the
 }
 
 #[tokio::test]
-async fn a_request_after_which_two_backends_closed_the_connection_is_not_sent_to_a_third() {
+async fn two_closes_prevent_a_third_attempt() {
     for is_late in [false, true] {
         let mut fakes = Vec::new();
         for _ in 0..5 {
@@ -124,7 +124,7 @@ async fn a_request_after_which_two_backends_closed_the_connection_is_not_sent_to
 }
 
 #[tokio::test]
-async fn a_close_of_a_pooled_and_then_of_a_new_connection_counts_in_the_circuit_breaker() {
+async fn closes_count_in_the_circuit_breaker() {
     let fake = closing_on(POISON, || vec![Step::Wait, Step::Close]).await;
     let gateway = gateway_with_pooled_connections(std::slice::from_ref(&fake)).await;
     for _ in 0..5 {
@@ -148,7 +148,7 @@ async fn a_close_of_a_pooled_and_then_of_a_new_connection_counts_in_the_circuit_
 }
 
 #[tokio::test]
-async fn requests_that_all_backends_refuse_use_a_bounded_part_of_the_retry_budget() {
+async fn common_refusals_use_a_bounded_budget() {
     let missing = || json("404 Not Found", r#"{"detail":"Not Found"}"#);
     let fakes =
         [ScriptedBackend::answering(missing()).await, ScriptedBackend::answering(missing()).await];
@@ -169,7 +169,7 @@ async fn requests_that_all_backends_refuse_use_a_bounded_part_of_the_retry_budge
 }
 
 #[tokio::test]
-async fn a_request_without_output_fails_over_when_its_backend_goes_down() {
+async fn without_output_a_lost_backend_fails_over() {
     let answer = json("200 OK", r#"{"object":"chat.completion","choices":["a"]}"#);
     let frozen = ScriptedBackend::start(|_| vec![Step::AwaitClose]).await;
     let other = ScriptedBackend::answering(answer).await;
@@ -194,7 +194,7 @@ async fn a_request_without_output_fails_over_when_its_backend_goes_down() {
 }
 
 #[tokio::test]
-async fn a_request_with_side_effects_stays_at_its_backend_when_the_backend_goes_down() {
+async fn side_effects_stay_at_a_lost_backend() {
     let answer = json("200 OK", r#"{"object":"chat.completion","choices":["a"]}"#);
     let slow = ScriptedBackend::start(move |_| vec![Step::Wait, Step::Send(answer.clone())]).await;
     let other = ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#)).await;

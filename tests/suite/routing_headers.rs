@@ -17,7 +17,7 @@ async fn response_head(fake: &ScriptedBackend, permissions: &[Permission], asks:
 }
 
 #[tokio::test]
-async fn response_headers_name_the_backend_only_to_clients_that_ask_and_have_the_permission() {
+async fn the_backend_is_named_to_permitted_clients() {
     let response = stream_of(&[ROLE, WORD, FINISH, "[DONE]"]);
     let response = String::from_utf8(response).unwrap();
     // The backend sends such headers itself, as another gateway would.

@@ -89,7 +89,7 @@ where
 }
 
 #[tokio::test]
-async fn a_keda_scaler_is_told_at_once_that_a_request_waits_for_a_backend() {
+async fn keda_is_told_of_waiting_requests() {
     let fake = ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#)).await;
     fake.set_healthy(false);
     fake.set_metrics(Some(Page::of("vllm:num_requests_running 0.0\n")));
@@ -122,7 +122,7 @@ async fn a_keda_scaler_is_told_at_once_that_a_request_waits_for_a_backend() {
 }
 
 #[tokio::test]
-async fn streams_of_keda_scalers_leave_admin_connections_for_health_probes() {
+async fn keda_streams_leave_connections_for_probes() {
     let fake = ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#)).await;
     let gateway = one_at_each(&[&fake], AdmissionConfig::default(), NO_SECOND_SCRAPE).await;
     let open = || watch(&gateway, object(&[("model", "tiny")]));
@@ -139,7 +139,7 @@ async fn streams_of_keda_scalers_leave_admin_connections_for_health_probes() {
 }
 
 #[tokio::test]
-async fn unfinished_requests_and_unread_responses_do_not_keep_probes_out() {
+async fn unfinished_requests_do_not_keep_probes_out() {
     let fake = ScriptedBackend::start(|_| vec![Step::AwaitClose]).await;
     fake.set_metrics(Some(Page::of("vllm:num_requests_running 0.0\n")));
     let limits = ServerLimits { max_admin_connections: 3, ..ServerLimits::default() };
@@ -170,7 +170,7 @@ async fn unfinished_requests_and_unread_responses_do_not_keep_probes_out() {
 }
 
 #[tokio::test]
-async fn invalid_calls_of_a_keda_scaler_get_the_matching_grpc_status_code() {
+async fn invalid_calls_get_their_grpc_status() {
     let fake = ScriptedBackend::answering(json("200 OK", r#"{"a":1}"#)).await;
     let gateway = one_at_each(&[&fake], AdmissionConfig::default(), NO_SECOND_SCRAPE).await;
     let mut scaler = client(&gateway).await;

@@ -80,7 +80,7 @@ fn bad_pages() -> Vec<(&'static str, Page, &'static str)> {
 }
 
 #[tokio::test]
-async fn an_unusable_metrics_page_is_counted_and_the_last_valid_sample_of_the_backend_stays() {
+async fn an_unusable_page_keeps_the_last_sample() {
     for (name, page, kind) in bad_pages() {
         let (fake, gateway) = gateway_answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
         assert_eq!(errors(&gateway, kind).await, 0, "{name}");
@@ -101,7 +101,7 @@ async fn an_unusable_metrics_page_is_counted_and_the_last_valid_sample_of_the_ba
 }
 
 #[tokio::test]
-async fn the_health_of_a_backend_is_checked_every_five_seconds_while_scrapes_succeed() {
+async fn health_is_checked_every_five_seconds() {
     let (fake, _gateway) = gateway_answering("").await;
     let begun = Instant::now();
     wait_until!(fake.looks()[1] >= 60);
@@ -111,7 +111,7 @@ async fn the_health_of_a_backend_is_checked_every_five_seconds_while_scrapes_suc
 }
 
 #[tokio::test]
-async fn a_backend_with_failing_health_checks_is_down_although_scrapes_succeed() {
+async fn failing_health_checks_take_precedence() {
     // Behind Ray Serve, the health check has the path of Ray's proxy.
     for (kind, path) in [(VLLM, "/health"), (RAY_SERVE, "/-/healthz")] {
         let fake = ScriptedBackend::start_kind(kind, |_| Vec::new()).await;
@@ -125,7 +125,7 @@ async fn a_backend_with_failing_health_checks_is_down_although_scrapes_succeed()
 }
 
 #[tokio::test]
-async fn the_gateway_finds_a_metrics_page_at_another_path_of_the_backend() {
+async fn a_page_at_another_path_is_found() {
     let fake = ScriptedBackend::start_kind(TENSORRT_LLM, |_| Vec::new()).await;
     let gateway = start(&[fake.addr]).await;
     let backend_json = backend_status(&gateway).await;
@@ -138,7 +138,7 @@ async fn the_gateway_finds_a_metrics_page_at_another_path_of_the_backend() {
 }
 
 #[tokio::test]
-async fn the_status_of_a_backend_has_its_version_models_and_missing_engine_metrics() {
+async fn the_status_has_version_models_and_missing_metrics() {
     let (fake, gateway) = gateway_answering("").await;
     let backend_json = backend_status(&gateway).await;
     for (field, value) in [("health", "up"), ("version", "0.32.0"), ("dialect", "vllm")] {

@@ -34,7 +34,7 @@ fn sglang_chat() -> String {
 }
 
 #[tokio::test]
-async fn a_stream_of_sglang_with_explicit_nulls_and_a_separate_finish_chunk_is_read() {
+async fn sglangs_nulls_and_finish_chunk_are_read() {
     let record = streamed(CHAT, &sglang_chat()).await;
     let expected = json!({
         "outcome": "ok", "outputs": 2, "finish": ["stop"], "tokens": [9, 4, 8, 2],
@@ -48,7 +48,7 @@ async fn a_stream_of_sglang_with_explicit_nulls_and_a_separate_finish_chunk_is_r
 }
 
 #[tokio::test]
-async fn of_the_sglang_chunks_without_choices_only_the_injected_usage_chunk_is_removed() {
+async fn only_the_injected_usage_chunk_is_removed() {
     let is_usage = |block: &&str| block.contains("\"usage\":{");
     let sent = sglang_chat();
     let expected: String = sent.split_inclusive("\n\n").filter(|block| !is_usage(block)).collect();
@@ -63,7 +63,7 @@ async fn of_the_sglang_chunks_without_choices_only_the_injected_usage_chunk_is_r
 /// llama.cpp, `tools/server`. The content in its role chunk is null, its last chunk has timings, and its
 /// keep-alives are comments.
 #[tokio::test]
-async fn a_stream_of_llama_cpp_with_timings_and_keep_alive_comments_is_read() {
+async fn llama_cpps_timings_and_comments_are_read() {
     let begun = [
         r#"{"choices":[{"finish_reason":null,"index":0,"delta":{"role":"assistant","content":null}}],"created":1,"id":"chatcmpl-l","model":"m","system_fingerprint":"b1-abc","object":"chat.completion.chunk"}"#,
         r#"{"choices":[{"finish_reason":null,"index":0,"delta":{"reasoning_content":"Hm"}}],"created":1,"id":"chatcmpl-l","model":"m","system_fingerprint":"b1-abc","object":"chat.completion.chunk"}"#,
@@ -90,7 +90,7 @@ async fn a_stream_of_llama_cpp_with_timings_and_keep_alive_comments_is_read() {
 /// OpenAI writes `usage: null` into every chunk except the last one, and adds padding that hides the lengths
 /// of tokens.
 #[tokio::test]
-async fn a_stream_of_openai_with_null_usage_and_padding_in_every_chunk_is_read() {
+async fn openais_null_usage_and_padding_are_read() {
     let sent = [
         r#"{"id":"chatcmpl-o","object":"chat.completion.chunk","created":1,"model":"m","service_tier":"default","system_fingerprint":"fp_1","choices":[{"index":0,"delta":{"role":"assistant","content":"","refusal":null},"logprobs":null,"finish_reason":null}],"usage":null,"obfuscation":"kD3x"}"#,
         r#"{"id":"chatcmpl-o","object":"chat.completion.chunk","created":1,"model":"m","service_tier":"default","system_fingerprint":"fp_1","choices":[{"index":0,"delta":{"content":"Hi"},"logprobs":null,"finish_reason":null}],"usage":null,"obfuscation":"a"}"#,
@@ -128,7 +128,7 @@ async fn a_stream_line_of_ten_megabytes_is_parsed() {
 
 /// For several prompts, vLLM sends one choice per prompt, numbered from 0, and interleaves their events.
 #[tokio::test]
-async fn the_choices_of_a_request_with_several_prompts_end_separately() {
+async fn choices_of_several_prompts_end_separately() {
     let sent = [
         r#"{"id":"cmpl-a","object":"text_completion","created":1,"model":"m","choices":[{"index":0,"text":" Hi","logprobs":null,"finish_reason":null,"stop_reason":null,"prompt_token_ids":null,"token_ids":null}]}"#,
         r#"{"id":"cmpl-a","object":"text_completion","created":1,"model":"m","choices":[{"index":1,"text":" Yo","logprobs":null,"finish_reason":"length","stop_reason":null,"prompt_token_ids":null,"token_ids":null}]}"#,
@@ -147,7 +147,7 @@ async fn the_choices_of_a_request_with_several_prompts_end_separately() {
 
 /// Two choices of a chat response of vLLM: first a role chunk for each, then the chunks of both in any order.
 #[tokio::test]
-async fn the_gaps_and_the_end_of_each_of_two_choices_are_measured_separately() {
+async fn choices_are_measured_separately() {
     let chunk = |index: u8, delta: &str, finish: &str| {
         format!(
             "data: {{\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"m\",\

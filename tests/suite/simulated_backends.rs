@@ -8,7 +8,7 @@ use tokenweir_request::record::Outcome;
 const LONG: &str = r#"{"model":"sim-model","stream":true,"max_tokens":1000,"ignore_eos":true,"messages":[{"role":"user","content":"go on"}]}"#;
 
 #[tokio::test]
-async fn the_recorded_tokens_and_finish_reasons_equal_those_of_the_simulated_engine() {
+async fn recorded_tokens_equal_the_engines() {
     let fleet = Fleet::start(2).await;
     let asks = [
         (
@@ -46,7 +46,7 @@ async fn the_recorded_tokens_and_finish_reasons_equal_those_of_the_simulated_eng
 }
 
 #[tokio::test]
-async fn concurrent_http2_requests_on_one_client_connection_get_complete_streams() {
+async fn concurrent_http2_requests_get_complete_streams() {
     let fleet = Fleet::start(2).await;
     let sender = http2_client::handshake(fleet.gateway.connect().await).await;
     let answers = (0..8).map(|number| {

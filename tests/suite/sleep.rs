@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokenweir::config::AdmissionConfig;
-use tokenweir_gateway::backend::{Backend, SleepSettings};
+use tokenweir_gateway::backend::Backend;
+use tokenweir_gateway::backend::facets::sleep::SleepSettings;
 use tokenweir_routing::resilience::Availability;
 
 const WAKE: &str = "POST /wake_up ";
@@ -69,7 +70,7 @@ async fn gateway(engines: &[&Engine], sleep: SleepSettings, max_wait: Duration) 
 }
 
 #[tokio::test]
-async fn a_request_for_a_sleeping_model_wakes_one_engine_and_waits_for_it() {
+async fn a_request_wakes_one_engine() {
     let engines =
         [Engine::start(false, falls_asleep).await, Engine::start(false, falls_asleep).await];
     let wake = SleepSettings { wake: true, idle: None };
@@ -89,7 +90,7 @@ async fn a_request_for_a_sleeping_model_wakes_one_engine_and_waits_for_it() {
 }
 
 #[tokio::test]
-async fn no_sleeping_engine_is_woken_if_the_configuration_does_not_permit_it() {
+async fn no_engine_is_woken_without_permission() {
     let engine = Engine::start(false, falls_asleep).await;
     let gateway = gateway(&[&engine], SleepSettings::default(), Duration::ZERO).await;
     assert_eq!(status(&gateway.post(CHAT, ASK).await), 503);
@@ -103,7 +104,7 @@ fn takes_time(_: &AtomicBool) -> Vec<Step> {
 }
 
 #[tokio::test]
-async fn idle_engines_are_put_to_sleep_one_at_a_time_and_woken_again() {
+async fn idle_engines_fall_asleep_one_by_one() {
     let engines = [Engine::start(true, takes_time).await, Engine::start(true, takes_time).await];
     let settings = SleepSettings { wake: true, idle: Some(Duration::from_millis(60)) };
     let gateway = gateway(&engines.each_ref(), settings, Duration::from_mins(1)).await;
@@ -127,7 +128,7 @@ async fn idle_engines_are_put_to_sleep_one_at_a_time_and_woken_again() {
 }
 
 #[tokio::test]
-async fn an_engine_without_sleep_mode_gets_one_sleep_request_and_keeps_serving() {
+async fn an_engine_without_sleep_mode_keeps_serving() {
     let engine = Engine::start(true, |_| {
         vec![Step::Send(scripted_backend::json("404 Not Found", r#"{"detail":"Not Found"}"#))]
     })

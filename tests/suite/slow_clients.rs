@@ -47,7 +47,7 @@ async fn waiting_with_short_idle_timeout() -> (ScriptedBackend, Running) {
 // === slow clients ===
 
 #[tokio::test]
-async fn a_client_connection_with_incomplete_headers_is_closed_after_the_timeout() {
+async fn incomplete_headers_close_after_the_timeout() {
     let limits = ServerLimits { head_timeout: SHORT_TIMEOUT, ..ServerLimits::default() };
     let (_fake, gateway) =
         gateway_answering_with(setup(limits), json("200 OK", r#"{"a":1}"#)).await;
@@ -72,7 +72,7 @@ async fn a_client_connection_with_incomplete_headers_is_closed_after_the_timeout
 }
 
 #[tokio::test]
-async fn an_idle_client_connection_is_closed_and_one_with_a_long_request_is_not() {
+async fn an_idle_connection_is_closed_when_unused() {
     let (fake, gateway) = waiting_with_short_idle_timeout().await;
     let request = post(CHAT, ASK_STREAM).replace("connection: close\r\n", "");
     let mut stream = gateway.send(request).await;
@@ -89,7 +89,7 @@ async fn an_idle_client_connection_is_closed_and_one_with_a_long_request_is_not(
 }
 
 #[tokio::test]
-async fn an_idle_http2_client_connection_is_closed_and_one_with_a_long_request_is_not() {
+async fn an_idle_http2_connection_is_closed_when_unused() {
     let (fake, gateway) = waiting_with_short_idle_timeout().await;
     let mut sender = http2_client::handshake(gateway.connect().await).await;
     let response = http2_client::post(&mut sender, CHAT, ASK_STREAM).await;
@@ -102,7 +102,7 @@ async fn an_idle_http2_client_connection_is_closed_and_one_with_a_long_request_i
 }
 
 #[tokio::test]
-async fn a_client_that_pauses_in_its_request_body_gets_408_and_its_connection_is_closed() {
+async fn a_pause_in_a_body_gets_408() {
     let setup = Setup { body_idle: SHORT_TIMEOUT, ..Setup::default() };
     let (fake, gateway) = gateway_answering_with(setup, json("200 OK", r#"{"a":1}"#)).await;
     let whole = post(CHAT, ASK_STREAM).replace("connection: close\r\n", "");
@@ -119,7 +119,7 @@ async fn a_client_that_pauses_in_its_request_body_gets_408_and_its_connection_is
 }
 
 #[tokio::test]
-async fn a_client_that_does_not_read_is_disconnected_and_its_backend_request_aborted() {
+async fn a_client_that_does_not_read_is_disconnected() {
     let limits = ServerLimits { write_timeout: SHORT_TIMEOUT, ..ServerLimits::default() };
     let (fake, gateway) = gateway_following_with(setup(limits), endless()).await;
     let _stream = gateway.begin(CHAT, ASK_STREAM).await;
@@ -135,7 +135,7 @@ async fn a_client_that_does_not_read_is_disconnected_and_its_backend_request_abo
 }
 
 #[tokio::test]
-async fn of_two_http2_streams_on_one_connection_only_the_one_that_is_not_read_is_reset() {
+async fn only_the_unread_http2_stream_is_reset() {
     let limits = ServerLimits { write_timeout: SHORT_TIMEOUT, ..ServerLimits::default() };
     let (fake, gateway) = gateway_scripted_with(setup(limits), |seen| {
         // The client reads all streams except the one of this request.
@@ -159,7 +159,7 @@ async fn of_two_http2_streams_on_one_connection_only_the_one_that_is_not_read_is
 }
 
 #[tokio::test]
-async fn a_failed_attempt_does_not_start_the_write_timeout_of_its_http2_stream() {
+async fn a_failed_attempt_starts_no_write_timeout() {
     let backends = ScriptedBackend::two(|number, _, seen| match number {
         // The client does not read the response to this request.
         _ if seen.body.ends_with(b"1}") => endless(),
@@ -190,7 +190,7 @@ async fn a_failed_attempt_does_not_start_the_write_timeout_of_its_http2_stream()
 // === many clients ===
 
 #[tokio::test]
-async fn a_client_connection_over_the_connection_limit_gets_an_error_and_is_closed() {
+async fn connections_over_the_limit_get_an_error() {
     let all = ServerLimits { max_connections: 1, ..ServerLimits::default() };
     let of_client = ServerLimits { max_connections_per_client: Some(1), ..ServerLimits::default() };
     for (limits, code, error, reason) in
@@ -215,7 +215,7 @@ async fn a_client_connection_over_the_connection_limit_gets_an_error_and_is_clos
 }
 
 #[tokio::test]
-async fn connections_without_a_request_head_do_not_keep_clients_out() {
+async fn connections_without_a_head_exclude_nobody() {
     let limits = ServerLimits { max_connections: 2, ..ServerLimits::default() };
     let (_fake, gateway) = gateway_answering_with(setup(limits), json("200 OK", "{}")).await;
     let served = get("/health").replace("connection: close\r\n", "");
@@ -243,7 +243,7 @@ async fn wait_for(gateway: &Running, line: &str) {
 // === clients that use much memory ===
 
 #[tokio::test]
-async fn requests_over_the_limit_of_open_requests_are_rejected_early_and_open_ones_finish() {
+async fn requests_over_the_limit_are_rejected_early() {
     for (gate, status_wanted, reason) in [
         (OverloadLimits { max_requests: Some(1), ..OverloadLimits::default() }, 503, "overloaded"),
         (
@@ -281,7 +281,7 @@ async fn requests_over_the_limit_of_open_requests_are_rejected_early_and_open_on
 }
 
 #[tokio::test]
-async fn a_gateway_over_its_memory_limit_rejects_new_requests() {
+async fn over_the_memory_limit_requests_are_rejected() {
     // The process always uses more memory than this limit.
     let limits = ServerLimits { max_memory_bytes: Some(1), ..ServerLimits::default() };
     let (_fake, gateway) =
@@ -301,7 +301,7 @@ async fn a_gateway_over_its_memory_limit_rejects_new_requests() {
 }
 
 #[tokio::test]
-async fn all_request_bodies_share_a_memory_limit_and_free_their_share_at_the_end() {
+async fn all_bodies_share_a_memory_limit() {
     const LENGTH: usize = 1 << 20;
     // One client may use three quarters of this memory for the bodies of its requests.
     let setup = Setup { body_memory: 14 * LENGTH / 3, ..Setup::default() };

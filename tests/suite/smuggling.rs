@@ -87,7 +87,7 @@ async fn judge(gateway: &Running, fake: &ScriptedBackend, case: &Case) {
 }
 
 #[tokio::test]
-async fn an_ambiguous_request_is_rejected_or_forwarded_as_one_and_the_next_gets_its_own_response() {
+async fn an_ambiguous_request_is_rejected_or_one() {
     let (fake, gateway) = echo_gateway().await;
     let cases = requests::all();
     for case in &cases {
@@ -103,7 +103,7 @@ async fn an_ambiguous_request_is_rejected_or_forwarded_as_one_and_the_next_gets_
 
 /// Each test case follows a valid request on the same connection.
 #[tokio::test]
-async fn a_pipelined_request_is_checked_like_the_first_request_of_its_connection() {
+async fn a_pipelined_request_is_checked_alike() {
     let (fake, gateway) = echo_gateway().await;
     let (first, expected) = victim("first");
     let first = first.replace("connection: close\r\n", "");
@@ -123,7 +123,7 @@ async fn a_pipelined_request_is_checked_like_the_first_request_of_its_connection
 }
 
 #[tokio::test]
-async fn a_backend_response_without_a_request_reaches_no_client() {
+async fn an_unrequested_response_reaches_no_client() {
     let (_fake, gateway) = gateway_scripted(|received| {
         let own = json("200 OK", &String::from_utf8_lossy(&received.body));
         vec![Step::Send([own, json("200 OK", r#"{"user":"poison"}"#)].concat())]

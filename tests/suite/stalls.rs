@@ -74,7 +74,7 @@ fn assert_reported(stall: &Stall) {
 }
 
 #[tokio::test]
-async fn a_stream_stall_is_reported_from_its_start_to_the_next_output_or_the_end_of_the_stream() {
+async fn a_stall_lasts_until_the_next_output() {
     let next_output: fn(&Timings) -> Option<Instant> = |timings| timings.last_output;
     let end: fn(&Timings) -> Option<Instant> = |timings| timings.terminal;
     let error = r#"{"error":{"message":"dead"}}"#;
@@ -101,7 +101,7 @@ async fn a_stream_stall_is_reported_from_its_start_to_the_next_output_or_the_end
 }
 
 #[tokio::test]
-async fn a_client_disconnect_ends_the_stall_of_its_stream() {
+async fn a_disconnect_ends_the_stall() {
     let steps = [begin(&[ROLE, WORD]), Step::AwaitClose];
     let (fake, gateway) = gateway_following_with(setup(None, false), steps).await;
     let client = gateway.begin(CHAT, ASK_STREAM).await;
@@ -119,7 +119,7 @@ async fn a_client_disconnect_ends_the_stall_of_its_stream() {
 }
 
 #[tokio::test]
-async fn a_stall_over_the_limit_aborts_the_stream_at_the_client_and_at_the_backend() {
+async fn a_stall_over_the_limit_is_aborted() {
     let steps = [begin(&[ROLE, WORD]), Step::AwaitClose];
     let (fake, gateway) = gateway_following_with(setup(Some(2 * MIN_GAP), false), steps).await;
     let answer = gateway.post(CHAT, ASK_STREAM).await;
@@ -139,7 +139,7 @@ async fn a_stall_over_the_limit_aborts_the_stream_at_the_client_and_at_the_backe
 }
 
 #[tokio::test]
-async fn a_stream_aborted_by_the_gateway_still_delivers_the_bytes_that_the_gateway_buffered() {
+async fn an_aborted_stream_delivers_buffered_bytes() {
     let (begun, part) = (data(WORD), "data: {\"choices\":[],");
     let sent = [event_stream_head(), framed(&[&begun, part])].concat();
     let steps = [Step::Send(sent), Step::AwaitClose];
@@ -151,7 +151,7 @@ async fn a_stream_aborted_by_the_gateway_still_delivers_the_bytes_that_the_gatew
 }
 
 #[tokio::test]
-async fn a_stall_with_bytes_buffered_in_the_gateway_is_not_attributed_to_the_client() {
+async fn stalls_with_buffered_bytes_are_not_the_clients() {
     let usage = data(USAGE);
     let begun = data(WORD);
     let sent = [event_stream_head(), framed(&[&begun, &usage[..20]])].concat();
@@ -211,7 +211,7 @@ async fn start_slow_client(fake: &ScriptedBackend, gateway: &Running) -> TcpStre
 }
 
 #[tokio::test]
-async fn a_slow_client_does_not_count_as_a_stall_of_its_backend() {
+async fn a_slow_client_is_no_stall() {
     let (fake, gateway) = flooding().await;
     let answer =
         with_paused_time(async { read_rest(start_slow_client(&fake, &gateway).await).await });
@@ -226,7 +226,7 @@ async fn a_slow_client_does_not_count_as_a_stall_of_its_backend() {
 }
 
 #[tokio::test]
-async fn the_record_of_a_slow_client_that_disconnects_counts_its_slowness_until_the_disconnect() {
+async fn slowness_counts_until_the_disconnect() {
     let (fake, gateway) = flooding().await;
     drop(with_paused_time(start_slow_client(&fake, &gateway)).await);
     let record = gateway.record().await;
@@ -239,7 +239,7 @@ async fn the_record_of_a_slow_client_that_disconnects_counts_its_slowness_until_
 }
 
 #[test]
-fn a_gap_between_chunks_that_a_slow_client_causes_does_not_count_as_backend_latency() {
+fn slow_clients_cause_no_backend_latency() {
     let begin = Instant::now();
     let at = |millis| begin + Duration::from_millis(millis);
     let mut timings = Timings::begin(begin);

@@ -52,7 +52,7 @@ fn two_tenants(allow: Vec<Permission>) -> Arc<AccessControl> {
 }
 
 #[tokio::test]
-async fn a_request_about_a_stored_response_goes_only_to_the_backend_that_stores_it() {
+async fn a_request_goes_to_the_storing_backend() {
     let fakes = [storing("resp_1").await, storing("resp_2").await];
     let gateway = start(&[fakes[0].addr, fakes[1].addr]).await;
     let ask = r#"{"model":"tiny","input":"a","store":true}"#;
@@ -85,7 +85,7 @@ async fn a_request_about_a_stored_response_goes_only_to_the_backend_that_stores_
 }
 
 #[tokio::test]
-async fn a_response_that_is_still_generated_can_be_requested_only_by_its_tenant() {
+async fn a_running_response_is_its_tenants_only() {
     let created =
         r#"{"type":"response.created","response":{"id":"resp_1","status":"in_progress"}}"#;
     let delta = r#"{"type":"response.output_text.delta","delta":"Hi"}"#;
@@ -114,7 +114,7 @@ async fn a_response_that_is_still_generated_can_be_requested_only_by_its_tenant(
 }
 
 #[tokio::test]
-async fn a_request_about_a_response_id_unknown_to_the_gateway_is_sent_to_each_backend_in_turn() {
+async fn an_unknown_id_is_sent_to_each_backend() {
     let fakes = [storing("resp_1").await, storing("resp_2").await, storing("resp_3").await];
     let gateway = start(&fakes.each_ref().map(|fake| fake.addr)).await;
     for id in ["resp_1", "resp_2", "resp_3"] {
@@ -132,7 +132,7 @@ async fn a_request_about_a_response_id_unknown_to_the_gateway_is_sent_to_each_ba
 }
 
 #[tokio::test]
-async fn a_tenant_cannot_request_the_stored_response_of_another_tenant() {
+async fn another_tenants_response_is_not_found() {
     let fake = storing("resp_1").await;
     let setup = Setup { access: two_tenants(Vec::new()), ..Setup::default() };
     let gateway = start_with(&[fake.addr], setup).await;
@@ -158,7 +158,7 @@ async fn a_tenant_cannot_request_the_stored_response_of_another_tenant() {
 }
 
 #[tokio::test]
-async fn a_permission_gives_access_to_stored_responses_of_unknown_tenants_but_not_of_others() {
+async fn a_permission_opens_unknown_tenants_only() {
     let fake = storing("resp_1").await;
     let access = two_tenants(vec![Permission::StoredResponses]);
     let gateway = start_with(&[fake.addr], Setup { access, ..Setup::default() }).await;
@@ -170,7 +170,7 @@ async fn a_permission_gives_access_to_stored_responses_of_unknown_tenants_but_no
 }
 
 #[tokio::test]
-async fn a_request_that_continues_a_stored_response_goes_to_the_backend_that_stores_it() {
+async fn a_continuing_request_goes_to_the_storing_backend() {
     let fakes = [storing("resp_1").await, storing("resp_2").await];
     let gateway = start_before(&fakes, round_robin()).await;
     gateway.post(RESPONSES, r#"{"model":"tiny","input":"a"}"#).await;
@@ -188,7 +188,7 @@ async fn a_request_that_continues_a_stored_response_goes_to_the_backend_that_sto
 }
 
 #[tokio::test]
-async fn the_gateway_does_not_remember_a_response_of_a_request_with_store_false() {
+async fn store_false_is_not_remembered() {
     let fake = storing("resp_1").await;
     let setup = Setup { access: access(tenant()), ..Setup::default() };
     let gateway = start_with(&[fake.addr], setup).await;

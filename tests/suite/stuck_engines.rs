@@ -31,14 +31,14 @@ fn overdue(gateway: &Running, backend: &str) -> f64 {
 }
 
 #[tokio::test]
-async fn a_stuck_backend_gets_no_further_requests_once_the_output_of_one_is_overdue() {
+async fn overdue_output_stops_further_requests() {
     let stuck =
         ScriptedBackend::following([Step::Wait, Step::Send(stream_of(&WHOLE_STREAM))]).await;
     let well = ScriptedBackend::answering(stream_of(&WHOLE_STREAM)).await;
     let gateway = start(&[stuck.addr, well.addr]).await;
     let client = hang(&gateway, &stuck).await;
     let name = stuck.addr.to_string();
-    wait_until!(overdue(&gateway, &name) > 0.0);
+    wait_until!(overdue(&gateway, &name) > 2.0);
     for _ in 0..20 {
         gateway.post(CHAT, ASK_STREAM).await;
         let record = gateway.record().await;
@@ -52,7 +52,7 @@ async fn a_stuck_backend_gets_no_further_requests_once_the_output_of_one_is_over
 }
 
 #[tokio::test]
-async fn the_record_of_a_request_at_a_stuck_backend_shows_that_no_other_request_waited() {
+async fn the_record_shows_that_nobody_else_waited() {
     let (stuck, gateway) = gateway_scripted(|_| vec![Step::AwaitClose]).await;
     let client = hang(&gateway, &stuck).await;
     drop(client);

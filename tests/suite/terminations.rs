@@ -19,7 +19,7 @@ fn termination_of(record: &RequestRecord) -> (Outcome, &'static str, Termination
 }
 
 #[tokio::test]
-async fn a_response_that_the_backend_ends_is_recorded_as_ended_by_the_backend() {
+async fn the_backends_end_is_recorded_as_its_own() {
     let shorter =
         "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{}";
     let cases = [
@@ -58,7 +58,7 @@ async fn a_response_that_the_backend_ends_is_recorded_as_ended_by_the_backend() 
 }
 
 #[tokio::test]
-async fn a_disconnect_is_attributed_to_the_client_and_does_not_cancel_a_complete_response() {
+async fn a_disconnect_cancels_no_complete_response() {
     let after_end = "ok_client_disconnected_after_end";
     let cases = [
         (&[ROLE, WORD, FINISH, "[DONE]"][..], "[DONE]", Outcome::Ok, after_end),
@@ -100,7 +100,7 @@ async fn rejections_and_timeouts_are_attributed_to_the_gateway() {
 }
 
 #[tokio::test]
-async fn responses_aborted_at_the_drain_timeout_of_a_shutdown_are_attributed_to_the_gateway() {
+async fn aborts_at_the_drain_timeout_are_the_gateways() {
     // In the first case, the stream has begun. In the second, the request still waits for its response
     // headers.
     for is_streaming in [true, false] {
@@ -123,7 +123,7 @@ async fn responses_aborted_at_the_drain_timeout_of_a_shutdown_are_attributed_to_
 }
 
 #[tokio::test]
-async fn a_stream_that_is_complete_at_the_drain_timeout_of_a_shutdown_is_recorded_as_success() {
+async fn a_stream_complete_at_the_timeout_succeeds() {
     let steps = [begin(&[ROLE, WORD, FINISH, "[DONE]"]), Step::AwaitClose];
     let setup = Setup { drain: Duration::from_millis(50), ..Setup::default() };
     let (_fake, mut gateway) = gateway_following_with(setup, steps).await;
@@ -138,7 +138,7 @@ async fn a_stream_that_is_complete_at_the_drain_timeout_of_a_shutdown_is_recorde
 }
 
 #[tokio::test]
-async fn a_backend_that_closes_or_resets_during_a_stream_truncates_it_for_the_client() {
+async fn a_close_or_reset_truncates_the_stream() {
     for end in [Step::Close, Step::Reset] {
         let (fake, gateway) = gateway_following([begin(&[ROLE, WORD]), Step::Wait, end]).await;
         let mut client = gateway.begin(CHAT, ASK_STREAM).await;

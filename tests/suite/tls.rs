@@ -59,7 +59,7 @@ async fn ask(
 // === connections from clients ===
 
 #[tokio::test]
-async fn both_listeners_serve_the_protocol_that_alpn_selects_over_tls_1_2_and_1_3() {
+async fn both_listeners_serve_alpn_over_tls() {
     let (files, authority) = (Files::new("alpn"), Authority::new());
     let pair = authority.signs("gateway.test", 2040);
     let fake = ScriptedBackend::answering(stream_of(EVENTS)).await;
@@ -104,7 +104,7 @@ async fn unfinished_tls_handshakes_do_not_keep_clients_out() {
 }
 
 #[tokio::test]
-async fn with_mutual_tls_a_client_without_a_trusted_certificate_is_rejected() {
+async fn mutual_tls_rejects_untrusted_clients() {
     let (files, authority, other_authority) =
         (Files::new("mutual"), Authority::new(), Authority::new());
     let pair = authority.signs("gateway.test", 2040);
@@ -138,7 +138,7 @@ async fn with_mutual_tls_a_client_without_a_trusted_certificate_is_rejected() {
 }
 
 #[tokio::test]
-async fn a_renewed_certificate_is_used_for_new_connections_and_an_invalid_one_is_ignored() {
+async fn a_renewed_certificate_is_used() {
     let (files, authority) = (Files::new("renewed"), Authority::new());
     let [first, second] = [2040, 2041].map(|until| authority.signs("gateway.test", until));
     let fake = ScriptedBackend::start(|_| paused(&[ROLE, WORD], &[FINISH, "[DONE]"])).await;
@@ -180,7 +180,7 @@ async fn a_renewed_certificate_is_used_for_new_connections_and_an_invalid_one_is
 }
 
 #[test]
-fn tls_configuration_errors_name_the_file_that_cannot_be_used() {
+fn errors_name_the_unusable_file() {
     let (files, authority) = (Files::new("unfit"), Authority::new());
     let (first_pair, second_pair) =
         (authority.signs("a.test", 2040), authority.signs("a.test", 2040));
@@ -219,7 +219,7 @@ fn trusting(ca: PathBuf) -> TlsClientSettings {
 }
 
 #[tokio::test]
-async fn a_backend_behind_tls_is_scraped_and_its_streams_pass_unchanged() {
+async fn a_tls_backend_is_scraped_and_served() {
     let (files, authority) = (Files::new("backend"), Authority::new());
     let (pair, own) =
         (authority.signs("backend.test", 2040), authority.signs("gateway.test", 2040));
@@ -245,7 +245,7 @@ async fn a_backend_behind_tls_is_scraped_and_its_streams_pass_unchanged() {
 }
 
 #[tokio::test]
-async fn a_backend_with_an_untrusted_certificate_gets_no_request() {
+async fn an_untrusted_backend_gets_no_request() {
     let (files, authority, other_authority) =
         (Files::new("impostor"), Authority::new(), Authority::new());
     let ca = files.write("ca.pem", &authority.pem());

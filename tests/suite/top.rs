@@ -11,7 +11,7 @@ async fn top(admin: &str, variables: &[(&str, &str)], arguments: &[&str]) -> End
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_command_top_writes_one_frame_without_colours_to_a_pipe() {
+async fn a_pipe_gets_one_colourless_frame() {
     let (fake, gateway) = gateway_answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
     gateway.post(CHAT, ASK_STREAM).await;
     gateway.record().await;
@@ -24,7 +24,7 @@ async fn the_command_top_writes_one_frame_without_colours_to_a_pipe() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_exit_code_of_top_shows_why_it_prints_no_frame() {
+async fn the_exit_code_shows_why_nothing_is_printed() {
     let setup = Setup { guard: operator_token(), ..Setup::default() };
     let response = stream_of(&[ROLE, WORD, FINISH, "[DONE]"]);
     let (_fake, gateway) = gateway_answering_with(setup, response).await;
@@ -46,7 +46,7 @@ async fn the_exit_code_of_top_shows_why_it_prints_no_frame() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_command_top_limits_lines_in_a_pipe_to_the_width_in_the_variable_columns() {
+async fn lines_have_the_width_of_columns() {
     let (_fake, gateway) = gateway_answering(stream_of(&[ROLE, WORD, FINISH, "[DONE]"])).await;
     let admin = gateway.admin.to_string();
     for (columns, most) in [("40", 40), ("9", 30), ("many", 120)] {

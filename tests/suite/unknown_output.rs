@@ -33,7 +33,7 @@ async fn strict(fakes: &[&ScriptedBackend]) -> Running {
 }
 
 #[tokio::test]
-async fn an_empty_error_member_in_each_event_and_white_space_at_the_end_marker_are_no_failure() {
+async fn empty_errors_and_end_spaces_are_no_failure() {
     for error in ["null", "{}", "\"\"", "false"] {
         let with_error = |event: &str| event.replacen('{', &format!("{{\"error\":{error},"), 1);
         let events = [with_error(ROLE), with_error(WORD), with_error(FINISH)].map(|it| chunk(&it));
@@ -136,7 +136,7 @@ fn unknown_outputs() -> Vec<(&'static str, String, String)> {
 }
 
 #[tokio::test]
-async fn output_that_the_gateway_does_not_know_reaches_the_client_at_once() {
+async fn unknown_output_reaches_the_client_at_once() {
     let cases = unknown_outputs();
     // The field `number` of a request selects the response of the backend.
     let sent: Vec<_> =
@@ -171,7 +171,7 @@ async fn output_that_the_gateway_does_not_know_reaches_the_client_at_once() {
 }
 
 #[tokio::test]
-async fn a_response_with_unknown_output_is_counted_as_uninspected() {
+async fn unknown_output_counts_as_uninspected() {
     let audio = r#"{"choices":[{"index":0,"delta":{"audio":{"data":"UklG"}}}]}"#;
     let sent = stream_of(&[ROLE, WORD, audio, audio, FINISH, "[DONE]"]);
     let fake = ScriptedBackend::answering(sent).await;
@@ -188,7 +188,7 @@ async fn a_response_with_unknown_output_is_counted_as_uninspected() {
 /// The gateway holds back events that have no output. If the backend fails after them, another one serves the
 /// request, and the client does not notice.
 #[tokio::test]
-async fn events_that_are_known_to_have_no_output_are_held_back_for_failover() {
+async fn known_empty_events_are_held_back() {
     let error = r#"{"error":{"message":"boom","type":"InternalServerError","code":500}}"#;
     let empty_block =
         typed("content_block_start", r#","index":0,"content_block":{"type":"text","text":""}"#);
@@ -241,7 +241,7 @@ fn chunked(content_type: &str, text: &str) -> Vec<u8> {
 /// Whatever such a response contains, the gateway sends the request only once, and the backend stays in
 /// service.
 #[tokio::test]
-async fn a_response_with_unknown_content_that_ends_regularly_is_no_failure_of_its_backend() {
+async fn unknown_content_with_an_end_is_no_failure() {
     let events = |events: &[&str]| -> String { events.iter().map(|event| data(event)).collect() };
     let null_finish = events(&[ROLE, WORD, "[DONE]"]);
     let without_blank_line = format!("{}data: [DONE]", events(&[ROLE, WORD, FINISH]));
@@ -291,7 +291,7 @@ async fn a_response_with_unknown_content_that_ends_regularly_is_no_failure_of_it
 
 /// A broken connection is a failure of the backend, unless the stream was complete before.
 #[tokio::test]
-async fn a_broken_connection_is_a_failure_of_the_backend_unless_the_stream_was_complete() {
+async fn a_broken_connection_is_a_failure_unless_complete() {
     let whole = stream_of(&[ROLE, WORD, FINISH, "[DONE]"]);
     let unterminated = whole[..whole.len() - b"0\r\n\r\n".len()].to_vec();
     let cut = [event_stream_head(), framed(&[&data(ROLE), &data(WORD)])].concat();

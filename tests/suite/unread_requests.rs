@@ -154,7 +154,7 @@ async fn read_rest(client: &mut TcpStream) -> String {
 // === uploads ===
 
 #[tokio::test]
-async fn a_large_upload_passes_through_the_gateway_without_memory_for_its_body() {
+async fn a_large_upload_needs_no_memory() {
     const LENGTH: usize = 256 * MIB;
     let (mut backend, gateway) = start(Setup::default()).await;
     let mut client = gateway.send(upload_head(&format!("content-length: {LENGTH}"))).await;
@@ -193,7 +193,7 @@ async fn a_chunked_upload_reaches_the_backend_in_chunks() {
 }
 
 #[tokio::test]
-async fn a_client_that_disconnects_during_its_upload_is_recorded_and_frees_the_backend() {
+async fn a_disconnect_during_an_upload_is_recorded() {
     let (mut backend, gateway) = start(Setup::default()).await;
     backend.gate.add_permits(1);
     let mut client = gateway.send(upload_head("content-length: 1000") + "only this").await;
@@ -205,7 +205,7 @@ async fn a_client_that_disconnects_during_its_upload_is_recorded_and_frees_the_b
 }
 
 #[tokio::test]
-async fn an_upload_has_a_size_limit_and_needs_permission_for_its_model() {
+async fn uploads_have_a_limit_and_permissions() {
     let (backend, gateway) = start(Setup::default()).await;
     let head = upload_head(&format!("content-length: {}", 513 * MIB));
     assert_eq!(status(&gateway.raw(head).await), 413);
@@ -268,7 +268,7 @@ async fn exchange(client: &mut TcpStream, text: &[u8]) {
 }
 
 #[tokio::test]
-async fn websocket_bytes_pass_in_both_directions_until_the_backend_closes_the_connection() {
+async fn websocket_bytes_pass_until_the_backend_closes() {
     let (mut backend, gateway) = start(Setup::default()).await;
     let mut client = open(&gateway, "?model=tiny").await;
     exchange(&mut client, b"second").await;
@@ -284,7 +284,7 @@ async fn websocket_bytes_pass_in_both_directions_until_the_backend_closes_the_co
 }
 
 #[tokio::test]
-async fn when_a_client_closes_its_websocket_the_gateway_closes_that_of_the_backend() {
+async fn a_clients_close_closes_the_backends() {
     let (mut backend, gateway) = start(Setup::default()).await;
     let mut client = open(&gateway, "").await;
     exchange(&mut client, b"x").await;
@@ -296,7 +296,7 @@ async fn when_a_client_closes_its_websocket_the_gateway_closes_that_of_the_backe
 }
 
 #[tokio::test]
-async fn a_websocket_without_bytes_ends_after_the_idle_timeout_and_one_with_bytes_does_not() {
+async fn a_silent_websocket_ends_after_the_timeout() {
     let websocket_idle = Duration::from_millis(600);
     let (_backend, gateway) = start(Setup { websocket_idle, ..Setup::default() }).await;
     let mut client = open(&gateway, "").await;
@@ -311,7 +311,7 @@ async fn a_websocket_without_bytes_ends_after_the_idle_timeout_and_one_with_byte
 }
 
 #[tokio::test]
-async fn a_shutdown_closes_websockets_without_waiting_for_their_end() {
+async fn a_shutdown_closes_websockets_at_once() {
     let (_backend, mut gateway) = start(Setup { drain: SOON * 10, ..Setup::default() }).await;
     let mut client = open(&gateway, "").await;
     let stopping = tokio::time::timeout(SOON, gateway.stop()).await;
@@ -322,7 +322,7 @@ async fn a_shutdown_closes_websockets_without_waiting_for_their_end() {
 }
 
 #[tokio::test]
-async fn a_websocket_whose_api_key_is_removed_is_closed_and_one_whose_key_stays_is_not() {
+async fn a_removed_key_closes_its_websocket() {
     let access = access(tenant());
     let (_backend, gateway) = start(Setup { access: access.clone(), ..Setup::default() }).await;
     let mut client = open_with(&gateway, "", &format!("authorization: Bearer {KEY}\r\n")).await;
@@ -336,7 +336,7 @@ async fn a_websocket_whose_api_key_is_removed_is_closed_and_one_whose_key_stays_
 }
 
 #[tokio::test]
-async fn only_a_valid_websocket_handshake_that_the_backend_accepts_opens_a_websocket() {
+async fn only_a_valid_handshake_opens_a_websocket() {
     let (_backend, gateway) = start(Setup::default()).await;
     for handshake in [
         String::new(),

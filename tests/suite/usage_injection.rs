@@ -47,7 +47,7 @@ fn tokens(record: &RequestRecord) -> (UsageSource, Option<u64>, Option<u64>) {
 const COUNTED: (UsageSource, Option<u64>, Option<u64>) = (UsageSource::Exact, Some(9), Some(3));
 
 #[tokio::test]
-async fn the_gateway_requests_usage_from_the_backend_and_hides_it_from_the_client() {
+async fn usage_is_requested_and_hidden() {
     let (fake, gateway) = injecting(stream_of(&WHOLE_STREAM)).await;
     let answer = text(&gateway.post(CHAT, ASK_STREAM).await);
     assert_eq!(answer, (without_usage(), true));
@@ -62,7 +62,7 @@ async fn the_gateway_requests_usage_from_the_backend_and_hides_it_from_the_clien
 }
 
 #[tokio::test]
-async fn the_request_and_the_response_of_a_client_that_requests_usage_pass_unchanged() {
+async fn requested_usage_passes_unchanged() {
     for options in [r#"{"include_usage":true}"#, r#"{ "include_usage" : true, "x":{}}"#] {
         let (fake, gateway) = injecting(stream_of(&WHOLE_STREAM)).await;
         let ask = format!(r#"{{"model":"tiny","stream":true,"stream_options":{options}}}"#);
@@ -74,7 +74,7 @@ async fn the_request_and_the_response_of_a_client_that_requests_usage_pass_uncha
 }
 
 #[tokio::test]
-async fn a_request_that_the_gateway_must_not_edit_passes_unchanged_and_so_does_its_response() {
+async fn unedited_requests_pass_unchanged() {
     let continuous =
         r#"{"model":"tiny","stream":true,"stream_options":{"continuous_usage_stats":true}}"#;
     let signed = |name: &str| {
@@ -104,7 +104,7 @@ async fn a_request_that_the_gateway_must_not_edit_passes_unchanged_and_so_does_i
 }
 
 #[tokio::test]
-async fn for_an_unknown_server_or_with_usage_injection_disabled_the_request_is_unchanged() {
+async fn unknown_servers_get_unchanged_requests() {
     for (kind, injects_usage) in [(LLAMA_CPP, true), (VLLM, false)] {
         let fake =
             ScriptedBackend::start_kind(kind, |_| vec![Step::Send(stream_of(&WHOLE_STREAM))]).await;
@@ -118,7 +118,7 @@ async fn for_an_unknown_server_or_with_usage_injection_disabled_the_request_is_u
 }
 
 #[tokio::test]
-async fn the_gateway_stops_requesting_usage_from_a_server_whose_streams_it_cannot_read() {
+async fn unreadable_streams_end_the_requests() {
     let labels = ["x-no-type: 1", "content-type: text/plain", "content-type: application/json"];
     let encoded = "content-type: text/event-stream\r\ncontent-encoding: br";
     for label in [&labels[..], &[encoded]].concat() {
@@ -139,7 +139,7 @@ async fn the_gateway_stops_requesting_usage_from_a_server_whose_streams_it_canno
 }
 
 #[tokio::test]
-async fn an_error_response_to_a_request_with_injected_usage_passes_unchanged() {
+async fn an_error_response_passes_unchanged() {
     let error = r#"{"error":{"message":"no","type":"BadRequestError","param":null,"code":400}}"#;
     let (_fake, gateway) = injecting(json("400 Bad Request", error)).await;
     let answer = gateway.post(CHAT, ASK_STREAM).await;
@@ -151,7 +151,7 @@ async fn an_error_response_to_a_request_with_injected_usage_passes_unchanged() {
 }
 
 #[tokio::test]
-async fn a_stream_with_content_length_stays_complete_without_the_injected_usage_event() {
+async fn a_content_length_stays_complete() {
     let all = lines(&WHOLE_STREAM);
     let answer = response("200 OK", "content-type: text/event-stream\r\n", all);
     let (_fake, gateway) = injecting(answer).await;
@@ -160,7 +160,7 @@ async fn a_stream_with_content_length_stays_complete_without_the_injected_usage_
 }
 
 #[tokio::test]
-async fn an_http2_client_gets_a_complete_stream_without_the_injected_usage_event() {
+async fn an_http2_stream_stays_complete() {
     for events in [&WHOLE_STREAM[..], &[ROLE, WORD, FINISH, "[DONE]", USAGE]] {
         let (_fake, gateway) = injecting(stream_of(events)).await;
         let mut sender = http2_client::handshake(gateway.connect().await).await;
@@ -171,7 +171,7 @@ async fn an_http2_client_gets_a_complete_stream_without_the_injected_usage_event
 }
 
 #[tokio::test]
-async fn after_a_failover_a_server_without_usage_injection_gets_the_unedited_request() {
+async fn a_failover_sends_the_unedited_request() {
     for (first, second, expected) in [(VLLM, LLAMA_CPP, ASK_STREAM), (LLAMA_CPP, VLLM, EDITED)] {
         let gone = ScriptedBackend::start_kind(first, |_| vec![Step::Close]).await;
         let alive =

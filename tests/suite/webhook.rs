@@ -11,11 +11,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
-use tokenweir_diagnose::{Diagnosis, Verdict};
-use tokenweir_engine::address::BackendAddress;
-use tokenweir_gateway::webhook::{
+use tokenweir::app::extras::webhooks::{
     BEGINS_AFTER, ENDS_AFTER, RetryTimes, WebhookEndpoint, WebhookNotifier, WebhookSettings,
 };
+use tokenweir_diagnose::{Diagnosis, Verdict};
+use tokenweir_engine::address::BackendAddress;
 use tokio::net::TcpListener;
 
 /// A webhook server that accepts messages, or responds to them with status 503.
@@ -82,7 +82,7 @@ fn begin(notifier: &WebhookNotifier, start: Instant) {
 }
 
 #[tokio::test]
-async fn a_webhook_gets_one_message_for_the_begin_and_one_for_the_end_of_a_verdict() {
+async fn begin_and_end_give_one_message_each() {
     let mut webhook = ScriptedWebhook::start().await;
     let (notifier, start) = (notifier(&[webhook.server.addr], 3), Instant::now());
     begin(&notifier, start);
@@ -96,7 +96,7 @@ async fn a_webhook_gets_one_message_for_the_begin_and_one_for_the_end_of_a_verdi
 }
 
 #[tokio::test]
-async fn a_failed_webhook_message_is_repeated_a_few_times_and_delays_no_other_webhook() {
+async fn a_failed_message_delays_no_other_webhook() {
     // This listener accepts connections, but never responds.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (mut failing, mut healthy) =
@@ -121,7 +121,7 @@ async fn a_failed_webhook_message_is_repeated_a_few_times_and_delays_no_other_we
 }
 
 #[tokio::test]
-async fn the_gateway_posts_to_a_webhook_with_a_secret_url_and_token_and_shows_neither() {
+async fn secret_urls_and_tokens_are_not_shown() {
     let backend = ScriptedBackend::answering(stream_of(&WHOLE_STREAM)).await;
     let webhook = ScriptedWebhook::start().await;
     let file = folder("webhook").join("gateway.yaml");

@@ -40,23 +40,16 @@ pub(super) fn decisions(backend_count: usize) -> Vec<Part> {
             black_box(fleet.policy.pick(&candidates, &request));
         })
     });
-    let shadow = [PolicyKind::LeastRequests, PolicyKind::PrefixAffinity, PolicyKind::Session];
-    let explaining = [("", &[][..]), (" and 3 in shadow", &shadow[..])].map(|(what, shadow)| {
-        let policies: Vec<Policy> =
-            shadow.iter().map(|kind| Policy { kind: *kind, ..fleet.policy }).collect();
-        let fleet = fleet.clone();
-        let ids: Arc<[BackendId]> = (0..backend_count).map(|_| BackendId::new("vllm-0")).collect();
-        let (request, prompt) = (request(), PromptFingerprint::default());
-        let candidates = fleet.candidates(&prompt, &request);
-        Part::new(format!("explain{what} among {backend_count}"), 1, 0, move || {
-            let question =
-                RoutingContext::new(fleet.policy, black_box(&candidates).clone(), request);
-            let choice = question.pick().unwrap();
-            let condition = BackendCondition::default();
-            black_box(RoutingDecision::new(question, choice, condition, &ids, &policies));
-        })
+    let ids: Arc<[BackendId]> = (0..backend_count).map(|_| BackendId::new("vllm-0")).collect();
+    let request = request();
+    let candidates = fleet.candidates(&PromptFingerprint::default(), &request);
+    let explaining = Part::new(format!("explain among {backend_count}"), 1, 0, move || {
+        let question = RoutingContext::new(fleet.policy, black_box(&candidates).clone(), request);
+        let choice = question.pick().unwrap();
+        let condition = BackendCondition::default();
+        black_box(RoutingDecision::new(question, choice, condition, &ids));
     });
-    deciding.into_iter().chain(explaining).collect()
+    deciding.into_iter().chain([explaining]).collect()
 }
 
 /// Two parts: one hashes a prompt of 32k tokens, the other stores the blocks of the prompt in a prefix table.

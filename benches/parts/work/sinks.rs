@@ -29,7 +29,7 @@ pub(super) fn parts() -> Vec<Part> {
     let sampled =
         Rc::new(RequestRecord { sample_reason: Some(SampleReason::Sampled), ..finished() });
     let unsampled = Rc::new(RequestRecord { sample_reason: None, ..finished() });
-    let metrics = Rc::new(Prometheus::new(&BucketOverrides::default(), Vec::new()));
+    let metrics = Rc::new(Prometheus::new(BucketOverrides::default(), Vec::new()));
     let spans = Rc::new(SpanSink::with_exporter(Nowhere, &otel::TracingSettings::default()));
     let sampler = spans.clone();
     let judged = unsampled.clone();

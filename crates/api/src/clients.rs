@@ -34,31 +34,36 @@ const MAX_RANKED: usize = 10;
 /// Least share of the work at which [`main_client`] names a client as the cause of the work.
 const MIN_NAMED_SHARE: f64 = 0.5;
 
-/// A kind of work: its name, the minimum total for which shares are computed, and the function that
-/// reads its value for one client.
-type KindOfWork = (&'static str, u64, fn(&ClientSummary) -> u64);
-
-const KINDS_OF_WORK: [KindOfWork; 3] = [
-    ("prompt tokens", 1_000, |client| client.prompt_tokens),
-    ("open streams", 20, |client| client.open_streams),
-    ("requests", 20, |client| client.requests),
-];
-
 /// Returns the clients with the largest share in one kind of work (prompt tokens, open streams or
 /// requests), the largest share first.
 pub fn rank_clients(mut clients: Vec<ClientSummary>) -> Vec<ClientSummary> {
-    for (kind, least, read) in KINDS_OF_WORK {
-        let total: u64 = clients.iter().map(read).sum();
-        for client in clients.iter_mut().filter(|_| total >= least) {
-            let share = read(client) as f64 / total as f64;
-            if share > client.share {
-                (client.share, client.share_of) = (share, kind.to_owned());
-            }
-        }
-    }
+    raise_shares(&mut clients, "prompt tokens", 1_000, |client| client.prompt_tokens);
+    raise_shares(&mut clients, "open streams", 20, |client| client.open_streams);
+    raise_shares(&mut clients, "requests", 20, |client| client.requests);
     clients.sort_by(|a, b| b.share.total_cmp(&a.share).then_with(|| a.name().cmp(&b.name())));
     clients.truncate(MAX_RANKED);
     clients
+}
+
+/// Raises the share of each client that has a greater share in this kind of work. No share is raised if
+/// all clients together have less than `least`.
+fn raise_shares(
+    clients: &mut [ClientSummary],
+    kind: &str,
+    least: u64,
+    work: impl Fn(&ClientSummary) -> u64,
+) {
+    let total: u64 = clients.iter().map(&work).sum();
+    if total < least {
+        return;
+    }
+    for client in clients {
+        let share = work(client) as f64 / total as f64;
+        if share > client.share {
+            client.share = share;
+            kind.clone_into(&mut client.share_of);
+        }
+    }
 }
 
 /// A sentence that names the client with the largest share of the work. `None`: there is only one
@@ -97,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_are_ranked_by_their_largest_share_in_any_kind_of_work() {
+    fn clients_are_ranked_by_their_largest_share() {
         let ranked = rank_clients(vec![
             client("10.0.0.1", 90, 1_000, 0),
             client("10.0.0.2", 5, 9_000, 1),
@@ -113,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_named_as_the_main_client_only_if_others_exist_and_it_causes_most_work() {
+    fn the_main_client_causes_most_work_of_several() {
         assert_eq!(main_client(&rank_clients(vec![client("10.0.0.1", 9, 9, 9)])), None);
         let few = vec![client("10.0.0.1", 9, 900, 9), client("10.0.0.2", 1, 0, 0)];
         assert_eq!(main_client(&rank_clients(few)), None, "shares of little work mean nothing");

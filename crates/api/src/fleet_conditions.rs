@@ -48,12 +48,13 @@ fn judge(
         return judge_exclusion(backend, verdicts);
     }
     let named = |name: &str| {
-        let is_named = |it: &&Verdict| it.backend == backend.name && it.verdict == name;
+        let is_named =
+            |verdict: &&Verdict| verdict.backend == backend.name && verdict.verdict == name;
         verdicts.iter().find(is_named)
     };
     if let Some(verdict) = named("backend_failing") {
         let share = backend.failed_share.filter(|share| *share > 0.0);
-        let share = share.map(|it| format!("{:.0} % of its attempts failed; ", 100.0 * it));
+        let share = share.map(|share| format!("{:.0} % of its attempts failed; ", 100.0 * share));
         let reason = format!("{}{}", share.unwrap_or_default(), verdict.cause_or_meaning());
         return (BackendCondition::Failing, Some(reason));
     }
@@ -67,7 +68,7 @@ fn judge(
     if let Some(reason) = ttfts.excess(backend) {
         return (BackendCondition::Slow, Some(reason));
     }
-    let held = verdicts.iter().find(|it| it.backend == backend.name && it.is_held);
+    let held = verdicts.iter().find(|verdict| verdict.backend == backend.name && verdict.is_held);
     if let Some(verdict) = named("backend_avoided").or(held) {
         return (BackendCondition::Avoided, Some(verdict.cause_or_meaning().to_owned()));
     }
@@ -143,7 +144,10 @@ impl TtftsByModel {
 /// The mean TTFT of a backend that gets requests, if enough streams ended. The TTFT of a drained
 /// backend is left out: its streams ran before the drain, when the other backends had a different load.
 fn comparable_ttft(backend: &BackendSummary) -> Option<f64> {
-    backend.ttft_seconds.filter(|_| backend.up && backend.ended_streams >= MIN_STREAMS)
+    if !backend.up || backend.ended_streams < MIN_STREAMS {
+        return None;
+    }
+    backend.ttft_seconds
 }
 
 #[cfg(test)]
@@ -177,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_is_slow_only_in_comparison_with_backends_of_its_model() {
+    fn slow_is_relative_to_backends_of_the_model() {
         let ok = BackendCondition::Ok;
         let mut fleet = [backend("a", 0.05), backend("b", 0.06), backend("c", 7.3)];
         assert_eq!(conditions(&mut fleet, &[]), [ok, ok, BackendCondition::Slow]);
@@ -198,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drained_backend_needs_attention_only_while_its_drain_harms_clients() {
+    fn a_drain_needs_attention_while_it_harms_clients() {
         let drained = || excluded("a", 0.1, "drained");
         let info = verdict("backend_drained", "a", VerdictSeverity::Info);
         assert_eq!(conditions(&mut [drained()], &[info]), [BackendCondition::Excluded]);
@@ -207,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_and_verdicts_of_a_backend_set_the_condition_of_no_other_backend() {
+    fn failures_and_verdicts_concern_their_own_backend() {
         let failing = verdict("backend_failing", "a", VerdictSeverity::Warning);
         let failing = Verdict { cause: Some("it cuts its responses".into()), ..failing };
         let mut one = [BackendSummary { failed_share: Some(0.18), ..backend("a", 0.1) }];
@@ -226,13 +230,13 @@ mod tests {
         let mut fleet = [backend("a", 0.1), backend("b", 0.1)];
         let expected = [BackendCondition::Ok, BackendCondition::Critical];
         assert_eq!(conditions(&mut fleet, &verdicts), expected);
-        let contention = verdict("prefix_cache_contention", "a", VerdictSeverity::Warning);
+        let imbalance = verdict("imbalance", "a", VerdictSeverity::Warning);
         let expected = [BackendCondition::Warning, BackendCondition::Ok];
-        assert_eq!(conditions(&mut fleet, &[contention]), expected);
+        assert_eq!(conditions(&mut fleet, &[imbalance]), expected);
     }
 
     #[test]
-    fn backends_are_counted_by_condition_first_ok_and_then_the_most_urgent_condition() {
+    fn counts_begin_with_ok_then_the_most_urgent() {
         let mut fleet: Vec<BackendSummary> =
             (0..48).map(|number| backend(&format!("gpu-{number}"), 0.1)).collect();
         fleet.push(backend("slow", 5.0));

@@ -87,29 +87,7 @@ impl GatewayState {
         if facts.is_panic {
             reasons.push("panic mode: ejected backends get requests".to_owned());
         }
-        let name = |verdict: &Verdict| verdict.verdict.replace('_', " ");
-        let mut verdicts = facts.verdicts.iter().filter(|it| it.severity > VerdictSeverity::Info);
-        // Verdicts about the state of a backend or of the fleet and about refused requests are skipped:
-        // the states and the refusals are reasons themselves.
-        let further =
-            verdicts.clone().filter(|it| it.scope == VerdictScope::Gateway || !it.is_about_state());
-        let (at_backends, others): (Vec<&Verdict>, Vec<&Verdict>) =
-            further.partition(|verdict| verdict.scope == VerdictScope::Backend);
-        for (severity, word) in
-            [(VerdictSeverity::Critical, "critical verdict"), (VerdictSeverity::Warning, "warning")]
-        {
-            match at_backends.iter().filter(|verdict| verdict.severity == severity).count() {
-                0 => {}
-                1 => reasons.push(format!("1 {word}")),
-                count => reasons.push(format!("{count} {word}s")),
-            }
-        }
-        reasons.extend(others.into_iter().map(name));
-        // A verdict about the state of a backend ends a moment after the state itself. Until then, the
-        // verdict is the reason why the gateway is degraded.
-        if reasons.is_empty() {
-            reasons.extend(verdicts.next().map(name));
-        }
+        add_verdicts(facts.verdicts, &mut reasons);
         let Harm { failed, refused, slow_level, .. } = facts.harm;
         let state = match HarmLevel::Critical {
             critical if failed.level == critical => Self::Failing,
@@ -120,6 +98,42 @@ impl GatewayState {
         };
         (state, reasons)
     }
+}
+
+/// Adds a reason for each verdict that asks for an action.
+fn add_verdicts(verdicts: &[Verdict], reasons: &mut Vec<String>) {
+    let mut actionable = verdicts.iter().filter(|verdict| verdict.severity > VerdictSeverity::Info);
+    // Verdicts about the state of a backend or of the fleet and about refused requests are skipped:
+    // the states and the refusals are reasons themselves.
+    let further = actionable
+        .clone()
+        .filter(|verdict| verdict.scope == VerdictScope::Gateway || !verdict.is_about_state());
+    let (at_backends, others): (Vec<&Verdict>, Vec<&Verdict>) =
+        further.partition(|verdict| verdict.scope == VerdictScope::Backend);
+    let count = |severity: VerdictSeverity| {
+        at_backends.iter().filter(|verdict| verdict.severity == severity).count()
+    };
+    reasons.extend(counted(count(VerdictSeverity::Critical), "critical verdict"));
+    reasons.extend(counted(count(VerdictSeverity::Warning), "warning"));
+    reasons.extend(others.into_iter().map(name));
+    // A verdict about the state of a backend ends a moment after the state itself. Until then, the
+    // verdict is the reason why the gateway is degraded.
+    if reasons.is_empty() {
+        reasons.extend(actionable.next().map(name));
+    }
+}
+
+/// A number of verdicts as text. `None`: there are none.
+fn counted(count: usize, word: &str) -> Option<String> {
+    match count {
+        0 => None,
+        1 => Some(format!("1 {word}")),
+        count => Some(format!("{count} {word}s")),
+    }
+}
+
+fn name(verdict: &Verdict) -> String {
+    verdict.verdict.replace('_', " ")
 }
 
 #[cfg(test)]
@@ -133,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gateway_state_names_the_worst_kind_of_harm_to_clients() {
+    fn the_state_names_the_worst_kind_of_harm() {
         let of = |failed, refused, slow| {
             let slow = [("engine_queue".to_owned(), slow)].into();
             let minute =
@@ -159,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unavailable_backend_or_panic_mode_or_a_verdict_makes_the_gateway_degraded() {
+    fn an_unavailable_backend_panic_or_verdict_degrades() {
         let verdict = |name: &'static str, scope, severity| Verdict {
             verdict: name.into(),
             scope,
@@ -193,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_without_available_backends_is_down_until_it_shuts_down() {
+    fn without_available_backends_the_state_is_down() {
         let facts = GatewayFacts {
             unready_reason: Some("2 backends: 2 asleep"),
             harm: Harm::of(

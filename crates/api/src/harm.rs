@@ -107,8 +107,11 @@ impl Harm {
         if minute.refused > 0 {
             harm.refused.level = harm.refused.level.max(HarmLevel::Warning);
         }
-        let missed: Vec<&ObjectiveMinute> =
-            minute.objectives.iter().filter(|it| it.level() > HarmLevel::None).collect();
+        let missed: Vec<&ObjectiveMinute> = minute
+            .objectives
+            .iter()
+            .filter(|objective| objective.level() > HarmLevel::None)
+            .collect();
         let levels = missed.iter().map(|objective| objective.level());
         harm.slow_level = levels.fold(harm.slow.level, HarmLevel::max);
         harm.reasons = harm.describe(minute, &missed);
@@ -184,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_of_failed_requests_is_critical_if_it_is_significantly_above_5_percent() {
+    fn failures_are_critical_significantly_above_5_percent() {
         use HarmLevel::{Critical, None, Warning};
         for (requests, failed, expected) in [
             (0, 0, None),
@@ -210,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn open_streams_that_wait_too_long_count_as_slow_and_the_reason_names_the_main_cause() {
+    fn late_open_streams_count_as_slow() {
         let slow = [("engine_queue", 5), ("reasoning", 1), ("stalled", 2)];
         let slow = slow.map(|(cause, count)| (cause.to_owned(), count)).into();
         let minute = LastMinute { slow, slow_output: 2, ..minute(90, 0, 0) };
@@ -223,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn an_objective_is_missed_if_more_requests_are_slow_than_its_target_allows() {
+    fn an_objective_is_missed_above_its_target() {
         let objective = |target, slow| LastMinute {
             objectives: vec![ObjectiveMinute { name: "chat".into(), target, requests: 100, slow }],
             ..minute(100, 0, 0)
@@ -243,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn client_errors_of_backends_have_the_harm_level_warning_and_those_of_the_gateway_none() {
+    fn only_client_errors_of_backends_are_a_warning() {
         let minute = LastMinute {
             gateway_client_errors: BTreeMap::from([(429, 80)]),
             backend_client_errors: BTreeMap::from([(401, 12), (404, 2)]),

@@ -5,7 +5,6 @@
 //! value.
 
 mod backend_condition;
-mod cache_map;
 mod clients;
 mod last_minute;
 
@@ -18,7 +17,6 @@ mod fleet_conditions;
 
 pub use backend_condition::BackendCondition;
 pub use backend_summary::{BackendFacts, BackendSummary, GpuSummary};
-pub use cache_map::{CacheMapDocument, CacheSummary, GroupAtBackend, GroupEvictor, PrefixGroup};
 pub use clients::{ClientSummary, main_client, rank_clients};
 pub use fleet_conditions::{condition_counts, set_conditions};
 pub use gateway_state::{GatewayFacts, GatewayState};

@@ -30,7 +30,7 @@ const CORRELATION_CANDIDATES: [(&str, StepSignal, &str, StepValueFn); 5] = [
 pub fn measure_names() -> impl Iterator<Item = &'static str> {
     let can_harm = |adverse| !matches!(adverse, AdverseChange::None);
     let measures = WindowMeasure::ALL.into_iter();
-    measures.filter(move |it| can_harm(it.adverse_change())).map(WindowMeasure::as_str)
+    measures.filter(move |measure| can_harm(measure.adverse_change())).map(WindowMeasure::as_str)
 }
 
 /// The measures of a backend that are far from their usual values, in the direction that can harm
@@ -42,7 +42,8 @@ pub(super) fn anomalies<'a>(
     WindowMeasure::ALL.into_iter().filter_map(move |measure| {
         let value = evaluation.short_window().get(measure)?;
         let baseline = evaluation.baseline(measure)?;
-        let (z, median) = (baseline.z_score(value), baseline.median);
+        let z = baseline.z_score(value);
+        let median = baseline.median;
         // A change that cannot harm requests, such as an empty queue, is no anomaly.
         let is_adverse = match measure.adverse_change() {
             AdverseChange::Rise => z >= ANOMALY_Z_SCORE && value >= MIN_CHANGE_FACTOR * median,

@@ -58,7 +58,7 @@ mod tests {
     use tokenweir_protocol::clock;
 
     #[test]
-    fn a_verdict_begins_after_two_matches_in_three_evaluations_and_ends_30_s_after_the_last_one() {
+    fn two_matches_in_three_begin_a_verdict() {
         let start = clock::epoch();
         let mut debounce = VerdictDebounce::default();
         let mut update = |is_found, seconds| {

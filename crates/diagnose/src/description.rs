@@ -15,7 +15,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn each_verdict_has_a_unique_name_and_all_texts() {
+    fn each_name_is_unique_and_no_text_missing() {
         let mut names = BTreeSet::new();
         for verdict in verdict_descriptions() {
             assert!(names.insert(verdict.name), "{} is listed twice", verdict.name);

@@ -152,7 +152,8 @@ impl Diagnoser {
             .collect();
         for (backend, is_expired) in self.backends.iter_mut().zip(is_expired) {
             let models = models.get(&backend.id).copied().unwrap_or_default();
-            let is_unasked = !models.is_empty() && models.iter().all(|it| !requested.contains(it));
+            let is_unasked =
+                !models.is_empty() && models.iter().all(|model| !requested.contains(model));
             for (index, rule) in RULES.iter().enumerate() {
                 backend.has_expired[index] = match rule.load_dependence() {
                     LoadDependence::None => false,
@@ -198,7 +199,8 @@ impl Diagnoser {
 
     /// Adds the anomalies and correlated pairs of a backend.
     fn add_anomalies(&self, index: usize, diagnosis: &mut Diagnosis) {
-        let (id, evaluation) = (self.backends[index].id.as_str(), self.evaluation(index));
+        let id = self.backends[index].id.as_str();
+        let evaluation = self.evaluation(index);
         let has_evidence = evaluation.history.is_up()
             && evaluation.short_window().len() >= MIN_EVALUATED_STEPS
             && !evaluation.history.has_no_load_for(LOAD_EXPIRY);
@@ -277,7 +279,8 @@ impl BackendDiagnosis {
         for (index, result) in results.into_iter().enumerate() {
             let rule = &RULES[index];
             let (rule_match, missing) = match result {
-                Ok(rule_match) => (rule_match.filter(|_| !self.is_explained(rule)), None),
+                Ok(_) if self.is_explained(rule) => (None, None),
+                Ok(rule_match) => (rule_match, None),
                 Err(missing) => (None, Some(missing)),
             };
             // The rule for unreadable metrics does not count, because it does not diagnose the
@@ -299,9 +302,11 @@ impl BackendDiagnosis {
                 }
                 diagnosis.verdicts.push(verdict);
             } else if let Some(missing) = missing {
-                let (verdict, backend) = (rule.name.into(), self.id.to_string());
-                let missing = missing.into_iter().map(Into::into).collect();
-                diagnosis.undetermined.push(UndeterminedRule { verdict, backend, missing });
+                diagnosis.undetermined.push(UndeterminedRule {
+                    verdict: rule.name.into(),
+                    backend: self.id.to_string(),
+                    missing: missing.into_iter().map(Into::into).collect(),
+                });
             }
         }
         diagnosis.backends.push(DiagnosedBackend { backend: self.id.to_string(), is_determined });
@@ -341,7 +346,8 @@ impl BackendDiagnosis {
             }
             return None;
         };
-        let (rule, rule_match) = (&RULES[index], self.last_matches[index].as_ref()?);
+        let rule = &RULES[index];
+        let rule_match = self.last_matches[index].as_ref()?;
         let remedy = match &rule_match.remedy {
             Some(specific) => format!("{specific} {}", rule.remedy),
             None => rule.remedy.to_owned(),

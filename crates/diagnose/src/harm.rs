@@ -21,7 +21,8 @@ pub(crate) fn is_share_above(part: u64, total: u64, share: f64) -> bool {
     if total == 0 {
         return false;
     }
-    let (count, square) = (total as f64, DEVIATIONS * DEVIATIONS);
+    let count = total as f64;
+    let square = DEVIATIONS * DEVIATIONS;
     let observed = part as f64 / count;
     let middle = observed + square / (2.0 * count);
     let variance = observed * (1.0 - observed).max(0.0) / count + square / (4.0 * count * count);

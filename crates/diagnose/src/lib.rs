@@ -34,8 +34,8 @@ pub use anomaly::measure_names;
 pub use description::verdict_descriptions;
 pub use diagnoser::Diagnoser;
 pub use fleet::{
-    AttemptCounts, AttemptFailures, AwaitedModel, DrainSummary, EvictedGroup, EvictingPair,
-    FLEET_RULES, FleetBackend, FleetObservation, GatewayConditions, GroupCounts, RecentCounts,
+    AttemptCounts, AttemptFailures, AwaitedModel, CertificateReloads, DrainSummary, FLEET_RULES,
+    FleetBackend, FleetObservation, GatewayConditions, RecentCounts,
 };
 pub use harm::{HARMED_SHARE, is_critical_harm};
 pub use history::{

@@ -176,7 +176,7 @@ mod tests {
     use tokenweir_request::record::fixtures::streamed;
 
     #[test]
-    fn the_counts_of_a_retained_backend_have_each_request_once_and_are_reset_when_taken() {
+    fn each_request_is_taken_once() {
         let record = streamed();
         let id = record.backend().unwrap().clone();
         let counters = BackendRequestCounters::default();
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn the_attempt_counts_of_a_backend_have_its_failed_attempts_by_kind_and_status() {
+    fn failed_attempts_are_counted_by_kind_and_status() {
         let mut record = streamed();
         let id = record.backend().unwrap().clone();
         record.attempts.push(record.attempts[0].clone());
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_for_a_model_that_no_backend_lists_are_counted_until_one_lists_it() {
+    fn unserved_models_are_counted_until_listed() {
         let mut record = streamed();
         record.attempts.clear();
         record.status = Some(404);

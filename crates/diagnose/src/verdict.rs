@@ -351,7 +351,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn verdicts_with_the_same_rule_cause_and_remedy_at_several_backends_form_one_group() {
+    fn equal_verdicts_of_backends_form_one_group() {
         let verdict = |number: u32, cause: &'static str| Verdict {
             verdict: "backend_down".into(),
             backend: format!("gpu-{number}"),

@@ -136,7 +136,7 @@ mod tests {
     use tokenweir_protocol::openai::route::{ApiRoute, RouteError};
 
     #[test]
-    fn the_gateway_forwards_no_path_that_controls_a_backend_or_reveals_its_internals() {
+    fn no_control_or_internal_path_is_forwarded() {
         for path in ENDPOINT_GROUPS.iter().flat_map(|group| group.paths) {
             for method in [Method::GET, Method::POST] {
                 assert_eq!(ApiRoute::lookup(&method, path), Err(RouteError::NotFound), "{path}");

@@ -84,9 +84,10 @@ pub struct GatheredResponse {
     pub headers: HeaderMap,
     /// The body.
     pub body: Bytes,
-    /// The local wall clock at two moments: before the request was sent, and after the response head had
-    /// arrived.
-    pub clock: [SystemTime; 2],
+    /// The local wall clock before the request was sent.
+    pub sent_at: SystemTime,
+    /// The local wall clock after the response head had arrived.
+    pub received_at: SystemTime,
     /// Time from the request to the last byte of the response.
     pub took: Duration,
 }

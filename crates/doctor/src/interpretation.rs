@@ -83,7 +83,7 @@ impl BackendFacts {
 
     /// The parsed version of a vLLM server. `None` for other servers and unusual version strings.
     pub(super) fn version_number(&self) -> Option<VllmVersion> {
-        VllmVersion::parse(&self.version_text()?).filter(|_| self.is_vllm())
+        if self.is_vllm() { VllmVersion::parse(&self.version_text()?) } else { None }
     }
 
     /// The models that the server lists. `None`: the model list cannot be read.

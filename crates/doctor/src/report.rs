@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_report_does_not_split_a_flag_at_its_hyphens() {
+    fn a_flag_is_not_split_at_its_hyphens() {
         for width in 30..80 {
             let text =
                 wrap_paragraph("Lower --max-num-batched-tokens now.", "-> ", "", width, None);
@@ -305,14 +305,14 @@ mod tests {
     }
 
     #[test]
-    fn control_characters_in_a_backend_response_do_not_reach_the_terminal() {
+    fn control_characters_do_not_reach_the_terminal() {
         let shown = render_stripped("text \u{1b}[2J\r\n end", 80);
         assert!(!shown.contains(['\u{1b}', '\r']), "{shown:?}");
         assert!(shown.contains("[2J"), "{shown:?}");
     }
 
     #[test]
-    fn the_json_report_of_doctor_has_the_content_of_the_text_report() {
+    fn the_json_report_has_the_text_reports_content() {
         let json = json(&facts(), &[finding("cannot connect")]);
         assert_eq!(json["counts"]["error"], 1);
         assert_eq!(json["findings"][0]["backends"][0], "gpu-0");

@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn the_metric_names_of_a_signal_are_those_on_the_metrics_page() {
+    fn names_of_a_signal_are_on_the_page() {
         let page = include_str!("../../../tests/wire/metrics/python-metrics-idle.http");
         assert_eq!(names_of(page, "kv_usage"), ["vllm:kv_cache_usage_perc"]);
         assert_eq!(names_of(page, "kv_capacity"), ["vllm:cache_config_info"]);
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn if_two_metrics_provide_the_same_signal_one_metric_name_is_reported() {
+    fn two_metrics_of_one_signal_give_one_name() {
         let page = "vllm:num_requests_running 1\nvllm:num_requests_waiting 0\n\
                     vllm:gpu_cache_usage_perc 0.5\nvllm:kv_cache_usage_perc 0.5\n";
         assert_eq!(names_of(page, "kv_usage").len(), 1);

@@ -294,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_listen_address_is_an_ip_address_and_port_or_a_port_on_localhost_or_all_interfaces() {
+    fn listen_addresses_are_addresses_or_ports() {
         for (text, address) in [
             (":8080", "[::]:8080"),
             ("localhost:8080", "127.0.0.1:8080"),
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_url_can_be_only_a_host_and_port_and_must_not_end_with_an_api_path() {
+    fn no_url_ends_with_an_api_path() {
         let parse = |url| BackendAddress::parse(url).unwrap();
         assert_eq!(parse("http://[::1]:8000").to_string(), "http://[::1]:8000");
         assert_eq!(parse("vllm-0:8000").host_and_port(), ("vllm-0".into(), 8000));
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_metrics_url_has_a_host_and_a_path_of_its_own() {
+    fn metrics_urls_have_their_own_host_and_path() {
         let parse = |url| MetricsUrl::parse(url).map(|url| url.to_string());
         for (url, expected) in [
             ("http://a:8080", "http://a:8080/metrics"),
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_metrics_url_of_a_backend_has_the_host_and_scheme_of_the_backend() {
+    fn the_default_metrics_url_has_the_backends_host() {
         let backend = BackendAddress::parse("https://[fd00::1]:8000").unwrap();
         let path = Some(PathAndQuery::from_static("/m"));
         let beside = |port, path| MetricsUrl::beside(&backend, port, path).to_string();
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_path_keeps_its_query_and_follows_the_path_prefix_of_the_backend_url() {
+    fn request_paths_follow_the_prefix_with_their_query() {
         let path = PathAndQuery::from_static("/v1/models?x=1");
         for (url, expected, id) in [
             ("http://a:1", "http://a:1/v1/models?x=1", "a:1"),

@@ -194,7 +194,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn each_engine_metric_has_a_unique_name_and_a_bit_in_the_metric_set() {
+    fn each_metric_has_a_unique_name_and_bit() {
         let names: BTreeSet<&str> = ENGINE_METRICS.iter().map(|metric| metric.name).collect();
         assert_eq!(names.len(), ENGINE_METRICS.len());
         assert!(ENGINE_METRICS.len() <= 16, "the bits of EngineMetricSet");
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hint_for_a_scrape_error_depends_on_its_cause() {
+    fn the_hint_depends_on_the_cause() {
         let hint = |error| scrape_error_hint(error, Some(EngineKind::Vllm)).unwrap();
         for (error, expected) in [
             (ScrapeError::Connect, "address"),
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_with_all_expected_metrics_causes_no_warning() {
+    fn a_backend_with_all_metrics_causes_no_warning() {
         let page = include_bytes!("../../../tests/wire/metrics/python-metrics-idle.http");
         let load = EngineLoad::read(page);
         assert_eq!(EngineMetricSet::from_load(&load).losses(Some(EngineKind::Vllm)), None);

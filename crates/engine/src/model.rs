@@ -96,7 +96,8 @@ impl<'de> Deserialize<'de> for ModelList {
             }
 
             fn visit_seq<A: SeqAccess<'de>>(self, mut entries: A) -> Result<ModelList, A::Error> {
-                let (mut list, mut models) = (ModelList::default(), Vec::<ServedModel>::new());
+                let mut list = ModelList::default();
+                let mut models = Vec::<ServedModel>::new();
                 while let Some(entry) = entries.next_element::<&RawValue>()? {
                     if models.len() == ModelList::MOST {
                         list.excess_models += 1;
@@ -233,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn models_that_a_gateway_lists_as_unavailable_are_left_out_unless_all_are() {
+    fn unavailable_models_are_left_out_unless_all_are() {
         for (unavailable, expected) in [
             (json!(["b"]), &["a"][..]),
             (json!(["a", "b"]), &["a", "b"]),
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lora_adapter_has_its_base_model_as_parent_and_the_context_length_of_that_model() {
+    fn an_adapter_has_its_base_models_context_length() {
         let models = parse_entries(&json!([
             { "id": "base", "root": "/models/base", "parent": null, "max_model_len": 2048 },
             { "id": "sql", "root": "/adapters/sql", "parent": "base", "max_model_len": null },
@@ -267,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_model_list_is_not_parsed_as_an_empty_list() {
+    fn an_invalid_list_is_not_empty() {
         for response in ["", "[]", r#"{"data":{}}"#, r#"{"error":"no"}"#] {
             assert!(ModelList::read(response.as_bytes()).is_none(), "{response}");
         }
@@ -275,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn model_lists_that_differ_only_in_volatile_fields_are_equivalent() {
+    fn volatile_fields_make_no_difference() {
         let models = |created: u64, length: u64| {
             let permission = json!([{ "id": format!("modelperm-{created}") }]);
             parse_entries(&json!([{ "id": "a", "created": created, "max_model_len": length,
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_models_of_a_backend_and_the_length_of_model_ids_are_bounded() {
+    fn model_count_and_id_length_are_bounded() {
         let ids = (0..ModelList::MOST + 7).map(|number| json!({ "id": format!("m{number}") }));
         let response = json!({ "data": ids.collect::<Vec<_>>() }).to_string();
         let list = ModelList::read(response.as_bytes()).unwrap();
@@ -301,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_model_list_entry_is_serialized_verbatim_and_keeps_all_other_fields_when_renamed() {
+    fn a_renamed_entry_keeps_all_other_fields() {
         let text = r#"{"data":[{"id":"a","x" : [1,  2],"owned_by":"vllm"}]}"#;
         let models = ModelList::read(text.as_bytes()).unwrap().models;
         let written = serde_json::to_string(&models[0].entry).unwrap();

@@ -24,18 +24,20 @@
 //! health checks ─► /health, /metrics, /v1/models of each backend ─► backend state
 //! ```
 
-// Layer 1: backends, their GPUs and their discovery, and the alerts of the diagnosis.
+// Layer 1: what operators see of each part: its status and its metrics.
+pub mod metric;
+pub mod status;
+
+// Layer 2: backends and their discovery.
 pub mod backend;
 pub mod discovery;
-pub mod gpu;
-pub mod webhook;
 
-// Layer 2: sinks of records.
+// Layer 3: sinks of records.
 pub mod telemetry;
 
-// Layer 3: the path of a request.
+// Layer 4: the path of a request.
 pub mod local_routes;
 pub mod proxy;
 
-// Layer 4: the two listeners.
+// Layer 5: the two listeners.
 pub mod server;

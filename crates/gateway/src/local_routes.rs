@@ -2,6 +2,7 @@
 //! `/health`, `/version`, `/v1/models` with all known models in one list, and
 //! `/v1/models/{model}`.
 
+use crate::backend::facets::FacetSettings;
 use crate::backend::pool::BackendPool;
 use crate::backend::routes::RouteTable;
 use bytes::Bytes;
@@ -61,14 +62,13 @@ struct ModelStates<'a> {
     routes: &'a RouteTable,
     /// The state of each backend, by its position in the pool.
     availabilities: Vec<Availability>,
-    /// Whether a request wakes a sleeping engine.
-    is_woken: bool,
+    /// The settings of the optional parts of all backends.
+    facets: FacetSettings,
 }
 
 impl<'a> ModelStates<'a> {
     fn new(routes: &'a RouteTable, pool: &BackendPool) -> Self {
-        let is_woken = pool.sleep_settings().wake;
-        Self { routes, availabilities: pool.availabilities(), is_woken }
+        Self { routes, availabilities: pool.availabilities(), facets: pool.facet_settings() }
     }
 
     /// The models that the client may use, sorted by name.
@@ -99,8 +99,7 @@ impl<'a> ModelStates<'a> {
     fn is_available(&self, name: &str) -> bool {
         match self.state(name) {
             Availability::Available | Availability::Ejected => true,
-            Availability::Asleep => self.is_woken,
-            _ => false,
+            other => self.facets.can_activate(other),
         }
     }
 

@@ -150,7 +150,7 @@ mod tests {
     use crate::decoder::{EventBatch, KvEvent};
 
     #[test]
-    fn the_decoder_reads_the_kv_events_that_the_encoder_wrote() {
+    fn the_decoder_reads_what_the_encoder_wrote() {
         let stored = |parent, session_id| {
             PublishedEvent::Stored(StoredBlocks {
                 hashes: vec![u64::MAX, 7],

@@ -1,10 +1,9 @@
 //! KV events of vLLM: which blocks the prefix cache of an engine contains.
 //!
 //! An engine publishes an event for each block that it stores or removes. [`zmtp`] receives the
-//! events, [`decoder`] reads them, [`residency`] keeps the contents of one cache, [`groups`] counts
-//! which groups of prompts fill the cache and evict each other, and [`correlation`] learns which
-//! blocks of an engine contain which text, from the session id that the gateway sets on its
-//! requests. No tokenizer is needed. With the feature `publisher`, `encoder` writes events and
+//! events, [`decoder`] reads them, [`residency`] keeps the contents of one cache, and [`correlation`]
+//! learns which blocks of an engine contain which text, from the session id that the gateway sets on
+//! its requests. No tokenizer is needed. With the feature `publisher`, `encoder` writes events and
 //! [`zmtp`] publishes them.
 //!
 //! Only [`zmtp`] opens sockets. The modules are declared in layers: a module imports only from
@@ -16,8 +15,6 @@ pub mod decoder;
 
 #[cfg(feature = "publisher")]
 pub mod encoder;
-
-pub mod groups;
 
 pub mod residency;
 

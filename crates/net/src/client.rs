@@ -115,7 +115,7 @@ impl HttpClient {
         idle: &IdlePool,
         request: Request<Bytes>,
     ) -> Result<Response<BackendBody>, SendError> {
-        let send = |via| self.send_via(via, None, idle, (request.clone(), None));
+        let send = |via| self.send_via(via, None, idle, request.clone(), None);
         match send(ConnectionSource::Pool).await {
             Err(SendError::StaleConnection { .. }) => send(ConnectionSource::New).await,
             result => result,
@@ -133,7 +133,8 @@ impl HttpClient {
         via: ConnectionSource,
         timeout: Option<Duration>,
         idle: &IdlePool,
-        (request, stream): (Request<Bytes>, Option<RequestStream>),
+        request: Request<Bytes>,
+        stream: Option<RequestStream>,
     ) -> impl Future<Output = Result<Response<BackendBody>, SendError>> {
         let timeout = timeout.unwrap_or(self.timeouts.response_headers);
         let upload = stream.as_ref().and_then(RequestStream::upload);
@@ -175,7 +176,8 @@ async fn within_upload<T>(
     upload: Arc<UploadProgress>,
     response: impl Future<Output = T>,
 ) -> Result<T, Elapsed> {
-    let (mut response, started) = (pin!(response), clock::now());
+    let mut response = pin!(response);
+    let started = clock::now();
     loop {
         let now = clock::now();
         let deadline = upload.last_part_at(now).max(started).checked_add(timeout);
@@ -229,13 +231,13 @@ mod tests {
     use tokio::net::TcpListener;
 
     #[test]
-    fn a_connection_attempt_that_takes_too_long_is_a_timeout_and_a_refused_one_is_not() {
+    fn only_slow_connections_time_out() {
         assert!(is_timeout(&Error::new(ErrorKind::TimedOut, "deadline has elapsed")));
         assert!(!is_timeout(&Error::from(ErrorKind::ConnectionRefused)));
     }
 
     #[test]
-    fn the_error_text_of_an_expired_certificate_does_not_change_with_time() {
+    fn an_expired_certificates_error_text_is_constant() {
         let error = "invalid peer certificate: certificate expired: verification time 7 (UNIX), but \
                      certificate is not valid after 5 (2 seconds ago)";
         assert_eq!(lasting_text(error), "invalid peer certificate: certificate expired");
@@ -243,7 +245,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_on_a_pooled_connection_that_the_server_closed_is_sent_again() {
+    async fn a_request_on_a_closed_connection_is_repeated() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/", listener.local_addr().unwrap());
         let response = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
@@ -259,8 +261,8 @@ mod tests {
             second
         };
         let sending = async {
-            let (client, idle) =
-                (HttpClient::new(HttpClientTimeouts::default()), IdlePool::default());
+            let client = HttpClient::new(HttpClientTimeouts::default());
+            let idle = IdlePool::default();
             for length in [0, 64 << 20] {
                 let request = Request::post(&url).body(vec![b'x'; length].into()).unwrap();
                 let response = client.send(&idle, request).await.unwrap();
@@ -271,7 +273,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn the_response_timeout_of_a_backend_does_not_run_while_the_client_pauses_its_upload() {
+    async fn the_response_timeout_waits_for_uploads() {
         const TIMEOUT: Duration = Duration::from_secs(3);
         let upload = Arc::new(UploadProgress::default());
         upload.record(true, false);

@@ -195,7 +195,8 @@ impl Connection {
     pub(crate) fn poll_response_head(
         &mut self,
         cx: &mut Context<'_>,
-        (method, is_upgrade): (&Method, bool),
+        method: &Method,
+        is_upgrade: bool,
         received: &mut BytesMut,
     ) -> Poll<Result<ResponseHead, ConnectionError>> {
         loop {

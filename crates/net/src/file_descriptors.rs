@@ -81,7 +81,7 @@ mod tests {
     const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(1);
 
     #[tokio::test(start_paused = true)]
-    async fn health_check_connections_have_a_share_of_the_file_descriptors_and_wait_for_one() {
+    async fn probes_have_a_share_and_wait_for_it() {
         let descriptors = FileDescriptorPool::new(Some(8));
         let probes = [
             descriptors.acquire_for_probe(ACQUIRE_TIMEOUT).await.unwrap(),

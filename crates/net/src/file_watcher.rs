@@ -166,7 +166,8 @@ impl FileWatcher {
     }
 
     async fn read_state(&self) -> FileState {
-        let (files, pending_reads) = (self.files.clone(), self.pending_reads.clone());
+        let files = self.files.clone();
+        let pending_reads = self.pending_reads.clone();
         if pending_reads.fetch_add(1, Ordering::Relaxed) >= MAX_PENDING_READS {
             pending_reads.fetch_sub(1, Ordering::Relaxed);
             return FileState::Late;
@@ -241,7 +242,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn each_stable_change_of_a_watched_file_is_reported_once() {
+    async fn each_stable_change_is_reported_once() {
         let folder = TempFolder::new("watched-file");
         let path = folder.path().join("a");
         let mut watcher = FileWatcher::new([path.clone()]);
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_file_watcher_retries_after_one_interval_but_does_not_retry_an_unreadable_file() {
+    async fn failed_loads_are_retried_and_unreadable_files_not() {
         let folder = TempFolder::new("watched-retry");
         let path = folder.write("a", "one");
         let mut watcher = FileWatcher::new([path.clone()]);
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_watcher_reports_a_change_of_any_of_its_files() {
+    fn a_change_of_any_file_is_reported() {
         let folder = TempFolder::new("watched-group");
         let files = ["cert", "key"].map(|name| folder.path().join(name));
         let mut watcher = FileWatcher::new(files.clone());
@@ -296,7 +297,7 @@ mod tests {
 
     /// A FIFO without a writer blocks its reader for ever.
     #[tokio::test(start_paused = true)]
-    async fn a_file_watcher_reports_a_file_that_would_block_its_reader_and_its_replacement() {
+    async fn a_blocking_file_and_its_replacement_are_reported() {
         let folder = TempFolder::new("watched-fifo");
         let path = folder.write("a", "one");
         let mut watcher = FileWatcher::new([path.clone()]);
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_watcher_gives_up_a_read_that_takes_too_long() {
+    async fn a_slow_read_is_given_up() {
         let (sender, receiver) = std::sync::mpsc::channel::<()>();
         tokio::time::pause();
         let reading = tokio::spawn(read_within_limit(move || receiver.recv()));
@@ -326,7 +327,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn files_that_are_not_loaded_in_time_are_an_error_and_reported_again() {
+    async fn files_loaded_late_are_reported_again() {
         let folder = TempFolder::new("watched-load");
         let mut watcher = FileWatcher::new([folder.write("a", "one")]);
         watcher.changed().await;
@@ -350,7 +351,7 @@ mod tests {
     /// The kubelet updates a volume in this way: it writes a new folder and replaces the symbolic
     /// link `..data`.
     #[tokio::test(start_paused = true)]
-    async fn a_file_watcher_reports_a_replaced_symbolic_link_as_a_change() {
+    async fn a_replaced_symbolic_link_is_a_change() {
         let folder = TempFolder::new("watched-links");
         let path = |name: &str| folder.path().join(name);
         folder.write("1/a.yaml", "1");

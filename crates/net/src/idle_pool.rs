@@ -122,7 +122,8 @@ pub(crate) mod tests {
 
     /// Creates a pool with `count` idle connections. Also returns the sockets at their other ends.
     async fn filled_pool(count: usize) -> (IdlePool, Vec<TcpStream>) {
-        let (idle, mut peers) = (IdlePool::default(), Vec::new());
+        let idle = IdlePool::default();
+        let mut peers = Vec::new();
         for _ in 0..count {
             let (connection, peer) = connection_and_peer().await;
             idle.put(connection);
@@ -147,7 +148,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn a_backend_connection_above_its_maximum_age_or_number_of_requests_is_not_used_again() {
+    async fn old_or_worn_connections_are_not_reused() {
         let (idle, _peers) = filled_pool(2).await;
         let connection_age = Some(IDLE_TIMEOUT / 3);
         let now = clock::now();
@@ -163,7 +164,7 @@ pub(crate) mod tests {
     }
 
     #[tokio::test]
-    async fn idle_connections_that_the_backend_closed_are_not_used_again() {
+    async fn closed_idle_connections_are_not_reused() {
         let (idle, mut peers) = filled_pool(3).await;
         let expected = peers[0].peer_addr().unwrap();
         peers.truncate(1);

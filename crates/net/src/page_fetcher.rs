@@ -137,10 +137,9 @@ impl PageFetcher {
             Some(_) => None,
             None => Some(self.client.acquire_probe_descriptor(self.timeout).await?),
         };
-        let connection = (idle, descriptor);
-        let result =
-            tokio::time::timeout(self.timeout, self.send_with_reconnect(path, post, connection))
-                .await;
+        let timeout = self.timeout;
+        let sending = self.send_with_reconnect(path, post, idle, descriptor);
+        let result = tokio::time::timeout(timeout, sending).await;
         if !self.client.descriptors.has_capacity_for_probes() {
             self.idle.close_oldest();
         }
@@ -155,7 +154,8 @@ impl PageFetcher {
         &mut self,
         path: &PathAndQuery,
         post: Option<&PagePost>,
-        (idle, descriptor): (Option<Connection>, Option<FileDescriptorPermit>),
+        idle: Option<Connection>,
+        descriptor: Option<FileDescriptorPermit>,
     ) -> Result<StatusCode, FetchError> {
         let response = match idle {
             // The backend may have closed the idle connection: a new connection follows below.

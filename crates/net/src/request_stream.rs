@@ -134,7 +134,8 @@ mod tests {
         let parts: Vec<_> =
             parts.iter().map(|part| Ok(Frame::data(Bytes::from_static(part.as_bytes())))).collect();
         let mut stream = RequestStream::new(StreamBody::new(stream::iter(parts)), framing);
-        let (mut text, mut cx) = (Vec::new(), Context::from_waker(Waker::noop()));
+        let mut text = Vec::new();
+        let mut cx = Context::from_waker(Waker::noop());
         loop {
             let Poll::Ready(part) = stream.poll_part(&mut cx) else { panic!("no part waits") };
             match part? {
@@ -145,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forwarded_request_body_is_framed_by_its_length_or_in_chunks_or_not_at_all() {
+    fn bodies_are_framed_by_length_chunks_or_nothing() {
         let parts = ["ab", "", "cde"];
         assert_eq!(written(RequestFraming::Length(5), &parts).unwrap(), "abcde");
         assert_eq!(written(RequestFraming::Upgrade, &parts).unwrap(), "abcde");
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forwarded_request_body_that_does_not_have_its_stated_length_is_an_error() {
+    fn bodies_without_their_stated_length_are_errors() {
         for length in [4, 6] {
             assert!(written(RequestFraming::Length(length), &["ab", "cde"]).is_err(), "{length}");
         }

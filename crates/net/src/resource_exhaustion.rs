@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn exhausted_resources_of_the_gateway_machine_are_distinguished_from_backend_errors() {
+    fn own_exhaustion_differs_from_backend_errors() {
         let describe = |code| describe_exhaustion(&io::Error::from_raw_os_error(code));
         // 12 is ENOMEM, 99 is EADDRNOTAVAIL on Linux.
         for code in [EMFILE, ENFILE, ENOBUFS, 12, 99] {

@@ -24,7 +24,8 @@ struct InhibitRule {
 /// Generates the configuration file. `webhook`: the URL for notifications. The severity of the alert is
 /// appended to it as a path segment.
 pub(super) fn print(webhook: &str) -> yaml::RenderResult {
-    let (page, ticket) = (format!("{webhook}/page"), format!("{webhook}/ticket"));
+    let page = format!("{webhook}/page");
+    let ticket = format!("{webhook}/ticket");
     let urls = [("http://webhook:8080/page", &*page), ("http://webhook:8080/ticket", &*ticket)];
     let text = yaml::with_values(ROUTES_AND_RECEIVERS, &urls)?;
     Ok(text + &yaml::render(&Inhibitions { inhibit_rules: inhibit_rules() })?)

@@ -98,7 +98,7 @@ fn collector_config(jaeger: &str) -> String {
 
 #[cfg(test)]
 #[test]
-fn urls_in_the_grafana_data_sources_are_quoted_if_yaml_needs_it() {
+fn urls_are_quoted_if_yaml_needs_it() {
     let long = format!("http://p/{}", "a".repeat(100));
     for url in
         ["http://p:9090", "http://jaeger:16686", "{{ .Values.prom }}", "http://p # a", "p:", &long]
@@ -112,7 +112,7 @@ fn urls_in_the_grafana_data_sources_are_quoted_if_yaml_needs_it() {
 
 #[cfg(test)]
 #[test]
-fn the_collector_configuration_sends_spans_to_the_host_of_the_jaeger_url() {
+fn spans_go_to_the_jaeger_urls_host() {
     for (jaeger, endpoint) in [
         ("http://jaeger:16686", "endpoint: jaeger:4317"),
         ("https://traces.example/ui/", "endpoint: traces.example:4317"),

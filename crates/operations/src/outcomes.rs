@@ -34,7 +34,7 @@ mod tests {
     use tokenweir_request::record::Outcome;
 
     #[test]
-    fn the_label_matchers_of_alerts_have_the_outcomes_of_failed_and_refused_requests() {
+    fn label_matchers_have_failed_and_refused_outcomes() {
         let failed = Outcome::ALL.into_iter().filter(|outcome| outcome.is_backend_failure());
         let failed: Vec<&str> = failed.map(Outcome::as_str).collect();
         assert_eq!(FAILED_OUTCOMES, format!("outcome=~\"{}\"", failed.join("|")));

@@ -93,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prometheus_does_not_scrape_services_that_the_deployment_does_not_have() {
+    fn missing_services_are_not_scraped() {
         let plain = DeploymentEndpoints::new("http://gateway:9090", Vec::new());
         let shown = print(&plain).unwrap();
         assert!(shown.contains("- gateway:9090") && !shown.contains("8889"), "{shown}");

@@ -96,7 +96,7 @@ mod tests {
     use super::for_each_cluster;
 
     #[test]
-    fn queries_of_rules_aggregate_and_match_series_within_each_cluster() {
+    fn queries_match_series_within_each_cluster() {
         for (query, expected) in [
             ("sum(rate(a[5m]))", "sum by (cluster) (rate(a[5m]))"),
             ("max by (backend) (a) > 0", "max by (cluster, backend) (a) > 0"),

@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batched_peer_message_has_every_prompt_and_the_last_backlog_of_each_backend() {
+    fn a_batch_has_prompts_and_last_backlogs() {
         let mut batch = Batch::default();
         assert!(batch.is_empty());
         batch.add(backlog(1, 100), Some(sent(1, &[5])));
@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_batch_of_prompts_and_backlogs_fits_into_a_peer_message() {
+    fn a_full_batch_fits_into_a_message() {
         let mut batch = Batch::default();
         let blocks = vec![1; 8_192];
         let mut count = 0;

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_url_of_the_message_bus_names_a_server_and_no_password() {
+    fn the_url_names_a_server_and_no_password() {
         for url in ["redis://valkey:6379", "rediss://10.0.0.1", "redis://[::1]:7/2"] {
             assert_eq!(BusSettings::url_problem(url), None, "{url}");
         }

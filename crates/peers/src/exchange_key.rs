@@ -12,7 +12,6 @@ pub type SessionId = [u8; 16];
 pub struct ExchangeKey {
     shared: Prk,
     prompt_seeds: hmac::Key,
-    outlines: hmac::Key,
     /// Identifies the channel of the gateways with this key.
     channel: u64,
 }
@@ -42,9 +41,9 @@ impl ExchangeKey {
             let key = shared.expand(&[label], hmac::HMAC_SHA256).map(hmac::Key::from);
             key.map_err(|_| KeyTooShort(secret.len()))
         };
-        let (prompt_seeds, outlines) = (derived(b"prompt seeds")?, derived(b"prompt outlines")?);
+        let prompt_seeds = derived(b"prompt seeds")?;
         let channel = leading_bits(hmac::sign(&derived(b"channel")?, b""));
-        Ok(Self { shared, prompt_seeds, outlines, channel })
+        Ok(Self { shared, prompt_seeds, channel })
     }
 
     /// The name of the channel of the message bus. Gateways with another key have another
@@ -64,11 +63,6 @@ impl ExchangeKey {
             context.update(part.unwrap_or_default().as_bytes());
         }
         leading_bits(context.sign())
-    }
-
-    /// The key that authenticates the outlines of prompts in session ids.
-    pub fn outline_key(&self) -> hmac::Key {
-        self.outlines.clone()
     }
 
     /// The key that encrypts the messages of one session. `None`: the derivation failed. Because each
@@ -96,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_short_exchange_key_is_refused_and_equal_exchange_keys_hash_prompts_equally() {
+    fn short_keys_are_refused_and_equal_keys_agree() {
         assert_eq!(ExchangeKey::new(&[7; 31]).unwrap_err(), KeyTooShort(31));
         let key = |byte| ExchangeKey::new(&[byte; 32]).unwrap();
         let seed = |byte| key(byte).prompt_seed(Some("m"), None);
@@ -107,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn prompt_hashes_of_different_models_or_cache_salts_have_different_seeds() {
+    fn models_and_cache_salts_have_different_seeds() {
         let key = ExchangeKey::new(&[1; 32]).unwrap();
         let pairs = [(None, None), (Some(""), None), (None, Some("")), (Some("a"), Some("bc"))];
         let pairs = pairs.into_iter().chain([(Some("ab"), Some("c")), (Some("abc"), None)]);
@@ -118,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_debug_output_of_an_exchange_key_does_not_contain_the_key() {
+    fn debug_output_does_not_contain_the_key() {
         let key = ExchangeKey::new(b"a secret of thirty-two characters").unwrap();
         assert_eq!(format!("{key:?}"), "[redacted]");
     }

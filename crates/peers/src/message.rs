@@ -125,7 +125,8 @@ pub(crate) mod tests {
     use proptest::prelude::*;
 
     pub(crate) fn sent(backend: u64, blocks: &[u64]) -> SentPrompt {
-        let (blocks, block_bytes) = (blocks.into(), 512);
+        let blocks = blocks.into();
+        let block_bytes = 512;
         let prompt = PromptFingerprint { blocks, block_bytes, ..PromptFingerprint::default() };
         SentPrompt { backend, prompt: Arc::new(prompt) }
     }
@@ -139,7 +140,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_peer_message_is_decoded_as_it_was_encoded() {
+    fn a_message_is_decoded_as_it_was_encoded() {
         assert_eq!(PeerMessage::decode(&message().encode()), Some(message()));
         let empty = PeerMessage::default();
         assert_eq!(empty.encode().len(), EMPTY_BYTES);
@@ -147,7 +148,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_truncated_or_extended_peer_message_is_not_decoded() {
+    fn truncated_or_extended_messages_are_not_decoded() {
         let bytes = message().encode();
         for length in 0..bytes.len() {
             assert_eq!(PeerMessage::decode(&bytes[..length]), None, "{length} bytes");
@@ -157,7 +158,7 @@ pub(crate) mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_decoded_as_a_peer_message_or_refused(
+        fn any_bytes_are_decoded_or_refused(
             bytes in proptest::collection::vec(any::<u8>(), 0..300),
         ) {
             if let Some(message) = PeerMessage::decode(&bytes) {

@@ -151,7 +151,8 @@ fn read_head(head: &[u8; HEAD_BYTES]) -> Result<(SessionId, u64), Rejection> {
     if head[4] != VERSION {
         return Err(Rejection::Version);
     }
-    let (mut session, mut sequence) = (SessionId::default(), [0; 8]);
+    let mut session = SessionId::default();
+    let mut sequence = [0; 8];
     session.copy_from_slice(&head[5..21]);
     sequence.copy_from_slice(&head[21..]);
     Ok((session, u64::from_be_bytes(sequence)))
@@ -196,9 +197,10 @@ mod tests {
     }
 
     #[test]
-    fn peer_messages_of_other_gateways_are_received_and_those_of_this_gateway_are_recognized() {
+    fn own_and_other_messages_are_told_apart() {
         let mut receiver = TestReceiver::new();
-        let (mut a, mut b) = (sealer(1), sealer(2));
+        let mut a = sealer(1);
+        let mut b = sealer(2);
         let mut receive = |sealer: &mut Sealer| receiver.receive(&sealer.seal(&message()).unwrap());
         assert_eq!(receive(&mut a), Ok(ReceivedMessage::Peer(0, message())));
         assert_eq!(receive(&mut b), Ok(ReceivedMessage::Peer(1, message())));
@@ -207,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn an_encrypted_peer_message_contains_no_hash_and_no_number_in_clear_text() {
+    fn an_encrypted_message_hides_hashes_and_numbers() {
         let sealed = sealer(1).seal(&message()).unwrap();
         assert!(!sealed.windows(8).any(|bytes| bytes == u64::MAX.to_le_bytes()));
         let equal = [sealer(1), sealer(2)].map(|mut sealer| sealer.seal(&message()).unwrap());
@@ -215,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_message_with_a_changed_bit_or_encrypted_with_another_key_is_refused() {
+    fn changed_bits_and_other_keys_are_refused() {
         let mut receiver = TestReceiver::new();
         let sealed = sealer(1).seal(&message()).unwrap();
         for bit in 0..sealed.len() * 8 {
@@ -246,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_message_is_accepted_once_and_not_after_a_later_one_of_the_same_gateway() {
+    fn a_message_is_accepted_once_and_in_order() {
         let mut receiver = TestReceiver::new();
         let mut sealer = sealer(1);
         let [first, second] = [0, 1].map(|_| sealer.seal(&message()).unwrap());
@@ -256,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_replayed_peer_message_is_refused_even_when_another_gateway_has_the_index_of_its_sender() {
+    fn a_replay_under_a_reused_index_is_refused() {
         let mut receiver = TestReceiver::new();
         let recorded = sealer(1).seal(&message()).unwrap();
         assert!(receiver.receive(&recorded).is_ok());
@@ -270,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn the_index_of_a_forgotten_gateway_is_used_again_and_the_number_of_gateways_is_bounded() {
+    fn forgotten_indexes_are_reused_and_gateways_bounded() {
         let mut receiver = TestReceiver::new();
         let mut at = |seconds, session| {
             let sent_at_millis = NOW_MILLIS + seconds * 1_000;

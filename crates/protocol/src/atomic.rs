@@ -93,9 +93,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_atomic_instant_stores_times_before_and_after_the_epoch_and_can_be_emptied() {
-        let (time, epoch) = (AtomicInstant::default(), clock::epoch());
-        let (second, nanosecond) = (Duration::from_secs(1), Duration::from_nanos(1));
+    fn times_before_and_after_the_epoch_are_stored() {
+        let time = AtomicInstant::default();
+        let epoch = clock::epoch();
+        let second = Duration::from_secs(1);
+        let nanosecond = Duration::from_nanos(1);
         assert_eq!(time.get(), None);
         let before = [second, nanosecond].map(|distance| epoch.checked_sub(distance).unwrap());
         for at in before.into_iter().chain([epoch + nanosecond, epoch + second]) {

@@ -277,7 +277,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_that_equals_a_histogram_bound_is_in_the_bucket_that_ends_at_the_bound() {
+    fn a_value_at_a_bound_is_below_it() {
         let mut gaps = OutputGapHistogram::default();
         gaps.record_duration_n(Duration::from_millis(10), 1);
         gaps.record_duration_n(Duration::from_nanos(10_000_001), 1);
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_histogram_with_configured_bounds_has_their_buckets_and_separates_quantiles_at_a_bound() {
+    fn configured_bounds_separate_quantiles() {
         let mut gaps =
             OutputGapHistogram::with_bounds(&BucketBounds::from_slice(&[0.033, 0.07]), false);
         gaps.record_duration_n(Duration::from_millis(33), 95);
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_histogram_quantile_is_within_its_bucket_and_never_above_the_largest_value() {
+    fn quantiles_stay_in_their_bucket_below_the_maximum() {
         let mut gaps = OutputGapHistogram::default();
         assert_eq!((gaps.quantile(0.95), gaps.mean(), gaps.max()), (None, None, None));
         gaps.record_duration_n(Duration::from_micros(1_500), 95);
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quantile_of_samples_is_one_of_the_samples() {
+    fn a_quantile_is_one_of_the_samples() {
         let mut samples = [3.0, 1.0, 2.0, 5.0, 4.0];
         for (q, expected) in [(0.0, 1.0), (0.2, 1.0), (0.21, 2.0), (0.5, 3.0), (1.0, 5.0)] {
             assert_eq!(sample_quantile(&mut samples, q), Some(expected), "{q}");
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_of_several_tokens_is_one_value_in_the_histogram_of_tokens_per_chunk() {
+    fn a_chunk_of_several_tokens_is_one_value() {
         let mut tokens = ChunkTokensHistogram::default();
         tokens.record_n(7.0, 1);
         tokens.record_n(1_000.0, 1);

@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn lf_cr_and_crlf_each_end_a_line_of_an_event_stream() {
+    fn lf_cr_and_crlf_each_end_a_line() {
         for ending in ["\n", "\r", "\r\n"] {
             let text = format!("event: a{ending}data: 1{ending}{ending}data:2{ending}{ending}");
             assert_eq!(events_of_text(&text), [event("a", "1"), event("", "2")], "{ending:?}");
@@ -382,9 +382,10 @@ mod tests {
     }
 
     #[test]
-    fn white_space_before_a_field_name_of_an_event_stream_belongs_to_it_and_alone_is_no_field() {
+    fn leading_white_space_belongs_to_the_field_name() {
         let unknown_lines = |text: &[u8]| {
-            let (mut decoder, mut rest) = (SseDecoder::new(), text);
+            let mut decoder = SseDecoder::new();
+            let mut rest = text;
             let pieces = std::iter::from_fn(|| decoder.next(&mut rest));
             let unknown = pieces.filter(|piece| *piece == SsePiece::UnknownLine).count();
             (unknown, decoder.is_between_blocks())
@@ -394,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_line_of_an_event_stream_is_returned_in_pieces_without_buffering() {
+    fn a_long_line_comes_in_unbuffered_pieces() {
         let line = "x".repeat(10 << 20);
         let text = format!("data: {line}\n\n");
         let pieces: Vec<&[u8]> = text.as_bytes().chunks(4096).collect();

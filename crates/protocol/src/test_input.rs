@@ -14,7 +14,8 @@ pub(crate) fn header_map(pairs: &[(&'static str, &str)]) -> HeaderMap {
 /// Divides bytes at the offsets `cuts`. An offset after the end counts as the end.
 pub(crate) fn pieces(bytes: &[u8], mut cuts: Vec<usize>) -> Vec<&[u8]> {
     cuts.sort_unstable();
-    let (mut pieces, mut start) = (Vec::new(), 0);
+    let mut pieces = Vec::new();
+    let mut start = 0;
     for cut in cuts.into_iter().map(|cut| cut.min(bytes.len())) {
         pieces.push(&bytes[start..cut]);
         start = cut;

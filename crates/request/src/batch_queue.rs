@@ -100,7 +100,7 @@ mod tests {
     const LONG_LINGER: Duration = Duration::from_hours(1);
 
     #[test]
-    fn a_full_batch_queue_rejects_an_item_until_a_batch_is_taken() {
+    fn a_full_queue_rejects_items() {
         let queue = BatchQueue::new(Duration::ZERO, 10);
         assert_eq!(queue.push("large", 9), Ok(()));
         assert_eq!(queue.push("small", 2), Err("small"));
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_batch_is_ready_before_the_linger_time_is_over() {
+    fn a_full_batch_does_not_linger() {
         let queue = BatchQueue::new(LONG_LINGER, 10 * FULL_BATCHES_PER_CAPACITY);
         thread::scope(|scope| {
             let taken = scope.spawn(|| (queue.wait_for_batch(), queue.take_batch().len()));
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn each_item_that_several_threads_add_is_taken_once() {
+    fn concurrent_items_are_taken_once() {
         let queue = BatchQueue::new(Duration::from_millis(1), 10_000);
         let mut taken = Vec::new();
         thread::scope(|scope| {

@@ -9,9 +9,10 @@ pub struct Candidate {
     /// Index of the backend in the pool.
     #[serde(skip)]
     pub position: usize,
-    /// The data-parallel rank of the backend, as its metrics name it. `None`: the backend decides.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub rank: Option<u32>,
+    /// The number of a data-parallel rank on the metrics page, if the candidate is a part of its backend with a
+    /// load of its own. `None`: the whole backend.
+    #[serde(rename = "rank", skip_serializing_if = "Option::is_none")]
+    pub part: Option<u32>,
     /// Requests of this gateway in flight at the backend.
     pub in_flight: u32,
     /// Uncached prompt tokens plus expected output tokens of the requests that `in_flight` counts.
@@ -33,11 +34,6 @@ pub struct Candidate {
     pub cached_blocks: u32,
     /// The source of information from which `cached` was estimated.
     pub cached_source: CachedSource,
-    /// Whether this is the [rendezvous backend](super::mark_rendezvous) of the prompt.
-    pub is_rendezvous: bool,
-    /// Share, from 0 to 1, of the prompt tokens after `cached` that this backend has probably cached if
-    /// it is the rendezvous backend: other gateways may have sent these tokens to it.
-    pub rendezvous_hit_share: f64,
     /// Expected output tokens.
     pub output: f64,
     /// Prompt tokens that the engine has to compute before those of this request.
@@ -72,18 +68,15 @@ pub struct Candidate {
     /// Weight of the last report in the estimates of this candidate, from 0 to 1. The weight falls with the
     /// age of the report.
     pub certainty: f64,
-    /// Seconds until the engine has a free slot for one more sequence. 0: a slot is free, or the
-    /// number of slots is not known.
-    pub slot_wait: f64,
-    /// Seconds for which the oldest request without output has been overdue, or for which all
-    /// streams have stalled, whichever is longer. 0: neither holds.
+    /// Seconds for which the engine seems to be at a standstill: the oldest request without output is overdue, and
+    /// no other request has had output since, or all streams have stalled. 0: neither holds.
     pub overdue: f64,
 }
 
 impl Candidate {
-    /// The backend and the rank of the candidate, which identify it among the candidates of a decision.
+    /// The backend and the part of the candidate, which identify it among the candidates of a decision.
     pub const fn target(&self) -> (usize, Option<u32>) {
-        (self.position, self.rank)
+        (self.position, self.part)
     }
 
     /// Whether all estimates are finite numbers, as policies require.
@@ -103,7 +96,6 @@ impl Candidate {
                 + self.running
                 + self.kv_usage.unwrap_or(0.0)
                 + self.certainty
-                + self.slot_wait
                 + self.overdue);
         sum == 0.0
     }

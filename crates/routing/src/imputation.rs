@@ -20,7 +20,8 @@ pub fn impute_missing_estimates(candidates: &mut [Candidate]) {
 
 fn impute_prefill_costs(candidates: &mut [Candidate]) {
     let sums = candidates.iter().fold([0.0; 3], |[weight, base, per_token], candidate| {
-        let (own, cost) = (candidate.prefill_freshness, &candidate.prefill);
+        let own = candidate.prefill_freshness;
+        let cost = &candidate.prefill;
         [weight + own, base + own * cost.base, per_token + own * cost.per_token]
     });
     let [weight, base, per_token] = sums;
@@ -37,7 +38,8 @@ fn impute_prefill_costs(candidates: &mut [Candidate]) {
             has_unobserved = true;
             continue;
         }
-        let (cost, tokens) = (&mut candidate.prefill, f64::from(candidate.prefill_tokens));
+        let cost = &mut candidate.prefill;
+        let tokens = f64::from(candidate.prefill_tokens);
         let factor = cost.seconds(tokens) / fleet.seconds(tokens);
         if factor.is_finite() {
             *cost = cost.between(&fleet.scaled(factor), OWN_RATIO);

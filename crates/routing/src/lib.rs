@@ -24,12 +24,12 @@ pub mod saturation;
 
 pub use candidate::Candidate;
 pub use estimation::{
-    CachedSource, LearnedEstimates, LoadEstimator, LoadReport, LocalLoad, MAX_PEERS, PrefillCost,
-    ReportedLoad, ReportedQueues, Reservation, ResidentPrompt,
+    CachedSource, KnownPrefix, LearnedEstimates, LoadEstimator, LoadReport, LocalLoad, MAX_PEERS,
+    PredictedLeg, PrefillCost, ReportedLoad, ReportedQueues, Reservation,
 };
 pub use hash::{mix, unit};
 pub use imputation::impute_missing_estimates;
-pub use policies::{kv_aware, mark_rendezvous};
+pub use policies::kv_aware;
 pub use policy::{PANIC, Policy, PolicyKind, REASONS};
 pub use policy_input::{PolicyChoice, RoutingRequest};
 pub use prefixes::{PromptFingerprint, prefix_table};

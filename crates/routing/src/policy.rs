@@ -11,9 +11,8 @@ use tokenweir_protocol::named_enum;
 named_enum! {
     /// A routing policy.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-    #[derive(Serialize, Deserialize, JsonSchema, clap::ValueEnum)]
+    #[derive(Serialize, Deserialize, JsonSchema)]
     #[serde(rename_all = "snake_case")]
-    #[clap(rename_all = "snake_case")]
     pub enum PolicyKind {
         /// The least predicted time to first token, from queue, prompt, cached prefix and KV cache
         /// usage.
@@ -76,11 +75,8 @@ pub const REASONS: &[&str] = &[
     "lowest_cost",
     "tie",
     "kv_pressure",
-    "rendezvous",
     "cached_prefix",
     "prefix_too_busy",
-    "avoids_overdue",
-    "avoids_late",
     "session",
     "session_too_busy",
     "turn",

@@ -50,10 +50,17 @@ const MAX_PRESSURE_USAGE: f64 = 0.99;
 /// Seconds for which a candidate must be overdue to count as stuck.
 const STUCK_OVERDUE_SECONDS: f64 = 2.0;
 
-/// Whether the engine of a candidate seems to be at a standstill. A request is better off in the admission
-/// queue, waiting for a full backend, than at such an engine.
+/// Whether the engine of a candidate seems to be at a standstill.
 fn is_stuck(candidate: &Candidate) -> bool {
     candidate.overdue >= STUCK_OVERDUE_SECONDS
+}
+
+/// Leaves out the backends whose engines seem to be at a standstill, unless all do. A request is better off in
+/// the admission queue, waiting for a full backend, than at such an engine.
+pub fn retain_moving(candidates: &mut Vec<Candidate>) {
+    if candidates.iter().any(|candidate| !is_stuck(candidate)) {
+        candidates.retain(|candidate| !is_stuck(candidate));
+    }
 }
 
 impl Default for SaturationThresholds {
@@ -67,7 +74,7 @@ impl SaturationThresholds {
     /// Keeps the candidates among which the policy picks. If all backends are full, none remains: the request
     /// waits.
     pub fn retain_open(&self, candidates: &mut Vec<Candidate>, policy: PolicyKind) {
-        if self.are_full(candidates) {
+        if candidates.iter().all(|candidate| self.is_full(candidate)) {
             candidates.clear();
         }
         // These policies weigh no queue, so a slow backend would get its share of the requests however long
@@ -78,16 +85,6 @@ impl SaturationThresholds {
                 if is_blind { self.is_full(candidate) } else { self.is_at_limit(candidate) };
             !is_excluded
         });
-    }
-
-    /// Whether a request would wait at each of these backends. A backend at a standstill counts only if all
-    /// are at a standstill.
-    fn are_full(&self, candidates: &[Candidate]) -> bool {
-        let mut moving = candidates.iter().filter(|candidate| !is_stuck(candidate)).peekable();
-        if moving.peek().is_some() {
-            return moving.all(|candidate| self.is_full(candidate));
-        }
-        candidates.iter().all(|candidate| self.is_full(candidate))
     }
 
     /// Whether the gateway has the greatest allowed number of requests in flight at the backend.
@@ -163,12 +160,13 @@ mod tests {
         policy: PolicyKind,
         mut candidates: Vec<Candidate>,
     ) -> Vec<usize> {
+        retain_moving(&mut candidates);
         thresholds.retain_open(&mut candidates, policy);
         candidates.iter().map(|candidate| candidate.position).collect()
     }
 
     #[test]
-    fn a_full_backend_stays_a_candidate_while_another_has_capacity() {
+    fn full_backends_stay_candidates_while_others_have_capacity() {
         let full = at_position(0, reporting_candidate(100.0, 1.0));
         let free = at_position(1, reporting_candidate(0.0, 0.5));
         for policy in PolicyKind::ALL {
@@ -180,19 +178,23 @@ mod tests {
     }
 
     #[test]
-    fn a_request_waits_for_a_full_backend_rather_than_go_to_a_stuck_one() {
+    fn waiting_for_a_full_backend_beats_stuck_ones() {
         let open =
             |candidates: &[Candidate]| open(THRESHOLDS, PolicyKind::KvAware, candidates.to_vec());
         let full = at_position(0, reporting_candidate(100.0, 0.5));
         let free = at_position(1, reporting_candidate(0.0, 0.5));
         let stuck = at_position(2, Candidate { overdue: STUCK_OVERDUE_SECONDS, ..free });
         assert!(open(&[full, stuck]).is_empty());
-        assert_eq!(open(&[full, stuck, free]), [0, 2, 1], "the policy decides");
+        assert_eq!(
+            open(&[full, stuck, free]),
+            [0, 1],
+            "the policy decides between the moving ones"
+        );
         assert_eq!(open(&[stuck]), [2], "no other backend can serve the request");
     }
 
     #[test]
-    fn a_backend_with_the_greatest_number_in_flight_is_no_candidate() {
+    fn the_greatest_number_in_flight_excludes() {
         let thresholds = SaturationThresholds { in_flight: Some(20), ..THRESHOLDS };
         let at_limit = at_position(0, reporting_candidate(0.0, 0.5));
         let below = at_position(1, Candidate { in_flight: 19, ..reporting_candidate(0.0, 0.5) });
@@ -203,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_counts_requests_sent_or_ended_since_the_report() {
+    fn waiting_counts_changes_since_the_report() {
         assert!(!is_full(reporting_candidate(15.0, 0.5)));
         assert!(is_full(reporting_candidate(16.0, 0.5)));
         assert!(is_full(since(1.0, reporting_candidate(15.0, 0.5))), "one was sent since");
@@ -220,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_queue_only_more_than_a_batch_fills() {
+    fn without_a_queue_more_than_a_batch_fills() {
         let sent = |running, count| {
             let reported = ReportedLoad { waiting: 0.0, running, sent_since: count };
             Candidate { reported, ..idle_candidate() }

@@ -1,15 +1,18 @@
 //! Tests of properties that hold for all policies.
 
 use super::*;
-use clap::ValueEnum;
 use proptest::prelude::*;
+use serde::Deserialize;
+use serde::de::IntoDeserializer;
+use serde::de::value::{Error, StrDeserializer};
 use std::time::Duration;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::openai::Usage;
 
 /// An idle backend, for a prompt of 1,000 tokens.
 pub(super) fn idle_candidate() -> Candidate {
-    let (now, prompt) = (clock::epoch(), PromptFingerprint::default());
+    let now = clock::epoch();
+    let prompt = PromptFingerprint::default();
     Candidate {
         key: 1,
         prompt: 1_000.0,
@@ -35,9 +38,9 @@ fn candidate() -> impl Strategy<Value = Candidate> {
         (any::<u16>(), 0_u32..5, any::<bool>(), any::<u64>()),
         (number(), number(), number(), number()),
         (number(), number(), proptest::option::of(number()), any::<Option<u32>>()),
-        (number(), number()),
+        number(),
     )
-        .prop_map(|(backend, tokens, load, delays)| Candidate {
+        .prop_map(|(backend, tokens, load, overdue)| Candidate {
             in_flight: backend.0.into(),
             weight: backend.1,
             has_adapter: backend.2,
@@ -50,15 +53,14 @@ fn candidate() -> impl Strategy<Value = Candidate> {
             running: load.1,
             kv_usage: load.2,
             capacity: load.3.map(u64::from),
-            slot_wait: delays.0,
-            overdue: delays.1,
+            overdue,
             ..idle_candidate()
         })
 }
 
 proptest! {
     #[test]
-    fn every_routing_policy_picks_a_candidate_and_equal_inputs_give_equal_choices(
+    fn equal_inputs_give_equal_choices(
         candidates in proptest::collection::vec(candidate(), 0..20),
         sequence: u64, seed: u64, session: Option<u64>,
     ) {
@@ -106,7 +108,7 @@ fn every_policy_spreads_requests_over_an_idle_fleet() {
 }
 
 #[test]
-fn a_backend_of_twice_the_weight_gets_about_twice_the_requests() {
+fn twice_the_weight_gets_twice_the_requests() {
     let fleet = [(1, 2), (2, 1)].map(|(key, weight)| Candidate {
         key: mix(key),
         weight,
@@ -119,7 +121,7 @@ fn a_backend_of_twice_the_weight_gets_about_twice_the_requests() {
 }
 
 #[test]
-fn the_session_policy_moves_a_session_only_if_its_backend_is_removed() {
+fn a_session_moves_only_if_its_backend_goes() {
     let fleet: Vec<Candidate> =
         (1..9).map(|key| Candidate { key: mix(key), ..idle_candidate() }).collect();
     let policy = Policy { kind: PolicyKind::Session, ..Policy::default() };
@@ -132,7 +134,7 @@ fn the_session_policy_moves_a_session_only_if_its_backend_is_removed() {
 }
 
 #[test]
-fn prefix_affinity_follows_the_cached_prefix_until_that_backend_is_overloaded() {
+fn prefix_affinity_holds_until_overload() {
     let idle = idle_candidate();
     let warm = Candidate { cached: 600.0, in_flight: 2, ..idle };
     let pick = |fleet: &[Candidate]| pick(PolicyKind::PrefixAffinity, fleet);
@@ -144,15 +146,15 @@ fn prefix_affinity_follows_the_cached_prefix_until_that_backend_is_overloaded() 
 }
 
 #[test]
-fn a_routing_policy_has_the_same_name_in_the_configuration_and_in_metrics() {
-    assert_eq!(PolicyKind::value_variants(), PolicyKind::ALL);
+fn names_in_configuration_and_metrics_are_equal() {
     for kind in PolicyKind::ALL {
-        assert_eq!(kind.to_possible_value().unwrap().get_name(), kind.as_str());
+        let name: StrDeserializer<'_, Error> = kind.as_str().into_deserializer();
+        assert_eq!(PolicyKind::deserialize(name), Ok(kind));
     }
 }
 
 #[test]
-fn a_backend_without_an_observed_output_gets_the_prefill_cost_of_the_fastest_backend() {
+fn unobserved_backends_get_the_fastest_cost() {
     let cost = |base| PrefillCost { base, per_token: 1e-5 };
     let mut fleet = [
         Candidate {
@@ -171,7 +173,7 @@ fn a_backend_without_an_observed_output_gets_the_prefill_cost_of_the_fastest_bac
 }
 
 #[test]
-fn a_high_prefill_cost_that_no_recent_output_confirms_moves_to_the_mean_of_the_pool() {
+fn an_unconfirmed_high_cost_moves_to_the_mean() {
     let cost = |base| PrefillCost { base, per_token: 1e-5 };
     let usual = Candidate { prefill: cost(0.05), prefill_freshness: 1.0, ..idle_candidate() };
     let millis_with = |base, prefill_freshness| {
@@ -185,7 +187,7 @@ fn a_high_prefill_cost_that_no_recent_output_confirms_moves_to_the_mean_of_the_p
 }
 
 #[test]
-fn the_base_share_of_a_prefill_cost_moves_half_way_to_that_of_the_pool_and_the_time_stays() {
+fn the_base_share_moves_half_way() {
     let learned = |base, per_token| Candidate {
         prefill: PrefillCost { base, per_token },
         prefill_freshness: 1.0,
@@ -205,8 +207,8 @@ fn simulate_immediate_responses(backend_count: usize, requests: u64, tokens: u64
     let epoch = clock::epoch();
     let estimators: Vec<LoadEstimator> =
         (0..backend_count).map(|_| LoadEstimator::new(epoch, Duration::from_secs(5))).collect();
-    let (prompt, mut sent) =
-        (PromptFingerprint { bytes: 400, ..PromptFingerprint::default() }, vec![0; backend_count]);
+    let prompt = PromptFingerprint { bytes: 400, ..PromptFingerprint::default() };
+    let mut sent = vec![0; backend_count];
     for sequence in 0..requests {
         let now = epoch + Duration::from_millis(100 * (sequence + 1));
         let candidate = |estimator: &LoadEstimator| estimator.candidate(&prompt, now);
@@ -224,13 +226,13 @@ fn simulate_immediate_responses(backend_count: usize, requests: u64, tokens: u64
 }
 
 #[test]
-fn backends_without_an_observed_output_get_their_share_of_requests() {
+fn unobserved_backends_get_their_share() {
     assert_eq!(simulate_immediate_responses(8, 800, 10), [100; 8]);
     assert_eq!(simulate_immediate_responses(8, 800, 400), [100; 8], "with long responses too");
 }
 
 #[test]
-fn among_candidates_with_equal_cost_the_longest_idle_backend_is_picked() {
+fn equal_costs_go_to_the_longest_idle() {
     let fleet = [1.0, 3.0, 2.0].map(|idle_seconds| Candidate { idle_seconds, ..idle_candidate() });
     for kind in [PolicyKind::KvAware, PolicyKind::LeastRequests] {
         let policy = Policy { kind, ..Policy::default() };
@@ -242,7 +244,7 @@ fn among_candidates_with_equal_cost_the_longest_idle_backend_is_picked() {
 }
 
 #[test]
-fn missing_token_counts_become_the_mean_of_the_other_candidates_and_scale_the_cached_part() {
+fn missing_counts_become_the_mean_of_others() {
     let without_usage = Candidate { has_usage: false, cached: 500.0, ..idle_candidate() };
     let mut fleet = [Candidate { prompt: 300.0, output: 8.0, ..idle_candidate() }, without_usage];
     impute_missing_estimates(&mut fleet);
@@ -253,7 +255,7 @@ fn missing_token_counts_become_the_mean_of_the_other_candidates_and_scale_the_ca
 }
 
 #[test]
-fn policies_that_count_requests_count_a_long_prompt_as_more_than_a_short_one() {
+fn a_long_prompt_counts_for_more() {
     let long = Candidate { in_flight: 1, tokens_in_flight: 100_000.0, ..idle_candidate() };
     let short = |in_flight| Candidate {
         in_flight,
@@ -267,7 +269,7 @@ fn policies_that_count_requests_count_a_long_prompt_as_more_than_a_short_one() {
 }
 
 #[test]
-fn policies_that_count_requests_prefer_a_backend_that_is_not_overdue() {
+fn a_backend_that_is_not_overdue_is_preferred() {
     let overdue = Candidate { overdue: 0.1, ..idle_candidate() };
     let busy = Candidate { in_flight: 7, ..idle_candidate() };
     for kind in [PolicyKind::LeastRequests, PolicyKind::P2c] {

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn a_released_kv_block_is_free_and_still_found_by_its_hash() {
+    fn a_released_block_is_still_found() {
         let mut pool = BlockPool::new(4);
         let mut held = allocate_with_hashes(&mut pool, &[1, 2, 3]);
         assert_eq!((pool.free(), pool.usage()), (1, 0.75));
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn the_block_pool_evicts_the_last_block_of_the_least_recently_used_prompt_first() {
+    fn the_oldest_prompts_last_block_is_evicted_first() {
         let mut pool = BlockPool::new(4);
         let mut old = allocate_with_hashes(&mut pool, &[1, 2]);
         let mut new = allocate_with_hashes(&mut pool, &[3, 4]);
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn the_block_pool_records_each_stored_and_removed_block_and_each_reset() {
+    fn stored_and_removed_blocks_are_recorded() {
         let mut pool = BlockPool::new(2);
         drop(allocate_with_hashes(&mut pool, &[9]));
         assert!(pool.take_changes().is_empty(), "nothing is recorded before it is asked for");
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kv_block_of_two_requests_is_free_after_both_have_released_it() {
+    fn a_shared_block_needs_both_releases() {
         let mut pool = BlockPool::new(2);
         let mut first = allocate_with_hashes(&mut pool, &[7]);
         let mut second = pool.cached_prefix(&[7]);
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn an_allocation_of_more_kv_blocks_than_are_free_allocates_none() {
+    fn too_large_an_allocation_allocates_none() {
         let mut pool = BlockPool::new(2);
         let mut held = Vec::new();
         assert!(!pool.allocate(3, &mut held));

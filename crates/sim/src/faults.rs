@@ -30,7 +30,10 @@ impl SimulatedFaults {
     /// Changes `spec`, the parameters of an engine, to those with these faults at `elapsed` after the start.
     pub(super) fn apply(&self, spec: EngineSpec, elapsed: Duration) -> EngineSpec {
         let is_slow = self.slow_after.is_none_or(|time| elapsed >= *time);
-        let factor = self.slow_factor.filter(|_| is_slow).map_or(1.0, PositiveNumber::get);
+        let factor = match self.slow_factor {
+            Some(factor) if is_slow => factor.get(),
+            _ => 1.0,
+        };
         EngineSpec {
             step_base: spec.step_base.mul_f64(factor),
             prefill_token: spec.prefill_token.mul_f64(factor),

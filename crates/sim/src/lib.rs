@@ -36,6 +36,7 @@ pub use self::faults::SimulatedFaults;
 pub use self::positive_number::PositiveNumber;
 pub use self::settings::SimulatorSettings;
 pub use self::simulated_backend::{SimulatedBackend, SimulatedBackendStats};
+pub use self::telemetry::KvEventPorts;
 use self::telemetry::{KvEventPublisher, RequestSpanExporter};
 
 /// Simulated backends with bound listeners. They respond to no request before [`run`](Self::run).
@@ -50,8 +51,15 @@ pub struct Simulator {
 #[derive(Debug)]
 struct BackendListeners {
     http: TcpListener,
-    /// The listeners for new KV events and for replays of KV events. `None`: no KV events are published.
-    kv_events: Option<[TcpListener; 2]>,
+    /// `None`: no KV events are published.
+    kv_events: Option<KvEventListeners>,
+}
+
+/// The listeners for new KV events and for replays of KV events.
+#[derive(Debug)]
+struct KvEventListeners {
+    live: TcpListener,
+    replay: TcpListener,
 }
 
 /// The simulator could not start.
@@ -91,14 +99,15 @@ impl Simulator {
         let mut sim = Self { listeners: Vec::new(), addrs: Vec::new(), backends: Vec::new() };
         for number in 0..settings.backends {
             let (http, addr) = listen(settings, settings.listen.port(), number).await?;
-            let (mut kv_events, mut publisher) = (None, None);
+            let mut kv_events = None;
+            let mut publisher = None;
             if let Some(first) = settings.kv_events_port {
                 let (live, live_addr) = listen(settings, first, number).await?;
                 let first = settings.kv_events_replay_port;
                 let (replay, replay_addr) = listen(settings, first, number).await?;
-                let ports = [live_addr.port(), replay_addr.port()];
+                let ports = KvEventPorts { live: live_addr.port(), replay: replay_addr.port() };
                 publisher = Some(KvEventPublisher::new(settings.block_size, ports));
-                kv_events = Some([live, replay]);
+                kv_events = Some(KvEventListeners { live, replay });
             }
             sim.addrs.push(addr);
             sim.listeners.push(BackendListeners { http, kv_events });
@@ -161,10 +170,9 @@ async fn listen(
 
 /// Serves subscribers of KV events until the future is dropped. Serves none from the time at which the
 /// backend begins to hang.
-async fn serve_kv_events(listeners: Option<[TcpListener; 2]>, backend: &SimulatedBackend) {
-    let Some(([live, replay], kv_events)) = listeners.zip(backend.kv_events.as_ref()) else {
-        return;
-    };
+async fn serve_kv_events(listeners: Option<KvEventListeners>, backend: &SimulatedBackend) {
+    let Some(KvEventListeners { live, replay }) = listeners else { return };
+    let Some(kv_events) = &backend.kv_events else { return };
     let mut serve = std::pin::pin!(kv_events.serve(live, replay));
     let hangs = async {
         match backend.settings.faults.hang_after {

@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_options_of_sim_set_the_engine_parameters_and_the_backends_have_consecutive_ports() {
+    fn options_set_engines_and_consecutive_ports() {
         let line = "sim --listen 127.0.0.1:9000 --model a --model b --step-ms 2.5 --blocks 8";
         let settings = TestCommand::parse_from(line.split(' ')).settings;
         assert_eq!(settings.models, ["a", "b"]);

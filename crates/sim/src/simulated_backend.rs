@@ -16,8 +16,8 @@ use super::engine::{
 use super::generation_progress::GenerationProgress;
 use super::settings::SimulatorSettings;
 use super::telemetry::{
-    EngineTelemetry, KvEventPublisher, MetricsSource, RequestSpan, RequestSpanExporter,
-    SequenceOrigin, render_metrics_page,
+    EngineTelemetry, KvEventPorts, KvEventPublisher, MetricsSource, RequestSpan,
+    RequestSpanExporter, SequenceOrigin, render_metrics_page,
 };
 use super::text::SimulatedFinishReason;
 use tokenweir_protocol::clock;
@@ -181,7 +181,7 @@ impl SimulatedBackend {
     }
 
     /// The ports at which KV events are published and replayed. `None`: no KV events are published.
-    pub fn kv_event_ports(&self) -> Option<[u16; 2]> {
+    pub fn kv_event_ports(&self) -> Option<KvEventPorts> {
         self.kv_events.as_ref().map(KvEventPublisher::ports)
     }
 

@@ -18,7 +18,8 @@ async fn start(settings: SimulatorSettings) -> RunningSimulator {
     let sim = Simulator::bind(&SimulatorSettings { listen, backends: 1, ..settings })
         .await
         .expect("bound");
-    let (addr, backend) = (sim.addrs()[0], sim.backend(0).expect("a backend"));
+    let addr = sim.addrs()[0];
+    let backend = sim.backend(0).expect("a backend");
     tokio::spawn(sim.run(std::future::pending()));
     RunningSimulator { addr, backend }
 }
@@ -55,7 +56,7 @@ async fn exchange(addr: SocketAddr, request: &str) -> String {
 }
 
 #[tokio::test]
-async fn a_simulated_stream_has_one_http_chunk_per_event_and_ends_with_done() {
+async fn a_stream_has_one_chunk_per_event() {
     let sim = start(SimulatorSettings { request_id_headers: true, ..fast() }).await;
     let body = r#"{"messages":[{"role":"user","content":"hi"}],"max_tokens":3,"stream":true}"#;
     let reply = exchange(sim.addr, &post("/v1/chat/completions", body)).await;
@@ -74,7 +75,7 @@ async fn a_simulated_stream_has_one_http_chunk_per_event_and_ends_with_done() {
 }
 
 #[tokio::test]
-async fn a_client_disconnect_before_or_during_the_response_aborts_its_sequences_in_the_engine() {
+async fn a_disconnect_aborts_its_sequences() {
     for (is_stream, sequences) in [(true, 2), (false, 1)] {
         let sim = start(SimulatorSettings::default()).await;
         let body =
@@ -93,7 +94,7 @@ async fn a_client_disconnect_before_or_during_the_response_aborts_its_sequences_
 }
 
 #[tokio::test]
-async fn the_second_turn_of_a_conversation_finds_the_first_turn_in_the_prefix_cache() {
+async fn a_second_turn_finds_the_first_cached() {
     let sim = start(fast()).await;
     let question = "How does a prefix cache work? ".repeat(8);
     let first =
@@ -116,7 +117,7 @@ async fn the_second_turn_of_a_conversation_finds_the_first_turn_in_the_prefix_ca
 }
 
 #[tokio::test]
-async fn unknown_paths_and_methods_get_the_errors_of_vllm() {
+async fn unknown_paths_get_the_errors_of_vllm() {
     let sim = start(fast()).await;
     let unknown = exchange(sim.addr, &get("/v1/nothing")).await;
     assert!(unknown.starts_with("HTTP/1.1 404 ") && unknown.ends_with(r#"{"detail":"Not Found"}"#));
@@ -130,7 +131,7 @@ async fn unknown_paths_and_methods_get_the_errors_of_vllm() {
 }
 
 #[tokio::test]
-async fn the_bind_error_of_a_simulated_backend_names_the_address_in_use() {
+async fn the_bind_error_names_the_address() {
     let sim = start(fast()).await;
     let settings =
         SimulatorSettings { listen: sim.addr, backends: 1, ..SimulatorSettings::default() };
@@ -139,7 +140,7 @@ async fn the_bind_error_of_a_simulated_backend_names_the_address_in_use() {
 }
 
 #[tokio::test]
-async fn a_hanging_simulated_backend_accepts_connections_and_sends_no_byte() {
+async fn a_hanging_backend_accepts_and_sends_nothing() {
     let faults = SimulatedFaults {
         hang_after: Some(std::time::Duration::ZERO.into()),
         ..SimulatedFaults::default()
@@ -151,7 +152,7 @@ async fn a_hanging_simulated_backend_accepts_connections_and_sends_no_byte() {
 }
 
 #[tokio::test]
-async fn a_simulated_backend_refuses_connections_after_its_configured_failure() {
+async fn a_failed_backend_refuses_connections() {
     let faults = SimulatedFaults {
         fail_after: Some(std::time::Duration::ZERO.into()),
         ..SimulatedFaults::default()
@@ -163,7 +164,7 @@ async fn a_simulated_backend_refuses_connections_after_its_configured_failure() 
 }
 
 #[tokio::test]
-async fn a_request_that_exceeds_the_kv_cache_is_rejected_and_not_counted() {
+async fn requests_above_the_kv_cache_are_rejected() {
     let sim = start(SimulatorSettings { blocks: 2, max_len: 9_000, ..fast() }).await;
     let body = format!(r#"{{"prompt":"{}","max_tokens":500}}"#, "word ".repeat(400));
     let reply = exchange(sim.addr, &post("/v1/completions", &body)).await;
@@ -191,7 +192,7 @@ fn described(payload: &[u8]) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn kv_events_about_the_prefix_cache_have_the_session_id_of_the_request() {
+async fn kv_events_have_the_requests_session_id() {
     let settings = SimulatorSettings { kv_events_port: Some(0), blocks: 8, ..fast() };
     let sim = start(settings).await;
     let sources = exchange(sim.addr, &get("/kv_event_sources")).await;
@@ -240,7 +241,7 @@ async fn kv_events_about_the_prefix_cache_have_the_session_id_of_the_request() {
 }
 
 #[tokio::test]
-async fn a_simulated_backend_without_kv_events_port_publishes_no_kv_events() {
+async fn without_a_port_no_kv_events_are_published() {
     let sim = start(fast()).await;
     assert!(exchange(sim.addr, &get("/kv_event_sources")).await.ends_with("\r\n\r\n{}"));
     let reset = exchange(sim.addr, &post("/reset_prefix_cache", "")).await;

@@ -201,19 +201,18 @@ mod tests {
     }
 
     #[test]
-    fn prompts_with_a_common_prefix_have_equal_hashes_for_the_blocks_of_this_prefix() {
-        let (a, b) = ("x".repeat(40) + "one", "x".repeat(40) + "two, longer than the other");
-        let (a, b) = (
-            SimulatedPrompt::new(&a).block_hashes(&EMPTY_OUTPUT, 4),
-            SimulatedPrompt::new(&b).block_hashes(&EMPTY_OUTPUT, 4),
-        );
+    fn common_prefixes_have_equal_block_hashes() {
+        let a = "x".repeat(40) + "one";
+        let b = "x".repeat(40) + "two, longer than the other";
+        let a = SimulatedPrompt::new(&a).block_hashes(&EMPTY_OUTPUT, 4);
+        let b = SimulatedPrompt::new(&b).block_hashes(&EMPTY_OUTPUT, 4);
         assert_eq!((a.len(), b.len()), (2, 4));
         assert_eq!(a[..2], b[..2]);
         assert_ne!(b[2], b[3]);
     }
 
     #[test]
-    fn the_stop_token_at_the_end_of_an_output_has_no_text() {
+    fn the_stop_token_has_no_text() {
         let output = SimulatedOutput::stopping(3, 1000);
         assert_eq!(output.finish, SimulatedFinishReason::Stop);
         assert_eq!(output.text().len(), (output.tokens as usize - 1) * TOKEN_BYTES);

@@ -101,7 +101,8 @@ impl Simulation {
 
     /// Sends a request of `prompt_tokens` at the present time.
     fn send(&mut self, prompt_tokens: u32, output_tokens: u32) {
-        let (id, now) = (SequenceId(self.sequences), self.instant(self.now));
+        let id = SequenceId(self.sequences);
+        let now = self.instant(self.now);
         self.sequences += 1;
         let prompt = PromptFingerprint {
             bytes: u64::from(prompt_tokens) * 4,
@@ -202,11 +203,11 @@ impl Simulation {
         self.estimator.release(sent.reservation, now);
         let timings = &mut sent.record.timings;
         timings.ended = Some(now);
-        let (from, until) = (timings.sent.unwrap(), timings.first_output.unwrap());
+        let from = timings.sent.unwrap();
+        let until = timings.first_output.unwrap();
         sent.record.wait_reports = WaitReports {
             mean_prefill: self.mean_prefill,
             mean_prompt_tokens: self.estimator.learned().prompt_tokens(),
-            slots: self.estimator.slots(),
             running_while_queued: self.estimator.reported_queues().running_in(from, until),
             max_answering: self.estimator.max_answering(),
             last_output_at: None,
@@ -245,7 +246,7 @@ fn quantiles(values: &mut [f64]) -> [f64; 2] {
 }
 
 #[test]
-fn the_gateway_derives_the_queue_time_of_a_request_without_engine_times_in_the_response() {
+fn the_queue_time_follows_without_engine_times() {
     type Load = fn(&mut Simulation);
     // Each load with the greatest p99 error that the test allows. In the last load, prompts wait for
     // batches of other prompts. No engine reports the size of these batches.

@@ -140,8 +140,9 @@ pub(super) fn shown_columns(pane: Pane, document: Option<&GatewaySnapshot>) -> V
     let has = |reads: fn(&BackendSummary) -> bool| {
         document.is_some_and(|document| document.backends.iter().any(reads))
     };
-    let has_answer = document
-        .is_some_and(|document| document.ended.iter().any(|it| it.first_answer_seconds.is_some()));
+    let has_answer = document.is_some_and(|document| {
+        document.ended.iter().any(|request| request.first_answer_seconds.is_some())
+    });
     let is_shown = |column: &TableColumn| match column.title {
         ANSWER_COLUMN => has_answer,
         EVENTS_COLUMN => has(|backend| backend.kv_events.is_some()),

@@ -7,7 +7,8 @@ use serde_json::Value;
 /// reason. The next lines show the routing decision. `decision`: the JSON document of the request from
 /// `/decisions`. A missing value is shown as a dash.
 pub fn explanation(decision: &Value) -> Vec<String> {
-    let (predicted, actual) = (&decision["predicted"], &decision["actual"]);
+    let predicted = &decision["predicted"];
+    let actual = &decision["actual"];
     let mut lines = vec![
         format!("request    {}", word(&decision["request_id"])),
         format!(
@@ -122,7 +123,8 @@ fn attempts_line(attempts: &Value) -> Option<String> {
             seconds(attempt["seconds"].as_f64())
         )
     };
-    let is_plain = rows(attempts).count() < 2 && rows(attempts).all(|it| it["status"] == 200);
+    let is_plain =
+        rows(attempts).count() < 2 && rows(attempts).all(|attempt| attempt["status"] == 200);
     let attempts: Vec<String> = rows(attempts).map(attempt).collect();
     (!is_plain).then(|| format!("attempts   {}", attempts.join(", ")))
 }
@@ -132,7 +134,8 @@ fn attempts_line(attempts: &Value) -> Option<String> {
 fn deciding_cost(decision: &Value) -> String {
     let Some(tie) = decision["tie_cost"].as_f64() else { return String::new() };
     let cost = |candidate: &Value| candidate["cost"].as_f64();
-    let chosen = rows(&decision["candidates"]).find(|it| it["chosen"] == true).and_then(cost);
+    let chosen =
+        rows(&decision["candidates"]).find(|candidate| candidate["chosen"] == true).and_then(cost);
     let Some(chosen) = chosen else { return String::new() };
     let ties = rows(&decision["candidates"]).filter_map(cost).filter(|cost| *cost <= tie).count();
     let is_tie = if ties > 1 && chosen <= tie {

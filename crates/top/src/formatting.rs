@@ -39,8 +39,9 @@ pub(super) fn seconds(value: Option<f64>) -> String {
 /// seconds only.
 pub(super) fn span(value: f64) -> String {
     let total_seconds = value as u64;
-    let (days, hours, minutes) =
-        (total_seconds / 86_400, total_seconds / 3_600 % 24, total_seconds / 60 % 60);
+    let days = total_seconds / 86_400;
+    let hours = total_seconds / 3_600 % 24;
+    let minutes = total_seconds / 60 % 60;
     match (days, hours, minutes) {
         (0, 0, 0) => format!("{total_seconds}s"),
         (0, 0, minutes) => format!("{minutes}m{:02}s", total_seconds % 60),

@@ -6,7 +6,6 @@ mod pane;
 mod rates;
 
 mod backend;
-mod cache_map;
 mod columns;
 mod decision;
 mod summary;
@@ -16,7 +15,6 @@ mod state;
 mod frame;
 
 pub use backend::DrainRisk;
-pub use cache_map::cache_map_lines;
 pub use decision::explanation;
 pub use frame::{FrameOptions, TopFrame};
 pub use pane::Pane;

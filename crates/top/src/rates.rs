@@ -30,23 +30,33 @@ impl TotalRates {
     /// The number of ended requests and of output tokens per second. The rates are means over the last
     /// seconds. While the snapshots cover less than half a second, they are means over the last minute.
     /// `None`: the gateway has just started.
-    pub(super) fn per_second(&self, document: &GatewaySnapshot) -> [Option<f64>; 2] {
-        let first_and_last = self.0.front().zip(self.0.back());
-        let totals = first_and_last.map(|(first, last)| (last.0 - first.0, first.1, last.1));
-        let (elapsed, growth) = match totals {
-            Some((elapsed, before, now)) if elapsed >= MIN_RATE_SPAN_SECONDS => (
-                elapsed,
-                [
-                    now.requests.saturating_sub(before.requests),
-                    now.output_tokens.saturating_sub(before.output_tokens),
-                ],
-            ),
-            _ => {
-                let minute = &document.last_minute;
-                (minute.seconds, [minute.requests, minute.output_tokens])
-            }
-        };
-        growth.map(|growth| (elapsed > 0.0).then(|| growth as f64 / elapsed))
+    pub(super) fn per_second(&self, document: &GatewaySnapshot) -> Option<Rates> {
+        if let Some((then, before)) = self.0.front()
+            && let Some((now, last)) = self.0.back()
+            && now - then >= MIN_RATE_SPAN_SECONDS
+        {
+            let requests = last.requests.saturating_sub(before.requests);
+            let output_tokens = last.output_tokens.saturating_sub(before.output_tokens);
+            return Rates::new(requests, output_tokens, now - then);
+        }
+        let minute = &document.last_minute;
+        Rates::new(minute.requests, minute.output_tokens, minute.seconds)
+    }
+}
+
+/// Rates per second.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Rates {
+    pub(super) requests: f64,
+    pub(super) output_tokens: f64,
+}
+
+impl Rates {
+    fn new(requests: u64, output_tokens: u64, elapsed: f64) -> Option<Self> {
+        (elapsed > 0.0).then(|| Self {
+            requests: requests as f64 / elapsed,
+            output_tokens: output_tokens as f64 / elapsed,
+        })
     }
 }
 
@@ -67,12 +77,13 @@ mod tests {
         let mut rates = TotalRates::default();
         let first = snapshot_at(100.0, 1_000);
         rates.on_document(&first);
-        assert_eq!(rates.per_second(&first), [Some(5.0), Some(7.0)]);
+        assert_eq!(rates.per_second(&first), Some(Rates { requests: 5.0, output_tokens: 7.0 }));
         for second in 1..=10 {
             let requests = 1_000 + 4 * u64::from(second as u32);
             rates.on_document(&snapshot_at(100.0 + f64::from(second), requests));
         }
-        assert_eq!(rates.per_second(&snapshot_at(110.0, 1_040)), [Some(4.0), Some(40.0)]);
+        let last = rates.per_second(&snapshot_at(110.0, 1_040));
+        assert_eq!(last, Some(Rates { requests: 4.0, output_tokens: 40.0 }));
         assert!(rates.0.len() <= 6);
     }
 
@@ -82,6 +93,7 @@ mod tests {
         rates.on_document(&snapshot_at(100.0, 1_000));
         rates.on_document(&snapshot_at(1.0, 3));
         rates.on_document(&snapshot_at(2.0, 5));
-        assert_eq!(rates.per_second(&snapshot_at(2.0, 5))[0], Some(2.0));
+        let rates = rates.per_second(&snapshot_at(2.0, 5)).unwrap();
+        assert!((rates.requests - 2.0).abs() < 1e-9);
     }
 }

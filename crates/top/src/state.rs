@@ -68,8 +68,6 @@ pub enum UserAction {
         /// True: the backend is to be drained. False: it is to be undrained.
         is_drained: bool,
     },
-    /// Show the cache map.
-    ShowCacheMap,
     /// Show the routing decision of a request.
     ShowDecision {
         /// The id of the request.
@@ -88,7 +86,7 @@ pub(super) struct PaneView {
     pub(super) is_descending: bool,
 }
 
-const KEY_HELP: [&str; 12] = [
+const KEY_HELP: [&str; 11] = [
     "Tab, 1 2 3   select another list",
     "↑ ↓ j k      select a row",
     "s            sort by the next column",
@@ -96,7 +94,6 @@ const KEY_HELP: [&str; 12] = [
     "/            filter all lists; Esc clears the filter",
     "d            drain or undrain the backend",
     "Enter        show the backend, or the routing decision of the request",
-    "c            show which groups of prompts fill the caches",
     "p            pause or resume",
     "?            show this help",
     "q            quit",
@@ -158,7 +155,8 @@ impl TopState {
                 None
             }
             InputMode::Confirming { backend, is_drained, risk } => {
-                let (backend, is_drained) = (std::mem::take(backend), *is_drained);
+                let backend = std::mem::take(backend);
+                let is_drained = *is_drained;
                 let is_yes = risk.is_confirmed_by(key);
                 self.mode = InputMode::Watching;
                 is_yes.then_some(UserAction::Drain { backend, is_drained })
@@ -196,7 +194,6 @@ impl TopState {
                 self.pane = Pane::ALL[digit as usize - '1' as usize];
             }
             KeyCode::Char('d') => self.confirm_drain(),
-            KeyCode::Char('c') => return Some(UserAction::ShowCacheMap),
             KeyCode::Enter => return self.show_details(),
             _ => view.selected = line_after(key, view.selected, last).unwrap_or(view.selected),
         }
@@ -237,7 +234,10 @@ impl TopState {
 
     /// The selected backend. `None`: the current pane shows requests, or has no row.
     fn selected_backend(&self) -> Option<&BackendSummary> {
-        let row = self.selected_row().filter(|_| self.pane == Pane::Backends)?;
+        if self.pane != Pane::Backends {
+            return None;
+        }
+        let row = self.selected_row()?;
         self.document.as_ref()?.backends.iter().find(|backend| backend.name == row.name)
     }
 

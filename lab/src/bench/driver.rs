@@ -20,7 +20,7 @@ use tokenweir_replay::prompt_synthesis::PromptSynthesizer;
 use tokenweir_replay::results::LatencyObjectives;
 use tokio::sync::mpsc;
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::{MissedTickBehavior, interval, sleep_until};
+use tokio::time::{Interval, MissedTickBehavior, interval, sleep_until};
 
 /// The load driver of one benchmark run, with the parameters of the run.
 pub(crate) struct LoadDriver {
@@ -81,28 +81,21 @@ impl LoadDriver {
         bar: &ProgressBar,
     ) -> (RunEnd, RunStatistics) {
         let is_closed = self.plan.clone().next().is_some_and(|planned| planned.at.is_none());
-        let (max_in_flight, run_duration) = (self.max_in_flight, self.run_duration);
-        let aborts = self.aborts;
+        let run_duration = self.run_duration;
         let begin = clock::now() + START_DELAY;
-        let mut state = DriverState {
-            begin,
-            statistics: RunStatistics::new(objectives),
-            requests: JoinSet::new(),
-            saturated_until: begin,
-            max_requests: self.plan.max_requests(),
-            run_duration,
-        };
-        let failures_per_user = if is_closed { 2 } else { 0 };
-        let max_failures = ABORT_AFTER_FAILURES.max(failures_per_user * max_in_flight as u64);
-        let (sender, salt) = (Arc::new(self.sender), self.salt);
+        let mut state = DriverState::new(begin, objectives, &self.plan, run_duration);
+        let max_failures = max_failures(is_closed, self.max_in_flight);
+        let sender = Arc::new(self.sender);
         let mut prepared = Some(spawn_preparer(sender.clone(), self.plan, self.synthesis, begin));
-        let closed_loop_end = run_duration.filter(|_| is_closed).map(|duration| begin + duration);
-        let mut tick = interval(TICK_INTERVAL);
-        tick.set_missed_tick_behavior(MissedTickBehavior::Skip);
+        let closed_loop_end = match run_duration {
+            Some(duration) if is_closed => Some(begin + duration),
+            _ => None,
+        };
+        let mut tick = ticks();
         let mut stop = pin!(stop);
         let mut ending = RunTermination::Complete;
         while prepared.is_some() || !state.requests.is_empty() {
-            let has_permit = state.requests.len() < max_in_flight;
+            let has_permit = state.requests.len() < self.max_in_flight;
             tokio::select! {
                 biased;
                 () = &mut stop => {
@@ -112,7 +105,7 @@ impl LoadDriver {
                 at = tick.tick() => state.on_tick(at.into_std(), bar),
                 Some(ended) = state.requests.join_next() => {
                     state.on_end(ended, has_permit);
-                    if aborts && state.statistics.consecutive_failures >= max_failures {
+                    if self.aborts && state.statistics.consecutive_failures >= max_failures {
                         ending = RunTermination::OnlyFailures;
                         break;
                     }
@@ -124,15 +117,29 @@ impl LoadDriver {
                 }
                 ready = recv_prepared(&mut prepared), if has_permit && prepared.is_some() => {
                     match ready {
-                        Some(request) => state.send(request, sender.clone(), salt),
+                        Some(request) => state.send(request, sender.clone(), self.salt),
                         None => prepared = None,
                     }
                 }
             }
         }
-        let unsent = prepared.map_or(0, |prepared| if is_closed { 0 } else { prepared.len() });
+        let unsent = match prepared {
+            Some(prepared) if !is_closed => prepared.len(),
+            _ => 0,
+        };
         state.finish(ending, unsent)
     }
+}
+
+fn ticks() -> Interval {
+    let mut ticks = interval(TICK_INTERVAL);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Skip);
+    ticks
+}
+
+/// Number of successive failures after which the run is aborted.
+fn max_failures(is_closed: bool, users: usize) -> u64 {
+    if is_closed { ABORT_AFTER_FAILURES.max(2 * users as u64) } else { ABORT_AFTER_FAILURES }
 }
 
 async fn recv_prepared(
@@ -168,9 +175,26 @@ fn spawn_preparer(
 // === impl DriverState ===
 
 impl DriverState {
+    fn new(
+        begin: Instant,
+        objectives: LatencyObjectives,
+        plan: &LoadPlan,
+        run_duration: Option<Duration>,
+    ) -> Self {
+        Self {
+            begin,
+            statistics: RunStatistics::new(objectives),
+            requests: JoinSet::new(),
+            saturated_until: begin,
+            max_requests: plan.max_requests(),
+            run_duration,
+        }
+    }
+
     fn send(&mut self, prepared: ReadyRequest, sender: Arc<BenchRequestSender>, salt: u64) {
         let ReadyRequest { planned, body } = prepared;
-        let (begin, now) = (self.begin, clock::now());
+        let begin = self.begin;
+        let now = clock::now();
         // In a closed loop, a request is due when the previous response of the user has ended, which is now.
         let due = planned.at.map_or(now, |at| begin + at);
         let has_waited = planned.at.is_some() && due < self.saturated_until;
@@ -180,7 +204,9 @@ impl DriverState {
             let sent = clock::now();
             let result = sender.answer(&planned.job, body, Some(&id)).await;
             let since = |at: Instant| at.saturating_duration_since(begin);
-            let (due, sent, ended) = (since(due), since(sent), since(clock::now()));
+            let due = since(due);
+            let sent = since(sent);
+            let ended = since(clock::now());
             RequestMeasurement { number: planned.number, due, sent, ended, has_waited, result }
         });
     }

@@ -76,7 +76,7 @@ impl BenchSetup {
         };
         let is_bounded = load.requests.is_some() || load.trace.is_some();
         let run_duration = load.duration.or((!is_bounded).then_some(DEFAULT_DURATION));
-        let until = run_duration.filter(|_| is_open);
+        let until = if is_open { run_duration } else { None };
         let limits = plan::PlanLimits { requests: load.requests, until };
         let plan = LoadPlan::new(scenario.clone(), recorded.clone(), limits, load.seed);
         let salt = load.salt.unwrap_or_else(default_salt);
@@ -90,20 +90,7 @@ impl BenchSetup {
         warm_up(&sender, &plan, &synthesis(salt ^ WARMUP_SALT), load.warmup).await?;
         let admin = bench.endpoint.admin.as_ref().map(admin_client);
         let admin = admin.transpose().map_err(BenchError::Key)?;
-        let run = RunDescription {
-            target: sender.asker.target().to_string(),
-            model: sender.model.clone(),
-            api: sender.shape.as_str().to_owned(),
-            started: humantime::format_rfc3339_seconds(clock::wall_time()).to_string(),
-            scenario,
-            seed: load.seed,
-            salt,
-            objectives: LatencyObjectives::new(
-                bench.shown.ttft.as_secs_f64(),
-                bench.shown.tpot.as_secs_f64(),
-            ),
-            lag_limit: bench.shown.max_lag.as_secs_f64(),
-        };
+        let run = describe_run(bench, &sender, scenario, salt);
         let driver = LoadDriver {
             synthesis: synthesis(salt),
             sender,
@@ -116,6 +103,28 @@ impl BenchSetup {
             aborts: load.trace.is_none(),
         };
         Ok(Self { run, driver, admin })
+    }
+}
+
+fn describe_run(
+    bench: &BenchArgs,
+    sender: &BenchRequestSender,
+    scenario: LoadScenario,
+    salt: u64,
+) -> RunDescription {
+    RunDescription {
+        target: sender.asker.target().to_string(),
+        model: sender.model.clone(),
+        api: sender.shape.as_str().to_owned(),
+        started: humantime::format_rfc3339_seconds(clock::wall_time()).to_string(),
+        scenario,
+        seed: bench.load.seed,
+        salt,
+        objectives: LatencyObjectives::new(
+            bench.shown.ttft.as_secs_f64(),
+            bench.shown.tpot.as_secs_f64(),
+        ),
+        lag_limit: bench.shown.max_lag.as_secs_f64(),
     }
 }
 

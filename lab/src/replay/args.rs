@@ -52,8 +52,7 @@ pub struct ReplayArgs {
     #[arg(value_delimiter = ',', value_parser = clap::value_parser!(u16).range(1..=64))]
     pub gateways: Vec<u16>,
     /// Knowledge of the policies about the prefix caches: approximate (the prompts of their own
-    /// gateway), events (KV events, for the texts that their own gateway has sent), events+outlines
-    /// (KV events of gateways that share a key, for the texts that all have sent), exact (the true
+    /// gateway), events (KV events, for the texts that their own gateway has sent), exact (the true
     /// contents), exchange (the prompts and pending prompt tokens of all gateways), events+exchange
     /// or exact+exchange. Several views: a table for each.
     #[arg(long, value_name = "VIEW", default_value = "approximate", value_delimiter = ',')]

@@ -64,39 +64,47 @@ pub(crate) fn run(replay: &ReplayArgs) -> ExitCode {
         experiment.setup.speed = experiment.calibrate(goodput, &|| progress.step());
     }
     let kinds = if replay.policy.is_empty() { RouterKind::all() } else { replay.policy.clone() };
-    let group_count = replay.gateways.len() * replay.cache_view.len();
-    let total = first_jobs.len() * kinds.len() * replay.seeds as usize * group_count;
+    let outcomes = run_groups(replay, &mut experiment, &kinds, first_jobs.len());
+    let report = ReplayReport {
+        trace: replay.trace_name(),
+        requests: first_jobs.len(),
+        backends: experiment.setup.specs.len(),
+        speed: experiment.setup.speed,
+        seeds: replay.seeds,
+        objectives: experiment.objectives,
+        outcomes: &outcomes,
+    };
+    print_report(&report, replay.json)
+}
+
+/// Runs the experiment with each number of gateways and each kind of knowledge about the caches.
+fn run_groups(
+    replay: &ReplayArgs,
+    experiment: &mut Experiment<'_>,
+    kinds: &[RouterKind],
+    requests: usize,
+) -> Vec<ReplayOutcome> {
+    let groups = replay.gateways.len() * replay.cache_view.len();
+    let total = requests * kinds.len() * replay.seeds as usize * groups;
     let progress = ProgressLine::new("requests", Some(total));
     let mut outcomes = Vec::new();
     for gateways in replay.gateways.iter().map(|gateways| usize::from(*gateways)) {
         for cache_view in replay.cache_view.iter().copied() {
-            (experiment.setup.gateways, experiment.setup.cache_view) = (gateways, cache_view);
-            let results = experiment.run(&kinds, &|| progress.step()).into_iter();
+            experiment.setup.gateways = gateways;
+            experiment.setup.cache_view = cache_view;
+            let results = experiment.run(kinds, &|| progress.step()).into_iter();
             let outcome = |outcome| ReplayOutcome { gateways, cache_view, outcome };
             outcomes.extend(results.map(outcome));
         }
     }
-    drop(progress);
-    print_report(
-        &ReplayReport {
-            trace: replay.trace_name(),
-            requests: first_jobs.len(),
-            backends: experiment.setup.specs.len(),
-            speed: experiment.setup.speed,
-            seeds: replay.seeds,
-            objectives: experiment.objectives,
-            outcomes: &outcomes,
-        },
-        replay.json,
-    )
+    outcomes
 }
 
 /// Builds the parameters of the simulation. Each router that can use objectives gets `--ttft` and `--tpot`,
 /// as the policy of a real gateway gets the objectives of `slos`.
 fn build_setup(replay: &ReplayArgs, jobs: &[TraceRequest], config: &Config) -> SimulationSetup {
-    let mut policy = config.routing.policy(&config.slos);
-    let objectives = [replay.ttft.as_secs_f64(), replay.tpot.as_secs_f64()];
-    policy.kv_aware.ttft_objective_seconds = objectives[0];
+    let policy = config.routing.policy();
+    let objectives = LatencyObjectives::new(replay.ttft.as_secs_f64(), replay.tpot.as_secs_f64());
     SimulationSetup {
         speed: replay.speed,
         spread: requests::arrival_jitter(replay.jitter, jobs),
@@ -131,9 +139,7 @@ fn print_report(report: &ReplayReport<'_>, is_json: bool) -> ExitCode {
     let has_groups = !report.outcomes.windows(2).all(|pair| same_group(&pair[0], &pair[1]));
     for group in report.outcomes.chunk_by(same_group) {
         println!();
-        if let Some(ReplayOutcome { gateways, cache_view, .. }) =
-            group.first().filter(|_| has_groups)
-        {
+        if has_groups && let Some(ReplayOutcome { gateways, cache_view, .. }) = group.first() {
             println!("gateways: {gateways}, cache view: {}", cache_view.as_str());
         }
         print_table(group);

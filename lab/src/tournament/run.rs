@@ -43,7 +43,7 @@ pub(crate) fn run(arguments: &TournamentArgs) -> ExitCode {
     let cells: Vec<Cell> = Cell::all().into_iter().filter(is_chosen).collect();
     let objective = Duration::from_secs_f64(OBJECTIVES.ttft);
     let tournament = Tournament {
-        policy: loaded.config.routing.policy(&loaded.config.slos),
+        policy: loaded.config.routing.policy(),
         seeds: arguments.first_seed..=arguments.first_seed + arguments.seeds - 1,
         requests: arguments.requests as usize,
         seconds: arguments.duration.as_secs_f64(),

@@ -14,7 +14,7 @@ use tokenweir::commands::{block_on, report_error};
 use tokenweir::config::SecretError;
 use tokenweir_bench::report::BenchReport;
 use tokenweir_bench::sender::TargetError;
-use tokenweir_tune::lengths;
+use tokenweir_tune::lengths::{self, RequestLengths};
 use tokenweir_tune::model::{ModelShape, ModelShapeError};
 use tokenweir_tune::report::{TuneError, TuneReport};
 use tokenweir_tune::request::{EngineSpeed, TokenLengths, TuneRequest, TuneTargets};
@@ -79,8 +79,10 @@ async fn build_report(tune: &TuneArgs) -> Result<TuneReport, TuneCommandError> {
         ModelShape::read(&text).map_err(|error| TuneCommandError::Model(file.clone(), error))?;
     let bench = tune.speed.from_bench.as_deref().map(read_bench_report).transpose()?;
     let mut speed = resolve_speed(tune, bench.as_ref());
-    let [prompt, output] = resolve_lengths(tune, bench.as_ref(), &mut speed).await?;
-    let (gpu, targets) = (&tune.gpu, &tune.targets);
+    let RequestLengths { prompt, output } =
+        resolve_lengths(tune, bench.as_ref(), &mut speed).await?;
+    let gpu = &tune.gpu;
+    let targets = &tune.targets;
     let request = TuneRequest {
         gpu_memory: gpu.gpu_memory as u64,
         utilization: gpu.gpu_memory_utilization,
@@ -180,7 +182,7 @@ async fn resolve_lengths(
     tune: &TuneArgs,
     bench: Option<&BenchReport>,
     speed: &mut EngineSpeed,
-) -> Result<[TokenLengths; 2], TuneCommandError> {
+) -> Result<RequestLengths, TuneCommandError> {
     // `read_trace` fails if the trace has no requests, so there are always lengths.
     if let Some(file) = &tune.targets.trace
         && let Some(lengths) = lengths::from_trace(&requests::read_trace(file)?)
@@ -194,12 +196,17 @@ async fn resolve_lengths(
         let page = client.metrics().await?;
         return lengths::from_metrics_page(&page).ok_or(TuneCommandError::GatewayIdle);
     }
-    let Some(bench) = bench else { return Ok([DEFAULT_PROMPT_TOKENS, DEFAULT_OUTPUT_TOKENS]) };
+    let Some(bench) = bench else {
+        return Ok(RequestLengths { prompt: DEFAULT_PROMPT_TOKENS, output: DEFAULT_OUTPUT_TOKENS });
+    };
     let with_assumed_p95 = |tokens: u64| {
         let mean = (tokens as f64 / bench.counts.served as f64).max(1.0);
         TokenLengths { mean, p95: mean * lengths::P95_TO_MEAN_RATIO }
     };
     speed.sources.push(p95_note.into());
     let counts = &bench.counts;
-    Ok([with_assumed_p95(counts.input_tokens), with_assumed_p95(counts.output_tokens)])
+    Ok(RequestLengths {
+        prompt: with_assumed_p95(counts.input_tokens),
+        output: with_assumed_p95(counts.output_tokens),
+    })
 }

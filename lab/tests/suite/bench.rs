@@ -63,9 +63,10 @@ async fn held() -> ScriptedBackend {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_bench_client_and_the_gateway_count_the_same_requests_and_tokens() {
+async fn client_and_gateway_count_the_same() {
     let fleet = Fleet::start_with(2, Setup { injects_usage: true, ..Setup::default() }).await;
-    let (gateway, admin) = (fleet.gateway.addr, fleet.gateway.admin);
+    let gateway = fleet.gateway.addr;
+    let admin = fleet.gateway.admin;
     let page = file("page.html");
     let report = report(&format!(
         "http://{gateway} --admin http://{admin} --rate 200 --requests 30 --prompt-tokens 16-64 \
@@ -100,9 +101,10 @@ async fn the_bench_client_and_the_gateway_count_the_same_requests_and_tokens() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_signal_ends_a_benchmark_with_partial_results_that_show_requests_of_other_clients() {
+async fn a_signal_leaves_partial_results() {
     let fleet = Fleet::start(1).await;
-    let (gateway, admin) = (fleet.gateway.addr, fleet.gateway.admin);
+    let gateway = fleet.gateway.addr;
+    let admin = fleet.gateway.admin;
     let endless = format!(
         "http://{gateway} --admin http://{admin} --rate 0.001 --requests 2 --output-tokens 2 \
          --warmup 0 --json {IGNORE_LAG}"
@@ -116,7 +118,7 @@ async fn a_signal_ends_a_benchmark_with_partial_results_that_show_requests_of_ot
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_open_loop_benchmark_sends_due_requests_while_no_request_is_answered() {
+async fn an_open_loop_sends_without_answers() {
     let fake = held().await;
     let arguments = format!("http://{} --api chat --rate 500 --requests 5 --warmup 0", fake.addr);
     let run = tokio::spawn(async move { report(&arguments).await });
@@ -135,7 +137,7 @@ async fn an_open_loop_benchmark_sends_due_requests_while_no_request_is_answered(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_closed_loop_benchmark_has_one_request_per_user_in_flight() {
+async fn a_closed_loop_has_one_request_per_user() {
     let fake = held().await;
     let arguments =
         format!("http://{} --api chat --concurrency 2 --requests 6 --warmup 0", fake.addr);
@@ -150,7 +152,7 @@ async fn a_closed_loop_benchmark_has_one_request_per_user_in_flight() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn benchmark_results_are_invalid_if_the_in_flight_limit_delayed_requests() {
+async fn delays_by_the_in_flight_limit_are_invalid() {
     let fleet = Fleet::start(1).await;
     let saved = file("waited.json");
     let arguments = format!(
@@ -168,12 +170,13 @@ async fn benchmark_results_are_invalid_if_the_in_flight_limit_delayed_requests()
     // The TTFT counts from the due time. The last request waited for nine responses of 20 tokens each. At
     // least four of these were not faster than the median.
     let latency = |name: &str, quantile: &str| report["latencies"][name][quantile].as_f64();
-    let (last, each) = (latency("ttft", "p99").unwrap(), latency("tpot", "p50").unwrap());
+    let last = latency("ttft", "p99").unwrap();
+    let each = latency("tpot", "p50").unwrap();
     assert!(last > 4.0 * 19.0 * each, "{text}");
 }
 
 #[tokio::test]
-async fn the_error_for_an_invalid_trace_names_the_line() {
+async fn an_invalid_trace_names_the_line() {
     let line = r#"{"timestamp":0,"input_length":40,"output_length":3}"#;
     let bad = file("bad.jsonl");
     fs::write(&bad, format!("{line}\n{{\"timestamp\":1}}\n")).unwrap();
@@ -185,7 +188,7 @@ async fn the_error_for_an_invalid_trace_names_the_line() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_bench_sends_a_trace_to_its_end_even_if_each_request_fails() {
+async fn a_trace_is_sent_despite_failures() {
     let fake = ScriptedBackend::answering(json("503 Service Unavailable", "{}")).await;
     let trace = file("refused.jsonl");
     let line = "{\"timestamp\":0,\"input_length\":4,\"output_length\":1}\n";
@@ -201,7 +204,7 @@ async fn the_bench_sends_a_trace_to_its_end_even_if_each_request_fails() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_bench_reports_a_target_that_is_no_inference_server() {
+async fn a_target_without_inference_is_reported() {
     let fake = ScriptedBackend::answering(json("200 OK", "{}")).await;
     let url = format!("http://{}", fake.addr);
     assert_error(&url, "no_stream; it answered without an event stream").await;
@@ -219,9 +222,10 @@ async fn the_bench_reports_a_target_that_is_no_inference_server() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_bench_reports_an_admin_address_that_is_a_backend() {
+async fn a_backend_as_admin_address_is_reported() {
     let fleet = Fleet::start(1).await;
-    let (gateway, backend) = (fleet.gateway.addr, fleet.backend_addrs[0]);
+    let gateway = fleet.gateway.addr;
+    let backend = fleet.backend_addrs[0];
     assert_error(
         &format!("http://{gateway} --admin http://{backend} --requests 1"),
         "/metrics is not a page of tokenweir",
@@ -230,7 +234,7 @@ async fn the_bench_reports_an_admin_address_that_is_a_backend() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_crash_ends_the_benchmark_with_partial_results() {
+async fn a_crash_leaves_partial_results() {
     let served = AtomicUsize::new(0);
     let fake =
         ScriptedBackend::start(move |_: &Seen| match served.fetch_add(1, Ordering::SeqCst) {
@@ -248,7 +252,7 @@ async fn a_server_crash_ends_the_benchmark_with_partial_results() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_bench_reads_an_api_key_from_a_file_or_a_variable_and_never_shows_it() {
+async fn api_keys_come_from_files_or_variables_unseen() {
     let fake = ScriptedBackend::answering(json("401 Unauthorized", "{}")).await;
     let secret = file("key");
     fs::write(&secret, "sk-benched\n").unwrap();
@@ -271,9 +275,10 @@ async fn the_bench_reads_an_api_key_from_a_file_or_a_variable_and_never_shows_it
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_benchmark_slower_than_its_baseline_fails_and_an_equally_fast_one_passes() {
+async fn slower_than_the_baseline_fails() {
     let fleet = Fleet::start(1).await;
-    let (before, after) = (file("before.json"), file("after.json"));
+    let before = file("before.json");
+    let after = file("after.json");
     let mut saved = report(&format!(
         "http://{} --rate 100 --requests 40 --prompt-tokens 16 --output-tokens 4 --save {}",
         fleet.gateway.addr,
@@ -300,9 +305,10 @@ async fn a_benchmark_slower_than_its_baseline_fails_and_an_equally_fast_one_pass
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_a_baseline_of_another_load_the_bench_fails_early_and_compare_finds_no_regression() {
+async fn a_baseline_of_another_load_fails_early() {
     let fleet = Fleet::start(1).await;
-    let (before, after) = (file("load-a.json"), file("load-b.json"));
+    let before = file("load-a.json");
+    let after = file("load-b.json");
     let url = format!("http://{}", fleet.gateway.addr);
     for (saved, rate) in [(&before, 100), (&after, 200)] {
         report(&format!(
@@ -321,7 +327,7 @@ async fn with_a_baseline_of_another_load_the_bench_fails_early_and_compare_finds
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_bench_fails_before_the_run_if_it_cannot_write_its_report_file() {
+async fn an_unwritable_report_fails_before_the_run() {
     for flag in ["--save", "--html"] {
         let line = format!("http://127.0.0.1:9 --duration 1h {flag} /nonexistent/report");
         assert_error(&line, "/nonexistent/report cannot be written").await;
@@ -329,9 +335,10 @@ async fn the_bench_fails_before_the_run_if_it_cannot_write_its_report_file() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_text_report_of_a_benchmark_fits_80_columns_and_names_a_changed_preset() {
+async fn the_text_report_fits_80_columns() {
     let fleet = Fleet::start(1).await;
-    let (gateway, admin) = (fleet.gateway.addr, fleet.gateway.admin);
+    let gateway = fleet.gateway.addr;
+    let admin = fleet.gateway.admin;
     let arguments = format!(
         "http://{gateway} --admin http://{admin} --rate 100 --requests 5 --output-tokens 2 \
          {IGNORE_LAG}"

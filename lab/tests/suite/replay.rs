@@ -50,7 +50,7 @@ fn prompt_tokens(fleet: &Fleet) -> u64 {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_command_replay_simulates_each_number_of_gateways_with_each_cache_view() {
+async fn each_gateway_count_meets_each_cache_view() {
     let arguments = "--policy kv_aware --seeds 1 --backends 2 --gateways 1,2 \
                      --cache-view exact,exchange --exchange-delay 1s --exchange-loss 0.5";
     let report = replay(&trace("views"), arguments).await;
@@ -71,7 +71,7 @@ async fn the_command_replay_simulates_each_number_of_gateways_with_each_cache_vi
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_bench_sends_the_requests_of_a_trace_as_recorded() {
+async fn a_trace_is_sent_as_recorded() {
     let fleet = Fleet::start_with(1, Setup { injects_usage: true, ..Setup::default() }).await;
     let url = format!("http://{}", fleet.gateway.addr);
     let report = send(&trace("real"), &format!("{url} --speed 4")).await;
@@ -107,7 +107,7 @@ async fn the_bench_sends_the_requests_of_a_trace_as_recorded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_trace_capture_can_be_simulated_and_sent_to_a_server() {
+async fn a_capture_can_be_simulated_and_sent() {
     let captured = program::file("replay-captured.jsonl");
     let _ = fs::remove_file(&captured);
     let setup = Setup {

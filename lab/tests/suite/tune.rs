@@ -36,7 +36,7 @@ fn number(report: &Value, what: &str) -> u64 {
 }
 
 #[tokio::test]
-async fn the_command_tune_prefers_the_size_of_the_weight_files_to_the_computed_size() {
+async fn the_size_of_weight_files_is_preferred() {
     let folder = model("index", LLAMA);
     let shape = tune(&folder, "--gpu-memory 80GiB").await;
     assert_eq!(number(&shape, "weights"), 2 * 8_029_995_008);
@@ -48,7 +48,7 @@ async fn the_command_tune_prefers_the_size_of_the_weight_files_to_the_computed_s
 }
 
 #[tokio::test]
-async fn the_command_tune_reports_an_incomplete_model_config_and_a_gpu_that_is_too_small() {
+async fn incomplete_configs_and_small_gpus_are_reported() {
     let lacking = model("lacking", &LLAMA.replace("num_hidden_layers", "layers"));
     assert_error(&lacking, "--gpu-memory 80GiB", "config.json does not describe a model").await;
     assert_error(&lacking, "--gpu-memory 80GiB", "it has no num_hidden_layers").await;
@@ -67,10 +67,11 @@ async fn the_command_tune_reports_an_incomplete_model_config_and_a_gpu_that_is_t
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_command_tune_reads_token_counts_and_speeds_from_a_gateway_and_a_bench_report() {
+async fn counts_and_speeds_come_from_other_tools() {
     let folder = model("observed", LLAMA);
     let fleet = Fleet::start_with(1, Setup { injects_usage: true, ..Setup::default() }).await;
-    let (gateway, admin) = (fleet.gateway.addr, fleet.gateway.admin);
+    let gateway = fleet.gateway.addr;
+    let admin = fleet.gateway.admin;
     let saved = folder.join("report.json");
     let by_gateway = format!("--gpu-memory 80GiB --admin http://{admin}");
     assert_error(&folder, &by_gateway, "has served nothing yet").await;

@@ -250,25 +250,3 @@ export const endedColumns = (link) => [
     },
   },
 ];
-
-// In this table an item is a group of prompts in the cache of one backend: `group` is an entry of `groups` in /cache,
-// `here` an entry of its `by_backend`.
-
-/** The group that evicted most tokens of the row's group, with the number of these tokens. */
-const evictor = (here) => here.evicted_by && `${here.evicted_by.id ?? "other prompts"}: ${number(here.evicted_by.tokens)}`;
-
-/** Columns of the cache map. */
-export const cacheColumns = [
-  long("id", "Group", ({ group }) => group.id, "name lead id"),
-  long("backend", "Backend", ({ here }) => here.backend),
-  { ...long("tenant", "Tenant", ({ group }) => group.tenant), optional: true },
-  figure("tokens", "Tokens", ({ here }) => here.tokens, number, { hint: "Estimated tokens in the cache of the backend" }),
-  figure("backends", "Backends", ({ group }) => group.backends, count, { hint: "Backends that have the group in their caches" }),
-  figure("requests", "Requests", ({ group }) => group.requests, count, { hint: "Requests of this gateway, at all backends" }),
-  figure("reused", "Reused", ({ group }) => group.reused_requests, count, { hint: "Requests that reused a cached part of the prompt" }),
-  figure("idle", "Last use", ({ group }) => group.idle_seconds, seconds, { first: "up", hint: "Time since the last request" }),
-  figure("evicted", "Evicted", ({ here }) => here.evicted_tokens, number, { hint: "Tokens that were evicted" }),
-  marked("recomputed", "Computed again", ({ here }) => here.recomputed_tokens, number, ({ here }) => here.recomputed_tokens > 0,
-    "Evicted tokens that were computed again: they were evicted too early"),
-  { ...long("evictor", "Evicted by", ({ here }) => evictor(here)), optional: true },
-];

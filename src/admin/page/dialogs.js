@@ -40,7 +40,7 @@ export function help() {
   const list = element("dl");
   const keys = [
     ["/", "filter all tables"], ["Esc", "clear the filter"],
-    ["1 2 3 4 5", "go to backends, streams, requests, caches, clients"], ["↑ ↓ Home End", "move between rows"],
+    ["1 2 3 4", "go to backends, streams, requests, clients"], ["↑ ↓ Home End", "move between rows"],
     ["s", "sort by the next column"], ["d", "drain or undrain the backend"],
     ["Enter", "details of the backend, routing decision of the request"], ["t", "open the trace of the request"],
     ["p", "pause or resume"], ["?", "show the keys"],

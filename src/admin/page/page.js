@@ -1,6 +1,6 @@
-// The live page: fetches /streams once a second and /cache every five seconds, and shows them.
+// The live page: fetches /streams once a second and shows it.
 
-import { backendColumns, backendLevel, cacheColumns, clientColumns, clientName, endedColumns, streamColumns } from "./columns.js";
+import { backendColumns, backendLevel, clientColumns, clientName, endedColumns, streamColumns } from "./columns.js";
 import { confirm, help, isOpen, requestToken, showBackend, showDecision, showMessage } from "./dialogs.js";
 import { confirmDrain } from "./drain.js";
 import { Plot } from "./plots.js";
@@ -9,7 +9,6 @@ import { Verdicts } from "./verdicts.js";
 import { count, duration, element, label, number, percent, seconds } from "./words.js";
 
 const INTERVAL_MS = 1000;
-const CACHE_INTERVAL_MS = 5000;
 const TIMEOUT_MS = 5000;
 /** Time after which a Prometheus should have read /metrics, in seconds. */
 const METRICS_READ_SECONDS = 300;
@@ -20,7 +19,7 @@ const MIN_LAST_SECONDS = 3;
 const TOKEN_KEY = "tokenweir-admin-token";
 
 const $ = (id) => document.getElementById(id);
-const state = { paused: false, latest: null, samples: [], updated: null, cacheUpdated: 0, withoutToken: false };
+const state = { paused: false, latest: null, samples: [], updated: null, withoutToken: false };
 
 // === requests to the gateway
 
@@ -50,25 +49,11 @@ async function refresh() {
     const live = await response.json();
     state.updated = Date.now();
     if (!state.paused) show(live);
-    if (!state.paused && Date.now() - state.cacheUpdated >= CACHE_INTERVAL_MS) await refreshCache();
     $("problem").hidden = true;
     document.body.classList.remove("stale");
   } catch (error) {
     showProblem(error);
   }
-}
-
-async function refreshCache() {
-  state.cacheUpdated = Date.now();
-  const response = await request("/cache");
-  if (!response.ok) return;
-  const { groups, backends, omitted_groups: omitted } = await response.json();
-  tables.cache.update(groups.flatMap((group) => group.by_backend.map((here) => ({ group, here }))));
-  $("cache").hidden = groups.length === 0;
-  const sources = Object.entries(Object.groupBy(backends, (cache) => cache.source));
-  const notes = sources.map(([source, caches]) => `${source} at ${count(caches.length)} backends`);
-  if (omitted > 0) notes.push(`${count(omitted)} smaller groups are not listed`);
-  tables.cache.note = notes.join(" · ");
 }
 
 function showProblem(error) {
@@ -235,11 +220,6 @@ const tables = {
       if (url) window.open(url, "_blank", "noreferrer");
       return Boolean(url);
     },
-  }),
-  cache: new Table($("cache"), {
-    id: "cache", title: "Prompts in the prefix caches", columns: cacheColumns,
-    key: ({ group, here }) => `${group.id} ${here.backend}`, sort: { name: "tokens", order: "down" },
-    empty: "No prompt of 512 bytes was sent.", foldAbove: MAX_UNFOLDED_BACKENDS,
   }),
   clients: new Table($("clients"), {
     id: "clients", title: "Clients", columns: clientColumns, key: clientName,

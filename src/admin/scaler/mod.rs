@@ -59,7 +59,8 @@ pub(super) async fn call(
         }
         "StreamIsActive" => {
             let watch = move |request: tonic::Request<ScaledObjectRef>| {
-                let (object, count) = (request.into_inner(), count.clone());
+                let object = request.into_inner();
+                let count = count.clone();
                 let permit = streams.open(client);
                 async {
                     let is_active = move || count(&object).map(|requests| requests > 0);

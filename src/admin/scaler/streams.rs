@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_scaler_stream_replaces_the_oldest_of_the_busiest_client() {
+    fn a_stream_replaces_the_busiest_clients_oldest() {
         let streams = Arc::<ScalerStreams>::default();
         let [keda, other] = [1, 2].map(|last_byte| Some(IpAddr::from([10, 0, 0, last_byte])));
         let of_keda = streams.open(keda);

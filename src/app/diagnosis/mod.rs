@@ -1,7 +1,8 @@
 //! The background task of the diagnosis, and the log lines about its results.
 
+pub(super) mod rows;
 mod stall_log;
 mod task;
 mod verdict_log;
 
-pub(super) use task::DiagnosisTask;
+pub(super) use task::{DiagnosisHooks, DiagnosisTask};

@@ -6,21 +6,22 @@ use super::verdict_log::VerdictLog;
 use crate::admin::{Admin, drain_summary};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
-use std::time::{Instant, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tokenweir_api::{ClientSummary, main_client};
 use tokenweir_diagnose::{
-    AttemptCounts, AwaitedModel, BackendRequestCounters, BackendRequestCounts, Diagnoser,
-    Diagnosis, DiagnosisSample, EVERY, FleetBackend, FleetObservation, GatewayConditions,
-    GatewayObservations, RecentCounts, Verdict, VerdictSeverity,
+    AttemptCounts, AwaitedModel, BackendRequestCounters, BackendRequestCounts, CertificateReloads,
+    Diagnoser, Diagnosis, DiagnosisSample, EVERY, FleetBackend, FleetObservation,
+    GatewayConditions, GatewayObservations, RecentCounts, Verdict, VerdictSeverity,
 };
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::gpu::GpuCondition;
 use tokenweir_engine::model::ServedModel;
 use tokenweir_gateway::backend::{Backend, BackendAvailability};
-use tokenweir_gateway::gpu::GpuBackend;
 use tokenweir_gateway::proxy::ProxyState;
+use tokenweir_gateway::status::StatusSnapshot;
+use tokenweir_gateway::telemetry::access_log::AccessLogCounts;
+use tokenweir_gateway::telemetry::otel::SpanCounts;
 use tokenweir_gateway::telemetry::recent_requests::RecentRequests;
-use tokenweir_gateway::telemetry::status::StatusSnapshot;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_net::tls::TlsPeer;
 use tokenweir_protocol::clock;
@@ -29,11 +30,23 @@ use tokenweir_request::record::SlowCause;
 use tokenweir_routing::admission::WaitingModel;
 use tokio::time::MissedTickBehavior;
 
+/// What options add to the samples, and what they do with a diagnosis.
+pub(crate) trait DiagnosisHooks: Send + Sync {
+    /// Returns the condition of the GPUs of each backend, in the order of `backends`. `None`: the GPUs of the
+    /// backend are not known.
+    fn gpu_conditions(&self, backends: &[Arc<Backend>], now: Instant) -> Vec<Option<GpuCondition>>;
+
+    /// Acts on a diagnosis. Does not wait.
+    fn on_diagnosis(&self, diagnosis: &Diagnosis, now: Instant, wall_time: SystemTime);
+}
+
 /// The background task that diagnoses the backends.
 #[derive(Clone)]
 pub(crate) struct DiagnosisTask {
     /// The sources of the samples, and the latest diagnosis, which the task replaces at each sample.
     pub(crate) admin: Arc<Admin>,
+    /// The options that add to the samples, and that act on a diagnosis.
+    pub(crate) extras: Arc<dyn DiagnosisHooks>,
     /// Counters of first outputs and ended requests, for each backend. The diagnosis task reads
     /// and resets them each time it takes a sample.
     pub(crate) request_counters: Arc<BackendRequestCounters>,
@@ -58,7 +71,8 @@ impl DiagnosisTask {
 
     /// Samples and diagnoses the backends every [`EVERY`], until the future is dropped.
     async fn run(self) {
-        let (mut diagnoser, mut log) = (Diagnoser::default(), VerdictLog::default());
+        let mut diagnoser = Diagnoser::default();
+        let mut log = VerdictLog::default();
         let mut stalls = StallLog::default();
         let mut ticks = tokio::time::interval(EVERY);
         // After a late tick, the next tick comes a full interval later: two samples in direct succession
@@ -72,7 +86,7 @@ impl DiagnosisTask {
             self.log_stalls(&mut stalls, now);
             let diagnosis = self.diagnose(&mut diagnoser, now);
             log.record(&diagnosis, now);
-            self.admin.webhooks.update(&diagnosis, now, clock::wall_time());
+            self.extras.on_diagnosis(&diagnosis, now, clock::wall_time());
             self.admin.diagnosis.store(Arc::new(diagnosis));
         }
     }
@@ -84,10 +98,8 @@ impl DiagnosisTask {
         let backends = pool.backends();
         self.request_counters.retain_backends(backends.iter().map(|backend| &backend.identity.id));
         let queued = admission.waiting_by_class().iter().map(|(_, waiting)| waiting).sum();
-        let gpus = self.admin.gpus.assign(backends.iter().map(|it| gpu_backend(it)), now);
-        let samples = backends.iter().zip(gpus.conditions()).map(|(backend, gpus)| {
-            let is_throttled = gpus.and_then(|gpus| gpus.is_throttled);
-            backend.load.is_gpu_throttled.set(is_throttled.unwrap_or(false));
+        let gpus = self.extras.gpu_conditions(&backends, now);
+        let samples = backends.iter().zip(gpus).map(|(backend, gpus)| {
             let counts = self.request_counters.take(&backend.identity.id);
             (backend.identity.id.clone(), sample_backend(backend, counts, queued, gpus, now))
         });
@@ -116,7 +128,6 @@ impl DiagnosisTask {
             limited_backends,
             awaited_models: self.awaited_models(now),
             gateway: self.observe_gateway(now),
-            evicting_pairs: self.admin.cache_map.evicting_pairs(),
             unserved_models: self.request_counters.unserved_models(is_listed),
         };
         let mut diagnosis = diagnoser.diagnose_gateway(samples, &fleet, now);
@@ -155,6 +166,8 @@ impl DiagnosisTask {
         let certificates = TlsPeer::ALL.into_iter().zip(status.certificates.expire);
         let certificates =
             certificates.filter_map(|(peer, expiry)| Some((peer.as_str(), remaining(expiry?))));
+        let spans: SpanCounts = status.blocks.get_or_default();
+        let access_log: AccessLogCounts = status.blocks.get_or_default();
         let streams = self.admin.proxy.open_streams.snapshot(0, now);
         let unread = streams.phases.get(&StreamPhase::WriteStalled);
         GatewayConditions {
@@ -165,10 +178,13 @@ impl DiagnosisTask {
                 .or_else(|| self.admin.proxy.access.reload_error())
                 .map(|it| it.to_string()),
             certificates: certificates.collect(),
-            certificate_reloads: [status.certificates.reloaded, status.certificates.failed],
-            lost_spans: status.spans.lost,
-            span_export_failure: status.spans.last_failure,
-            lost_log_lines: status.access_log.dropped,
+            certificate_reloads: CertificateReloads {
+                succeeded: status.certificates.reloaded,
+                failed: status.certificates.failed,
+            },
+            lost_spans: spans.lost,
+            span_export_failure: spans.last_failure,
+            lost_log_lines: access_log.dropped,
             refused_connections: status.connections.full + status.connections.accept_errors,
             open_streams: streams.count,
             unread_streams: unread.copied().unwrap_or_default(),
@@ -211,15 +227,6 @@ fn fleet_backend(
     }
 }
 
-fn gpu_backend(backend: &Backend) -> GpuBackend<'_> {
-    let identity = &backend.identity;
-    GpuBackend {
-        id: identity.id.as_str(),
-        host: identity.address.host_and_port().0,
-        pod: identity.settings().pod.clone(),
-    }
-}
-
 /// Builds the sample of one backend for the diagnosis: its state, its last scrape and its request
 /// counts.
 fn sample_backend(
@@ -243,7 +250,7 @@ fn sample_backend(
         models: model_set(state.models()),
         queued,
         weight: backend.weight(),
-        slots: backend.load.estimator.slots(),
+        most_running: backend.load.estimator.most_running(),
         pending: pending.pending,
         pending_tokens: pending.backlog,
         counts,

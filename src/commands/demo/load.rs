@@ -40,7 +40,8 @@ pub(crate) async fn run(
     counters: Arc<DemoCounters>,
     mut stop: oneshot::Receiver<()>,
 ) {
-    let (mut requests, idle_pool) = (JoinSet::new(), IdlePool::default());
+    let mut requests = JoinSet::new();
+    let idle_pool = IdlePool::default();
     let mut random = fastrand::Rng::with_seed(7);
     let mut due = clock::now();
     for number in 0_u64.. {
@@ -51,7 +52,9 @@ pub(crate) async fn run(
         }
         while requests.try_join_next().is_some() {}
         let request = build_request(&gateway, &model, number, &mut random);
-        let (client, idle_pool, counters) = (client.clone(), idle_pool.clone(), counters.clone());
+        let client = client.clone();
+        let idle_pool = idle_pool.clone();
+        let counters = counters.clone();
         requests.spawn(async move {
             let is_served = is_completed(&client, &idle_pool, request).await;
             let counter = if is_served { &counters.served } else { &counters.failed };

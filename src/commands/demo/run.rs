@@ -7,7 +7,7 @@ use crate::app::application::Application;
 use crate::app::banner::{self, StartSummary};
 use crate::app::process::{logging, signals};
 use crate::commands::{report_config_error, report_error, variable};
-use crate::config::{Config, ConfigSource, LogConfig, OverrideValue, Overrides};
+use crate::config::{Config, ConfigSource, LoadedConfig, LogConfig, OverrideValue, Overrides};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -29,34 +29,42 @@ pub(crate) async fn run(demo: DemoArgs) -> ExitCode {
         Some(fault) => fault.settings(settings),
         None => settings,
     };
-    let rate = demo.rate.unwrap_or_else(|| fault::default_rate(demo.fault));
     let model = settings.models.first().cloned().unwrap_or_default();
     let sim = match Simulator::bind(&settings).await {
         Ok(sim) => sim,
         Err(error) => return report_error(&error),
     };
-    let overrides = build_overrides(&demo, sim.addrs());
-    let backend_names: Vec<String> = sim.addrs().iter().map(SocketAddr::to_string).collect();
-    let backends = tokio::spawn(sim.run(std::future::pending()));
-    let mut loaded = match Config::load(None, overrides) {
+    let mut loaded = match Config::load(None, build_overrides(&demo, sim.addrs())) {
         Ok(loaded) => loaded,
         Err(error) => return report_config_error(&error),
     };
     // The load is light, and each request of the demo should have a trace.
     loaded.config.tracing.ratio = Some(1.0);
+    let backend_names = sim.addrs().iter().map(SocketAddr::to_string).collect();
+    let backends = tokio::spawn(sim.run(std::future::pending()));
+    let exit_code = run_gateway(demo, &loaded, model, backend_names).await;
+    backends.abort();
+    exit_code
+}
+
+/// Runs the gateway and the load before backends with these names.
+async fn run_gateway(
+    demo: DemoArgs,
+    loaded: &LoadedConfig,
+    model: String,
+    backend_names: Vec<String>,
+) -> ExitCode {
+    let rate = demo.rate.unwrap_or_else(|| fault::default_rate(demo.fault));
     let logs = logging::start(&LogConfig { access: false, ..loaded.config.log.clone() });
-    let application = match Application::new(&loaded, Overrides::default(), &logs, variable).await {
+    let application = match Application::new(loaded, Overrides::default(), &logs, variable).await {
         Ok(application) => application,
         Err(error) => return report_error(&*error),
     };
     banner::show(&application.summary, &logs);
     print_examples(&application.summary, &model, rate);
     let address_of = |listener| BackendAddress::parse(&format!("http://{}", reachable(listener)));
-    let (Ok(gateway), Ok(admin)) =
-        (address_of(application.summary.listen), address_of(application.summary.admin))
-    else {
-        return ExitCode::FAILURE;
-    };
+    let Ok(gateway) = address_of(application.summary.listen) else { return ExitCode::FAILURE };
+    let Ok(admin) = address_of(application.summary.admin) else { return ExitCode::FAILURE };
     let reports = tokio::spawn(fault::run(demo.fault, admin, backend_names));
     let counters = Arc::new(DemoCounters::default());
     let client = HttpClient::new(HttpClientTimeouts::default());
@@ -70,7 +78,6 @@ pub(crate) async fn run(demo: DemoArgs) -> ExitCode {
             let _ = load.await;
         })
         .await;
-    backends.abort();
     reports.abort();
     let exit_code = print_summary(&counters, demo.fault.is_some());
     if result.is_ok() { exit_code } else { ExitCode::FAILURE }
@@ -130,8 +137,8 @@ fn print_examples(gateway: &StartSummary, model: &str, rate: f64) {
 /// Prints the numbers of served and failed requests. Returns a failure if no request was served, or
 /// if a request failed although the demo shows no fault.
 fn print_summary(counters: &DemoCounters, has_fault: bool) -> ExitCode {
-    let (served, failed) =
-        (counters.served.load(Ordering::Relaxed), counters.failed.load(Ordering::Relaxed));
+    let served = counters.served.load(Ordering::Relaxed);
+    let failed = counters.failed.load(Ordering::Relaxed);
     eprintln!("served {served} requests, {failed} failed");
     if served > 0 && (failed == 0 || has_fault) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

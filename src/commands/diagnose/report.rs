@@ -9,7 +9,8 @@ use tokenweir_doctor::report::{
 /// Renders a diagnosis as text with ANSI colours. The function that prints the text removes the
 /// colours if the output is no terminal.
 pub(crate) fn render(diagnosis: &Diagnosis, width: usize) -> String {
-    let (mut lines, width) = (Vec::new(), width.max(NARROWEST));
+    let width = width.max(NARROWEST);
+    let mut lines = Vec::new();
     for verdict in &diagnosis.verdicts {
         lines.extend(render_verdict(verdict, width));
         lines.push(String::new());
@@ -140,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_diagnosis_report_fits_into_forty_columns_and_lists_missing_data_once() {
+    fn a_report_fits_into_forty_columns() {
         let evidence = Evidence {
             measure: "queue_time_mean".into(),
             value: 4.0,
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_of_a_diagnosis_report_counts_the_backends_that_it_lists_as_not_judged() {
+    fn the_last_line_counts_backends_not_judged() {
         let backend = |name: &str, is_determined| DiagnosedBackend {
             backend: name.to_owned(),
             is_determined,

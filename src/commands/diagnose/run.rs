@@ -63,7 +63,8 @@ async fn observe_backends(diagnose: &DiagnoseArgs) -> Diagnosis {
     };
     let clients: Vec<ServerClient> =
         BackendList::flatten(diagnose.backend.clone()).into_iter().map(client).collect();
-    let (mut diagnoser, end) = (Diagnoser::default(), clock::now() + diagnose.duration);
+    let mut diagnoser = Diagnoser::default();
+    let end = clock::now() + diagnose.duration;
     loop {
         let start = clock::now();
         let pages = join_all(clients.iter().map(|client| client.get("/metrics"))).await;
@@ -149,7 +150,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_exit_code_of_diagnose_is_that_of_the_worst_verdict_that_counts_for_fail_on() {
+    fn the_worst_counted_verdict_gives_the_exit_code() {
         let (warning, critical) =
             (verdict(VerdictSeverity::Warning), verdict(VerdictSeverity::Critical));
         for (verdicts, is_determined, fail_on, expected) in [

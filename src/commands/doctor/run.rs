@@ -130,8 +130,8 @@ async fn query_gateway(
     doctor: &DoctorArgs,
     admin: &BackendAddress,
 ) -> (Result<GatewayFacts, GatherError>, Option<Config>, Vec<BackendConfig>) {
-    let (key, outbound) =
-        (key_from_env(ADMIN_TOKEN_VARIABLE), OutboundTls::with_native_roots(Alpn::Http1));
+    let key = key_from_env(ADMIN_TOKEN_VARIABLE);
+    let outbound = OutboundTls::with_native_roots(Alpn::Http1);
     let client = ServerClient::new(admin.clone(), key, outbound, doctor.timeout);
     let GatewayAnswers { gateway, config, backends } = gather::gateway(&client).await;
     let config = config.map(|shown| Config::from_view(&shown?));
@@ -250,8 +250,8 @@ async fn check_collector(
 fn checked_settings(config: &Config) -> GatewaySettings {
     let Config { admission, access, timeouts, scrape, .. } = config;
     GatewaySettings {
-        listen: config.listen,
-        admin: config.admin,
+        listen: *config.listen,
+        admin: *config.admin,
         has_keys: access.keys_file.is_some(),
         has_admin_token: access.admin_token.is_some(),
         backends: config.backends.iter().map(checked_backend).collect(),
@@ -262,7 +262,7 @@ fn checked_settings(config: &Config) -> GatewaySettings {
             .filter_map(|slo| Some((slo.name.clone(), slo.model.clone()?)))
             .collect(),
         policy: config.routing.policy,
-        max_waiting: admission.max_waiting.filter(|_| admission.enabled),
+        max_waiting: if admission.enabled { admission.max_waiting } else { None },
         idle_connection: timeouts.idle_connection,
         scrape_timeout: scrape.timeout,
         max_page: scrape.max_page,
@@ -294,7 +294,7 @@ mod tests {
     use crate::config::tests::parse;
 
     #[test]
-    fn doctor_parses_the_configuration_of_a_gateway_from_the_document_of_its_admin_listener() {
+    fn the_configuration_is_read_from_the_admin_listener() {
         let text = "backends:\n  - { url: 'http://a:1', name: a, api_key: { env: K }, weight: 0 }\n\
                     models: [{ name: gpt, served_as: tiny }]\n\
                     timeouts: { idle_connection: 7s, first_output: null }\n\

@@ -1,6 +1,7 @@
 //! Prints the files that a deployment of the gateway needs, or writes them to a folder.
 
 use super::args::{GenerateArgs, GenerateTarget};
+use crate::app::extras;
 use crate::commands::{report_config_error, report_error};
 use crate::config::schema;
 use crate::config::{Config, Overrides};
@@ -8,8 +9,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use tokenweir_gateway::telemetry::catalog;
-use tokenweir_gateway::telemetry::metric::MetricLabel;
+use tokenweir_gateway::metric::MetricLabel;
 use tokenweir_gateway::telemetry::metrics_registry::{MetricDetail, MetricsLevel};
 use tokenweir_gateway::telemetry::otel::Semconv;
 use tokenweir_operations::catalogue::{self, MetricCatalogue, MetricDescription};
@@ -143,17 +143,16 @@ pub fn metrics() -> MetricCatalogue {
         MetricDetail::Omitted => level.detail(row, Semconv::Latest),
         detail => detail,
     };
-    let metric =
-        |row: &'static tokenweir_gateway::telemetry::metric::MetricDescriptor| MetricDescription {
-            name: row.name,
-            help: row.help,
-            kind: row.kind,
-            labels: row.labels.iter().map(label).collect(),
-            level: {
-                let has = |level: &MetricsLevel| detail(*level, row) != MetricDetail::Omitted;
-                MetricsLevel::ALL.into_iter().find(has).map_or("", MetricsLevel::as_str)
-            },
-            is_folded: detail(MetricsLevel::default(), row) == MetricDetail::WithoutBackend,
-        };
-    MetricCatalogue(catalog::rows().map(metric).collect())
+    let metric = |row: &'static tokenweir_gateway::metric::MetricDescriptor| MetricDescription {
+        name: row.name,
+        help: row.help,
+        kind: row.kind,
+        labels: row.labels.iter().map(label).collect(),
+        level: {
+            let has = |level: &MetricsLevel| detail(*level, row) != MetricDetail::Omitted;
+            MetricsLevel::ALL.into_iter().find(has).map_or("", MetricsLevel::as_str)
+        },
+        is_folded: detail(MetricsLevel::default(), row) == MetricDetail::WithoutBackend,
+    };
+    MetricCatalogue(extras::metric_rows().map(metric).collect())
 }

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_command_has_a_manual_page_with_all_of_its_flags() {
+    fn every_command_has_a_complete_manual_page() {
         let pages = ShellArtifact::Man.files(&crate::cli::command()).unwrap();
         assert!(pages[0].0.ends_with("/tokenweir.1"));
         for command in crate::cli::command().get_subcommands() {
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lines_of_the_examples_in_a_manual_page_are_not_joined() {
+    fn lines_of_examples_are_not_joined() {
         let pages = ShellArtifact::Man.files(&crate::cli::command()).unwrap();
         let (text, examples) = pages[0].1.split_once("\n.nf\nExamples:\n").unwrap();
         assert!(text.contains("\n.SH EXTRA\nFlags override "), "{text}");
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn manual_pages_do_not_show_the_current_values_of_environment_variables() {
+    fn manual_pages_show_no_current_variables() {
         for (path, text) in ShellArtifact::Man.files(&crate::cli::command()).unwrap() {
             assert!(!text.contains("TOKENWEIR_LISTEN="), "{path}");
         }

@@ -48,11 +48,11 @@ pub(crate) async fn drain(args: DrainArgs) -> ExitCode {
         let DrainArgs { backend, reason, duration, migrate, operator } = &args;
         let client = operator.client()?;
         let response = client.drain(backend, reason.as_deref(), *duration, *migrate).await?;
-        let effects = [
-            "is drained: it gets no new requests and completes its open requests",
-            "was drained already; reason and duration are replaced",
-        ];
-        effect_lines(&response, backend, operator.json, effects)
+        let effects = DrainEffects {
+            changed: "is drained: it gets no new requests and completes its open requests",
+            unchanged: "was drained already; reason and duration are replaced",
+        };
+        effect_lines(&response, backend, operator.json, &effects)
     };
     finish(lines.await)
 }
@@ -60,25 +60,33 @@ pub(crate) async fn drain(args: DrainArgs) -> ExitCode {
 pub(crate) async fn undrain(args: UndrainArgs) -> ExitCode {
     let lines = async {
         let response = args.operator.client()?.set_drained(&args.backend, false).await?;
-        let effects = ["gets requests again", "was not drained"];
-        effect_lines(&response, &args.backend, args.operator.json, effects)
+        let effects = DrainEffects { changed: "gets requests again", unchanged: "was not drained" };
+        effect_lines(&response, &args.backend, args.operator.json, &effects)
     };
     finish(lines.await)
 }
 
+/// The words for the effect of a drain or an undrain.
+struct DrainEffects {
+    changed: &'static str,
+    /// The words if the backend had the state before.
+    unchanged: &'static str,
+}
+
 /// Returns the lines to print after a drain or an undrain: the JSON response, or its effect in
-/// words. `effects` are the words for a change and for no change.
+/// words.
 fn effect_lines(
     response: &Bytes,
     backend: &str,
     has_json: bool,
-    effects: [&str; 2],
+    effects: &DrainEffects,
 ) -> Result<Vec<String>, String> {
     let result: Value = parse(response)?;
     if has_json {
         return Ok(vec![result.to_string()]);
     }
-    let effect = effects[usize::from(result["changed"] != true)];
+    let is_changed = result["changed"] == true;
+    let effect = if is_changed { effects.changed } else { effects.unchanged };
     Ok(vec![format!("{backend} {effect}")])
 }
 

@@ -3,6 +3,7 @@
 
 use crate::commands::{BackendList, flag_variable_name};
 use crate::config::{ConfigSource, LogFormat, LogLevel, OverrideValue, Overrides, UsageMode};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::parser::ValueSource;
 use clap::{ArgAction, ArgMatches, Args, FromArgMatches};
 use std::net::SocketAddr;
@@ -42,7 +43,7 @@ struct ServeFlags {
     #[arg(long, value_enum)]
     usage: Option<UsageMode>,
     #[arg(help = "Routing policy. [default: kv_aware]")]
-    #[arg(long, value_enum)]
+    #[arg(long, value_parser = policy_parser())]
     policy: Option<PolicyKind>,
     /// Lowest level of messages that are logged. [default: info]
     #[arg(long, value_name = "LEVEL", value_enum)]
@@ -112,4 +113,34 @@ fn override_value<T>(matches: &ArgMatches, id: &str, value: Option<T>) -> Option
         _ => ConfigSource::Flag(format!("--{}", id.replace('_', "-"))),
     };
     value.map(|value| OverrideValue { value, source })
+}
+
+/// The parser of a routing policy, which knows all names with their help texts.
+fn policy_parser() -> impl TypedValueParser<Value = PolicyKind> {
+    let names = PossibleValuesParser::new(PolicyKind::ALL.map(policy_value));
+    names.try_map(|name| {
+        let kind = PolicyKind::ALL.into_iter().find(|kind| kind.as_str() == name);
+        kind.ok_or("unknown policy")
+    })
+}
+
+fn policy_value(kind: PolicyKind) -> PossibleValue {
+    let help = match kind {
+        PolicyKind::KvAware => {
+            "The least predicted time to first token, from queue, prompt, cached prefix and KV cache usage"
+        }
+        PolicyKind::RoundRobin => "Each backend in turn, by weight",
+        PolicyKind::Random => "A random backend, by weight",
+        PolicyKind::LeastRequests => {
+            "The fewest requests of this gateway in flight, relative to the weight"
+        }
+        PolicyKind::P2c => "The less loaded of two random backends",
+        PolicyKind::PrefixAffinity => {
+            "The backend that was sent the longest prefix of the prompt before, unless it is overloaded"
+        }
+        PolicyKind::Session => {
+            "The same backend for all requests of a session, unless it is overloaded"
+        }
+    };
+    PossibleValue::new(kind.as_str()).help(help)
 }

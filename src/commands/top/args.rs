@@ -33,8 +33,7 @@ const HELP: &str = "\
 The admin token, if the gateway requires one, comes from --token-file or TOKENWEIR_ADMIN_TOKEN.
 
 Keys: Tab or 1 2 3 select a list, arrows select a row, / filters, s and r sort, d drains a backend, \
-Enter shows the routing decision of a request, c shows the cache map, p pauses, ? lists the keys, q quits. NO_COLOR=1 \
-disables colours.
+Enter shows the routing decision of a request, p pauses, ? lists the keys, q quits. NO_COLOR=1 disables colours.
 
 Exit code: 0 success, 1 no data to show, 2 invalid arguments.
 

@@ -15,8 +15,8 @@ use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_api::{CacheMapDocument, GatewaySnapshot};
-use tokenweir_top::{FrameOptions, TopFrame, TopState, UserAction, cache_map_lines, explanation};
+use tokenweir_api::GatewaySnapshot;
+use tokenweir_top::{FrameOptions, TopFrame, TopState, UserAction, explanation};
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinSet;
 
@@ -178,16 +178,6 @@ async fn perform_action(action: UserAction, client: &AdminClient, state: &mut To
                 Err(problem) => problem,
             });
         }
-        UserAction::ShowCacheMap => {
-            let lines = match client.get("/cache").await {
-                Ok(body) => serde_json::from_slice::<CacheMapDocument>(&body).map_or_else(
-                    |_| vec!["the response is not a /cache document".to_owned()],
-                    |document| cache_map_lines(&document),
-                ),
-                Err(problem) => vec![problem],
-            };
-            state.on_text("Cache map", lines);
-        }
         UserAction::ShowDecision { request_id } => {
             let result = client.get(&format!("/decisions/{}", percent_encode(&request_id))).await;
             match result {
@@ -236,14 +226,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_environment_variable_no_color_disables_colours_in_the_output() {
+    fn the_variable_no_color_disables_colours() {
         assert!(
             is_colour_enabled(None) && is_colour_enabled(Some("")) && !is_colour_enabled(Some("1"))
         );
     }
 
     #[test]
-    fn top_does_not_move_the_cursor_of_a_dumb_terminal() {
+    fn a_dumb_terminal_has_no_cursor_control() {
         assert!(
             has_cursor_control(None)
                 && has_cursor_control(Some("xterm-256color"))
@@ -252,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_output_of_top_has_no_trailing_spaces() {
+    fn text_output_has_no_trailing_spaces() {
         let mut state = TopState::new();
         state.on_document(GatewaySnapshot::default());
         let text = render_text(&state, 80);

@@ -1,13 +1,14 @@
 //! Backends, the settings of their pool, and the TLS of the connections to them.
 
+use crate::config::backends::section::BackendConfig;
+use crate::config::backends::usage::UsageMode;
 use crate::config::root::Config;
-use crate::config::sections::backends::BackendConfig;
-use crate::config::sections::secret::UnreadableSecret;
-use crate::config::sections::settings::UsageMode;
 use std::sync::Arc;
 use std::time::Duration;
+use tokenweir_gateway::backend::facets::FacetSettings;
 use tokenweir_gateway::backend::{Backend, BackendSettings, PoolSettings};
 use tokenweir_net::tls::{Alpn, OutboundTls, TlsClientContext, TlsError};
+use tokenweir_settings::{ConfiguredSecret, SecretValue, UnreadableSecret};
 
 /// TLS contexts of backends, by authority (`host:port`).
 pub type BackendTlsContexts = Vec<(String, Arc<TlsClientContext>)>;
@@ -23,28 +24,27 @@ impl Config {
         let horizon = Duration::try_from_secs_f64(self.routing.kv_aware.horizon_seconds);
         let horizon = horizon.unwrap_or(Duration::MAX);
         let build = |entry: &BackendConfig| {
-            let secret = entry.secret().map(|secret| secret.resolve(&env));
-            let authorization = secret.transpose()?.map(|secret| secret.bearer().clone());
+            let secret = ConfiguredSecret::resolve_any(entry.secret(), &env)?;
+            let authorization = secret.map(SecretValue::into_bearer);
             let settings = BackendSettings {
                 weight: entry.weight,
-                role: entry.role,
                 may_inject_usage: entry.usage.unwrap_or(self.usage) == UsageMode::Inject,
                 continuous_usage_share: self.continuous_usage,
-                routes_to_ranks: self.routing.data_parallel_ranks,
                 is_drained: entry.drained,
                 pod: entry.pod.as_deref().map(Into::into),
-                gpu_cost: BackendSettings::gpu_cost(
-                    entry.gpus.or(self.cost.gpus),
-                    entry.gpu_hour_price.or(self.cost.gpu_hour_price),
-                ),
             };
             let kv_events = entry.kv_events.clone().unwrap_or_default();
             let backend = Backend::new(entry.id(), entry.url.clone(), authorization);
             let mut backend = backend.with_settings(settings);
-            backend.identity.kv_events = kv_events.resolve(&self.kv_events, &entry.url);
+            backend.facets.kv_events.source = kv_events.resolve(&self.kv_events, &entry.url);
             backend.identity.metrics_url.clone_from(&entry.metrics_url);
             backend.health.breaker.set(self.circuit_breaker);
             backend.load.set_horizon(horizon);
+            backend.facets.ranks.enable(self.routing.data_parallel_ranks);
+            backend.facets.prefill_leg.set_role(entry.role);
+            let gpus = entry.gpus.or(self.cost.gpus);
+            let gpu_hour_price = entry.gpu_hour_price.or(self.cost.gpu_hour_price);
+            backend.facets.gpu.set_cost(gpus, gpu_hour_price);
             Ok(backend)
         };
         entries.iter().map(build).collect()
@@ -54,10 +54,9 @@ impl Config {
     pub fn pool_settings(&self) -> PoolSettings {
         PoolSettings {
             models: self.models.clone(),
-            policy: self.routing.policy(&self.slos),
-            shadow_policies: self.routing.shadow.clone(),
+            policy: self.routing.policy(),
             panic_threshold: self.circuit_breaker.panic_threshold,
-            sleep: self.sleep,
+            facets: FacetSettings { sleep: self.sleep },
             max_model_labels: self.metrics.max_models,
         }
     }
@@ -87,7 +86,7 @@ mod tests {
     use crate::config::tests::parse;
 
     #[test]
-    fn a_backend_with_drained_true_in_the_configuration_is_drained_from_the_start() {
+    fn a_drained_entry_is_drained_from_the_start() {
         let text = "backends:\n  - { url: \"http://a:1\", drained: true }\n  - url: http://b:1\n";
         let config = parse(text).unwrap().config;
         let backends = config.build_backends(&config.backends, |_| None).unwrap();

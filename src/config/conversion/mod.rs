@@ -1,17 +1,13 @@
-//! Converts the configuration into the settings of other modules, and into backends, TLS contexts
-//! and the access control.
+//! Converts the configuration into settings of other modules that several sections determine, and into backends and
+//! TLS contexts.
 
-mod access;
 mod backends;
-mod peer_exchange;
 mod proxy;
-mod secrets;
 mod server;
 mod telemetry;
+mod tls_files;
 mod webhooks;
 
 pub use backends::{BackendTlsContexts, backend_tls_contexts};
-pub use peer_exchange::PeerExchangeError;
 pub use proxy::ProxySettingsError;
-pub use secrets::ConfiguredSecret;
-pub use webhooks::WebhooksError;
+pub use tls_files::tls_file_problems;

@@ -1,18 +1,13 @@
 //! The settings of the proxy.
 
 use crate::config::root::Config;
-use crate::config::sections::routes::RouteConfig;
-use crate::config::sections::secret::UnreadableSecret;
-use crate::config::sections::settings::{AdmissionConfig, ResumeConfig, TiersConfig};
+use crate::config::sections::clients::routes::RouteConfig;
 use std::sync::Arc;
-use tokenweir_gateway::proxy::admission::AdmissionSettings;
 use tokenweir_gateway::proxy::{ConfiguredRoutes, ProxySettings, RequestSettings};
 use tokenweir_gateway::telemetry::metrics_registry::buckets::BucketOverridesError;
 use tokenweir_protocol::openai::PhraseMatcher;
-use tokenweir_request::observe::{ObservationSettings, StreamRules};
-use tokenweir_request::record::TierResolver;
-use tokenweir_request::resume::ResumeSettings;
-use tokenweir_request::slo::Objective;
+use tokenweir_request::observe::ObservationSettings;
+use tokenweir_settings::UnreadableSecret;
 
 /// Why the settings of the proxy cannot be built from a valid configuration.
 #[derive(Debug, thiserror::Error)]
@@ -39,10 +34,6 @@ impl Config {
         available_memory: Option<usize>,
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<ProxySettings, ProxySettingsError> {
-        let identities = &self.identities;
-        let session_headers =
-            [&identities.session_headers[..], &identities.conversation_headers].concat();
-        let identity_secret = self.identities.hash_secret().map(|secret| secret.resolve(&env));
         Ok(ProxySettings {
             requests: RequestSettings {
                 first_output_timeout: self.timeouts.first_output,
@@ -51,13 +42,9 @@ impl Config {
                 max_body_bytes: self.limits.body,
                 body_idle_timeout: self.limits.body_idle_timeout,
                 websocket_idle_timeout: WEBSOCKET_IDLE_TIMEOUT,
-                identities: self.identities.reader(identity_secret.transpose()?.as_ref()),
+                identities: self.identities.reader(env)?,
                 tiers: self.tiers.resolver(),
-                // The rules have checked that the names parse.
-                session_headers: session_headers
-                    .iter()
-                    .filter_map(|name| name.parse().ok())
-                    .collect(),
+                session_headers: self.identities.session_names(),
                 resume: self.streams.resume.settings(),
             },
             retry: self.retry,
@@ -72,53 +59,16 @@ impl Config {
     /// refusals and histogram buckets.
     fn observation_settings(&self) -> Result<ObservationSettings, ProxySettingsError> {
         let phrases = &self.refusal_detection.refusal_phrases;
-        let phrases = (!phrases.is_empty()).then(|| PhraseMatcher::new(phrases)).transpose()?;
+        let phrases = match phrases.len() {
+            0 => None,
+            _ => Some(Arc::new(PhraseMatcher::new(phrases)?)),
+        };
         Ok(ObservationSettings {
             stalls: self.stalls,
-            streams: StreamRules {
-                on_truncation: self.streams.on_truncation,
-                keep_alive: self.streams.keep_alive,
-                continuation: self.streams.continuation,
-                continuation_greedy_only: self.streams.continuation_greedy_only,
-            },
+            streams: self.streams.rules(),
             slow: self.slow,
-            phrases: phrases.map(Arc::new),
-            scales: self.histogram_buckets()?.scales(self.metrics.native_histograms),
+            phrases,
+            scales: self.metrics.response_buckets(&self.slos)?,
         })
-    }
-}
-
-impl ResumeConfig {
-    /// Returns the settings of requests whose clients may lose their connection and return. `None`: clients
-    /// cannot return.
-    fn settings(&self) -> Option<ResumeSettings> {
-        self.window.map(|window| ResumeSettings { window, memory: self.memory })
-    }
-}
-
-impl AdmissionConfig {
-    /// The settings of the admission queue. `None`: admission control is disabled.
-    fn settings(&self, objectives: &[Objective]) -> Option<AdmissionSettings> {
-        self.enabled.then(|| AdmissionSettings {
-            thresholds: self.marks(),
-            queue_capacity: self.queue_capacity,
-            max_wait: self.max_wait,
-            max_backend_wait: self.max_backend_wait.unwrap_or(self.max_wait),
-            objectives: objectives.to_vec(),
-            classes: self.classes(),
-            // The rules have checked that the name parses.
-            tenant_header: self.tenant_header.as_ref().and_then(|name| name.parse().ok()),
-        })
-    }
-}
-
-impl TiersConfig {
-    /// Builds the resolver, which determines the tier of each request.
-    fn resolver(&self) -> TierResolver {
-        TierResolver {
-            // The rules have checked that the name parses.
-            header: self.header.as_ref().and_then(|name| name.parse().ok()),
-            names: self.names.iter().map(|name| name.as_str().into()).collect(),
-        }
     }
 }

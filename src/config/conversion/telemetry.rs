@@ -7,7 +7,7 @@ use crate::config::text::source::ConfigSource;
 use tokenweir_gateway::telemetry::metrics_registry::buckets::{
     BucketOverrides, BucketOverridesError,
 };
-use tokenweir_gateway::telemetry::otel::{OtelSettingsError, TracingConfig, TracingSettings};
+use tokenweir_gateway::telemetry::otel::{OtelSettingsError, TracingSettings};
 
 impl LoadedConfig {
     /// The settings of the span export. The standard variables take precedence over the
@@ -16,19 +16,21 @@ impl LoadedConfig {
         &self,
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<TracingSettings, OtelSettingsError> {
-        let tracing = self.config.tracing.clone();
+        let mut tracing = self.config.tracing.clone();
         let variables = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
         let is_set = |name: &str| env(name).is_some_and(|value| !value.is_empty());
-        let is_overridden = self.sources.source_of("tracing.endpoint") == ConfigSource::File
-            && variables.into_iter().any(is_set);
-        let endpoint = tracing.endpoint.filter(|_| !is_overridden);
-        TracingSettings::read(TracingConfig { endpoint, ..tracing }, env)
+        if self.sources.source_of("tracing.endpoint") == ConfigSource::File
+            && variables.into_iter().any(is_set)
+        {
+            tracing.endpoint = None;
+        }
+        TracingSettings::read(tracing, env)
     }
 }
 
 impl Config {
     /// The buckets of the histograms: the configured ones, and the limits of the objectives.
     pub fn histogram_buckets(&self) -> Result<BucketOverrides, BucketOverridesError> {
-        BucketOverrides::new(&self.metrics.buckets, &self.slos)
+        self.metrics.histogram_buckets(&self.slos)
     }
 }

@@ -1,20 +1,8 @@
 //! The settings of the webhooks.
 
+use crate::config::options::webhooks::WebhooksError;
 use crate::config::root::Config;
-use crate::config::sections::secret::{SecretValue, UnreadableSecret};
-use crate::config::sections::webhooks::{WebhookUrl, parse_url};
-use tokenweir_gateway::webhook::{RetryTimes, WebhookEndpoint, WebhookSettings};
-
-/// Why a webhook cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum WebhooksError {
-    /// The URL or the token cannot be read.
-    #[error(transparent)]
-    Secret(#[from] UnreadableSecret),
-    /// The secret is not a URL. The error does not contain the secret.
-    #[error("the URL of webhooks[{0}] is not an http or https URL")]
-    Url(usize),
-}
+use tokenweir_webhooks::{RetryTimes, WebhookSettings};
 
 impl Config {
     /// The settings of the webhooks. `host_name`: the name of this machine.
@@ -29,22 +17,10 @@ impl Config {
             ip if ip.is_unspecified() => format!("{host_name}:{port}"),
             _ => self.admin.to_string(),
         };
-        let mut endpoints = Vec::new();
-        for (index, webhook) in self.webhooks.iter().enumerate() {
-            let secret_url = webhook.url_secret(index).map(|secret| secret.resolve(&env));
-            let secret_url = secret_url.transpose()?;
-            let url = match (&webhook.url, &secret_url) {
-                (WebhookUrl::Plain(url), _) => Some(url.as_str()),
-                (_, secret) => secret.as_ref().and_then(|url| str::from_utf8(url.as_bytes()).ok()),
-            };
-            let parsed = url.and_then(|url| parse_url(url).ok());
-            let (address, path) = parsed.ok_or(WebhooksError::Url(index))?;
-            let token = webhook.token_secret(index).map(|secret| secret.resolve(&env));
-            let authorization = token.transpose()?.map(SecretValue::into_bearer);
-            endpoints.push(WebhookEndpoint { address, path, authorization });
-        }
+        let webhooks = self.webhooks.iter().enumerate();
+        let endpoints = webhooks.map(|(index, webhook)| webhook.endpoint(index, &env));
         Ok(WebhookSettings {
-            endpoints,
+            endpoints: endpoints.collect::<Result<_, _>>()?,
             gateway: format!("{host_name}:{port}"),
             runbooks: format!("{scheme}://{admin_address}/runbooks"),
             retries: RetryTimes::default(),

@@ -2,24 +2,13 @@
 //! environment variable. The first line of the error text is `LOCATION: problem`, as in the errors
 //! of compilers. The line of the file follows with a caret below the error, and then a help text.
 
+use super::redaction::{
+    ExcerptRedaction, redact_quotes, redact_values, replace_control_chars, secret_column,
+    value_column,
+};
 use super::source::ConfigSource;
 use std::fmt;
 use std::path::{Path, PathBuf};
-
-pub(in crate::config) const LITERAL_SECRET_ERROR: &str =
-    "do not write the secret here; write `{ env: NAME }` or `{ file: PATH }` as its location";
-pub(in crate::config) const AMBIGUOUS_SECRET_ERROR: &str =
-    "a secret has one location; write either `{ env: NAME }` or `{ file: PATH }`";
-pub(in crate::config) const VARIABLE_NAME_ERROR: &str =
-    "this is not the name of an environment variable; a name has letters, digits and `_`";
-pub(in crate::config) const MISSING_PATH_ERROR: &str = "the path of the file is missing";
-
-/// Whether the problem text of an error is about an invalid secret reference. The text at the position
-/// of the error may be a secret and must be redacted.
-pub(in crate::config) fn is_secret_error(problem: &str) -> bool {
-    [LITERAL_SECRET_ERROR, AMBIGUOUS_SECRET_ERROR, VARIABLE_NAME_ERROR, MISSING_PATH_ERROR]
-        .contains(&problem)
-}
 
 /// Why a configuration is invalid or cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,8 +24,23 @@ struct ErrorDetails {
     excerpt: Option<ErrorExcerpt>,
     /// How to fix the problem. `None`: unknown.
     help: Option<String>,
-    /// Whether the file could not be read.
-    is_unreadable: bool,
+    kind: ProblemKind,
+}
+
+/// The kinds of problems that the reader of an error tells apart.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum ProblemKind {
+    /// A section has no key of this name.
+    UnknownKey,
+    /// A key is there twice.
+    DuplicateKey,
+    /// A key is missing.
+    MissingKey,
+    /// The file cannot be read.
+    UnreadableFile,
+    /// All other problems.
+    #[default]
+    Other,
 }
 
 /// The location of a configuration error.
@@ -72,59 +76,29 @@ struct ErrorExcerpt {
     is_redacted: bool,
 }
 
-/// What an excerpt hides in addition to the values of secret keys.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum ExcerptRedaction {
-    /// Nothing besides the values of secret keys.
-    Nothing,
-    /// The value of the key at the error position. The key may be a mistyped secret key.
-    ValueAfterKey,
-    /// The rest of the line from the error position on, which may be a secret.
-    AtPosition,
-    /// Every word that is not a key of a keys file.
-    Values,
-}
-
 /// Maximum length of an excerpt, in characters.
 const MAX_EXCERPT_CHARS: usize = 120;
-
-/// The keys of a keys file.
-const KEYS_FILE_WORDS: [&str; 11] = [
-    "tenants",
-    "name",
-    "tier",
-    "models",
-    "allow",
-    "limits",
-    "keys",
-    "hash",
-    "requests_per_minute",
-    "tokens_per_minute",
-    "concurrency",
-];
-
-/// Maximum number of wrong characters in a mistyped key of a keys file. Secrets differ in more characters.
-const MAX_MISTYPED_CHARS: usize = 2;
-
-/// The final words of keys with secret values, such as `api_key`. Excerpts never show these values.
-const SECRET_WORDS: [&str; 5] = ["key", "token", "secret", "password", "salt"];
-
-/// Minimum length of a part of a URL path that excerpts hide as a token. Webhook tokens have at least 24.
-const MIN_TOKEN_CHARS: usize = 20;
 
 impl ConfigError {
     /// An error without a location.
     pub(crate) fn new(problem: &str) -> Self {
-        let problem = replace_control_chars(problem);
-        let (location, excerpt, help) = (None, None, None);
-        Self(Box::new(ErrorDetails { location, problem, excerpt, help, is_unreadable: false }))
+        Self::of_kind(ProblemKind::Other, problem)
+    }
+
+    /// An error of this kind without a location.
+    pub(crate) fn of_kind(kind: ProblemKind, problem: &str) -> Self {
+        Self(Box::new(ErrorDetails {
+            location: None,
+            problem: replace_control_chars(problem),
+            excerpt: None,
+            help: None,
+            kind,
+        }))
     }
 
     /// The error of a file that cannot be read.
     pub(crate) fn unreadable(file: &Path, problem: &str) -> Self {
-        let mut error = Self::new(problem).in_file(file);
-        error.0.is_unreadable = true;
-        error
+        Self::of_kind(ProblemKind::UnreadableFile, problem).in_file(file)
     }
 
     /// Sets the location to a flag or an environment variable.
@@ -207,7 +181,12 @@ impl ConfigError {
 
     /// Whether the file could not be read. The cause may disappear without a change of the file.
     pub fn is_unreadable(&self) -> bool {
-        self.0.is_unreadable
+        self.0.kind == ProblemKind::UnreadableFile
+    }
+
+    /// The kind of the problem.
+    pub(crate) fn kind(&self) -> ProblemKind {
+        self.0.kind
     }
 
     /// The location of the error. `None`: unknown.
@@ -259,124 +238,84 @@ impl fmt::Display for ConfigLocation {
 
 impl ErrorExcerpt {
     fn new(line: &str, position: Position, redaction: ExcerptRedaction) -> Self {
-        let mut shown: Vec<char> = match redaction {
+        let mut shown = MarkedLine::new(line, position, redaction);
+        let cut = match redaction {
+            ExcerptRedaction::Nothing | ExcerptRedaction::Values => None,
+            ExcerptRedaction::AtPosition => Some((shown.column, "[redacted]")),
+            ExcerptRedaction::ValueAfterKey => {
+                let value = value_column(&shown.chars, shown.column + shown.len);
+                value.map(|value| (value, "…"))
+            }
+        };
+        let secret = secret_column(line).map(|column| (column, "[redacted]"));
+        if let Some((column, replacement)) = cut.into_iter().chain(secret).min() {
+            shown.cut(column, replacement);
+        }
+        let first = shown.first_shown();
+        Self {
+            line: position.line,
+            text: replace_control_chars(&shown.text_from(first)),
+            caret_line: shown.caret_line(first),
+            is_redacted: redaction != ExcerptRedaction::Nothing,
+        }
+    }
+}
+
+/// A line of a file with the characters that an error marks.
+struct MarkedLine {
+    chars: Vec<char>,
+    /// The first marked character, counted from 0.
+    column: usize,
+    /// The number of marked characters.
+    len: usize,
+}
+
+impl MarkedLine {
+    fn new(line: &str, position: Position, redaction: ExcerptRedaction) -> Self {
+        let chars: Vec<char> = match redaction {
             ExcerptRedaction::Values => redact_values(line).chars().collect(),
             _ => line.chars().collect(),
         };
-        let mut column = position.column.saturating_sub(1).min(shown.len());
-        let mut len = position.len.min(shown.len() - column);
-        let truncation = match redaction {
-            ExcerptRedaction::Nothing | ExcerptRedaction::Values => None,
-            ExcerptRedaction::AtPosition => Some((column, "[redacted]")),
-            ExcerptRedaction::ValueAfterKey => {
-                value_column(&shown, column + len).map(|value| (value, "…"))
-            }
-        };
-        let secret = secret_column(line).map(|value| (value, "[redacted]"));
-        if let Some((end, replacement)) = truncation.into_iter().chain(secret).min()
-            && end < shown.len()
-        {
-            shown.truncate(end);
-            shown.extend(replacement.chars());
-            (column, len) = if column < end { (column, len.min(end - column)) } else { (end, 1) };
-        }
-        let is_long = shown.len() > MAX_EXCERPT_CHARS;
-        let start = if is_long { column.saturating_sub(MAX_EXCERPT_CHARS / 2) } else { 0 };
-        let window = shown.get(start..).unwrap_or_default();
-        let text: String = window.iter().take(MAX_EXCERPT_CHARS).collect();
-        // Tabs stay tabs, so that the terminal aligns the caret with the error.
-        let indent = window.iter().take(column - start);
-        let mut caret_line: String = indent.map(|c| if *c == '\t' { '\t' } else { ' ' }).collect();
-        caret_line.push_str(&"^".repeat(len.clamp(1, MAX_EXCERPT_CHARS / 2)));
-        let is_redacted = redaction != ExcerptRedaction::Nothing;
-        Self { line: position.line, text: replace_control_chars(&text), caret_line, is_redacted }
+        let column = position.column.saturating_sub(1).min(chars.len());
+        let len = position.len.min(chars.len() - column);
+        Self { chars, column, len }
     }
-}
 
-/// The column, counted from 0, of the value of a key that ends before column `key_end`. `None`: no
-/// colon follows on the line.
-fn value_column(line: &[char], key_end: usize) -> Option<usize> {
-    let colon = key_end + line.get(key_end..)?.iter().position(|c| *c == ':')?;
-    let blanks = line.get(colon + 1..)?.iter().take_while(|c| c.is_whitespace()).count();
-    Some(colon + 1 + blanks)
-}
-
-/// The column, counted from 0, of the first possible secret in a line: the value of a secret key other
-/// than `{ env: NAME }` and `{ file: PATH }`; the user name and password in a URL; or a part of the path or
-/// the query of a URL that can be a token, as in webhook URLs. `None`: the line has no possible secret.
-fn secret_column(line: &str) -> Option<usize> {
-    let chars: Vec<char> = line.chars().collect();
-    let find_column = |text: &str| line.split_once(text).map(|(before, _)| before.chars().count());
-    let is_secret = |colon: &usize| {
-        let before = chars.get(..*colon).unwrap_or_default().iter().rev();
-        let key = before.skip_while(|c| c.is_whitespace() || matches!(c, '"' | '\''));
-        SECRET_WORDS.iter().any(|word| {
-            let letters = key.clone().take(word.len()).map(char::to_ascii_lowercase);
-            letters.eq(word.chars().rev())
-        })
-    };
-    let is_location = |value: &usize| {
-        let text: String = chars.iter().skip(*value).filter(|c| **c != ' ').take(6).collect();
-        text.starts_with("{env:") || text.starts_with("{file:")
-    };
-    let colons = (0..chars.len()).filter(|index| chars[*index] == ':');
-    let mut values = colons.filter(is_secret).filter_map(|colon| value_column(&chars, colon));
-    let after_key = values.find(|value| !is_location(value));
-    let in_url = find_column("://").map(|scheme_end| scheme_end + 3);
-    let has_user = |start: usize| chars.get(start..).is_some_and(|tail| tail.contains(&'@'));
-    let token = |start: usize| {
-        let is_token = |at: &usize| {
-            let rest = chars.iter().skip(at + 1);
-            let len = rest.take_while(|c| c.is_alphanumeric() || "-_=".contains(**c)).count();
-            chars[*at] == '?' || chars[*at] == '/' && len >= MIN_TOKEN_CHARS
-        };
-        (start..chars.len()).find(is_token).map(|before| before + 1)
-    };
-    let in_url = in_url.and_then(|start| if has_user(start) { Some(start) } else { token(start) });
-    after_key.into_iter().chain(in_url).min()
-}
-
-/// Redacts the quotes in a text, except for keys of a keys file. A quote extends from the first quotation
-/// mark, which is a backtick or `"`, to the last mark of the same kind.
-fn redact_quotes(text: &str) -> String {
-    let Some(start) = text.find(['`', '"']) else { return text.to_owned() };
-    let (before, from_mark) = text.split_at(start);
-    let (mark, after_mark) = from_mark.split_at(1);
-    let (quoted, after) = after_mark.rsplit_once(mark).unwrap_or((after_mark, ""));
-    let is_shown = is_keys_file_word(quoted) || quoted == "tokenweir keygen";
-    let shown = if is_shown { quoted } else { "…" };
-    format!("{before}{mark}{shown}{mark}{}", redact_quotes(after))
-}
-
-/// Replaces each character of a word by `*` unless the word is a key of a keys file.
-fn redact_values(line: &str) -> String {
-    let mut redacted = String::with_capacity(line.len());
-    let is_separator = |c: char| c.is_whitespace() || "{}[],:#'\"".contains(c);
-    for part in line.split_inclusive(is_separator) {
-        let (word, after) = part.split_at(part.trim_end_matches(is_separator).len());
-        if word == "-" || is_keys_file_word(word) {
-            redacted.push_str(word);
+    /// Replaces the line from this column on.
+    fn cut(&mut self, column: usize, replacement: &str) {
+        if column >= self.chars.len() {
+            return;
+        }
+        self.chars.truncate(column);
+        self.chars.extend(replacement.chars());
+        if self.column < column {
+            self.len = self.len.min(column - self.column);
         } else {
-            redacted.extend(word.chars().map(|_| '*'));
+            self.column = column;
+            self.len = 1;
         }
-        redacted.push_str(after);
     }
-    redacted
-}
 
-/// Whether a word is a key of a keys file, or nearly so.
-fn is_keys_file_word(word: &str) -> bool {
-    KEYS_FILE_WORDS.iter().any(|key| {
-        let is_similar =
-            word.len().abs_diff(key.len()) <= MAX_MISTYPED_CHARS && word.len() > MAX_MISTYPED_CHARS;
-        is_similar && strsim::levenshtein(word, key) <= MAX_MISTYPED_CHARS
-    })
-}
+    /// The first character that is shown. A long line is shown around the mark.
+    fn first_shown(&self) -> usize {
+        if self.chars.len() <= MAX_EXCERPT_CHARS {
+            return 0;
+        }
+        self.column.saturating_sub(MAX_EXCERPT_CHARS / 2)
+    }
 
-/// Replaces control characters other than tabs, because a terminal would execute them.
-fn replace_control_chars(text: &str) -> String {
-    let replace = |c: char| if c.is_control() && c != '\t' { '\u{fffd}' } else { c };
-    text.chars().map(replace).collect()
+    fn text_from(&self, first: usize) -> String {
+        self.chars.iter().skip(first).take(MAX_EXCERPT_CHARS).collect()
+    }
+
+    fn caret_line(&self, first: usize) -> String {
+        let before = self.chars.iter().skip(first).take(self.column - first);
+        // Tabs stay tabs, so that the terminal aligns the caret with the error.
+        let indent = before.map(|c| if *c == '\t' { '\t' } else { ' ' });
+        let mut caret_line: String = indent.collect();
+        caret_line.push_str(&"^".repeat(self.len.clamp(1, MAX_EXCERPT_CHARS / 2)));
+        caret_line
+    }
 }
 
 #[cfg(test)]
@@ -391,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn the_carets_of_a_configuration_error_are_below_the_mistake() {
+    fn the_carets_are_below_the_mistake() {
         assert_eq!(
             render_at("a: 1\n\tbé: x\n", 2, 6, 1),
             "a.yaml:2:6: wrong\n  |\n2 | \tbé: x\n  | \t    ^"
@@ -401,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn the_excerpt_of_a_long_line_is_cut_around_the_mistake() {
+    fn a_long_line_is_cut_around_the_mistake() {
         let line = format!("{}!{}", "a".repeat(1_000), "b".repeat(1_000));
         let shown = render_at(&line, 1, 1_001, 1);
         assert!(shown.contains("aaa!bbb") && shown.len() < 400, "{shown}");
@@ -410,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_excerpt_redacts_the_value_of_a_secret_at_every_error_position() {
+    fn a_secret_is_redacted_at_every_position() {
         for column in [1, 5, 20, 30] {
             let shown = render_at("- { api_key: sk-123, url: x }", 1, column, 3);
             assert!(shown.contains("1 | - { api_key: [redacted]\n"), "{shown}");
@@ -436,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn configuration_errors_replace_control_characters() {
+    fn control_characters_are_replaced() {
         assert_eq!(ConfigError::new("bad \u{1b}[2J").to_string(), "bad \u{fffd}[2J");
         assert!(!render_at("a: \u{1b}[2J", 1, 1, 1).contains('\u{1b}'));
     }

@@ -1,9 +1,11 @@
 //! Reads a configuration file as UTF-8 text.
 
-use super::error::{ConfigError, ExcerptRedaction, Position};
+use super::error::{ConfigError, Position};
+use super::redaction::ExcerptRedaction;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
+use tokenweir_settings::working_folder;
 
 /// Maximum size of a configuration file, in bytes.
 const MAX_FILE_BYTES: u64 = 1 << 20;
@@ -30,14 +32,6 @@ pub(crate) fn read(file: &Path) -> Result<String, ConfigError> {
             .at(file, position, &text, ExcerptRedaction::Nothing)
             .with_help(Some(help))
     })
-}
-
-/// Where a relative path begins, as the end of an error text. Empty: the path is absolute.
-pub(crate) fn working_folder(path: &Path) -> String {
-    match std::env::current_dir() {
-        Ok(folder) if path.is_relative() => format!(" in the working folder {}", folder.display()),
-        _ => String::new(),
-    }
 }
 
 fn read_bytes(file: &Path) -> io::Result<Vec<u8>> {

@@ -187,7 +187,9 @@ impl<'a> RemainingText<'a> {
 
     /// The index after an entry between brackets and the comma that follows it.
     fn flow_end(&self, start: usize) -> usize {
-        let (mut depth, mut quote, mut previous) = (0_usize, None, ' ');
+        let mut depth = 0_usize;
+        let mut quote = None;
+        let mut previous = ' ';
         for (index, c) in self.chars.iter().enumerate().skip(start) {
             let begins_value = index == start || matches!(previous, ' ' | '[' | '{' | ',' | ':');
             match *c {

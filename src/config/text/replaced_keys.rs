@@ -10,7 +10,7 @@ const FILE_SIZE: &str = "write `max_file_bytes` of `log`, which holds for each f
 
 /// Keys of earlier versions: the removed key; a present key of the same section, which identifies the
 /// section; and the help text, which names the replacement.
-const REPLACED_KEYS: [(&str, &str, &str); 44] = [
+const REPLACED_KEYS: [(&str, &str, &str); 45] = [
     ("headers_count", "body_idle_timeout", FIXED_DEFAULT),
     ("streams_per_connection", "body_idle_timeout", FIXED_DEFAULT),
     ("header", "body_idle_timeout", FIXED_DEFAULT),
@@ -29,14 +29,23 @@ const REPLACED_KEYS: [(&str, &str, &str); 44] = [
     ("topic", "replay_endpoint", "remove it: every topic is read"),
     ("baseline_window", "judge", "remove it: the baseline is 24 times as long as `window`"),
     ("channel", "username", "remove it: the key determines the channel"),
-    ("session_headers", "shadow", "write `session_headers` of `identities` in its place"),
+    (
+        "session_headers",
+        "decision_log_size",
+        "write `session_headers` of `identities` in its place",
+    ),
+    (
+        "shadow",
+        "decision_log_size",
+        "remove it: `tokenweir-lab replay` compares policies on a file of `trace_capture`",
+    ),
     (
         "continuous_usage",
         "metrics_url",
         "write `continuous_usage` of `models[].policy` in its place",
     ),
     ("cache_salt", "keys_file", "write its secret as `cache_salt_secret`"),
-    ("enabled", "native_histograms", "write `level: null` for no metrics"),
+    ("enabled", "max_models", "write `level: null` for no metrics"),
     ("tail_sampling", "sampling", "write `sampling: head` for no tail sampling"),
     ("export_all", "sampling", "write `sampling: all` to export all spans"),
     (
@@ -56,11 +65,11 @@ const REPLACED_KEYS: [(&str, &str, &str); 44] = [
     ("charge_per_waiting", "pressure", FIXED_DEFAULT),
     ("charge_max", "pressure", FIXED_DEFAULT),
     ("adapter_seconds", "pressure", FIXED_DEFAULT),
-    ("ttft_objective_seconds", "pressure", "write an objective of `ttft` in `slos`"),
+    ("ttft_objective_seconds", "pressure", "remove it: predicted waits are compared as they are"),
     ("index_entries", "max_blocks", "`max_blocks` is the limit in its place"),
     ("continuous_usage", "kubernetes", "write the top-level `continuous_usage` in its place"),
     ("alertmanagers", "webhooks", "write `webhooks`: the gateway posts to webhooks in its place"),
-    ("otlp", "native_histograms", "let the Prometheus receiver of a collector scrape /metrics"),
+    ("otlp", "max_models", "let the Prometheus receiver of a collector scrape /metrics"),
     ("command", "redact", NO_REDACTOR),
     ("url", "redact", NO_REDACTOR),
 ];

@@ -2,8 +2,9 @@
 //! depends on the YAML library. A file is parsed twice: into an outline with the position of each
 //! value, and into the types of the configuration.
 
-use super::error::{ConfigError, ExcerptRedaction, Position, is_secret_error};
-use super::{replaced_keys, visit_scalars};
+use super::error::{ConfigError, Position, ProblemKind};
+use super::redaction::ExcerptRedaction;
+use super::replaced_keys;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_saphyr::{
@@ -12,6 +13,7 @@ use serde_saphyr::{
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
+use tokenweir_settings::{SecretMistake, visit_scalars};
 
 /// The position of each value, by its path, such as `backends.0.url`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -85,7 +87,7 @@ fn push_entries(entries: &mut Vec<Entry>, entry: Entry, tree: &Spanned<YamlNode>
 
 /// The entry to which an error at a position belongs: the entry whose key or value begins there, or else
 /// the last entry before the position. `None`: the error is about the document.
-pub(crate) fn entry_at(entries: &[Entry], position: Position, problem: &str) -> Option<usize> {
+pub(crate) fn entry_at(entries: &[Entry], position: Position, kind: ProblemKind) -> Option<usize> {
     let at = |of: Position| (of.line, of.column) == (position.line, position.column);
     let of_value = entries.iter().rposition(|entry| at(entry.value));
     let of_key = entries.iter().rposition(|entry| at(entry.start));
@@ -94,23 +96,15 @@ pub(crate) fn entry_at(entries: &[Entry], position: Position, problem: &str) -> 
     let of_mapping = of_key.and_then(|key| entries.get(key)?.parent);
     // In block notation, a mapping and its first key begin at the same position, so the problem decides
     // to which of the two the error belongs.
-    let is_about_key = problem.starts_with("unknown key") || problem.starts_with("duplicate key");
-    let (first, second) = if is_about_key {
-        (of_key, of_value)
-    } else if is_missing_key(problem) {
-        (of_value, of_mapping)
-    } else {
-        (of_value, of_key)
+    let found = match kind {
+        ProblemKind::UnknownKey | ProblemKind::DuplicateKey => of_key.or(of_value),
+        ProblemKind::MissingKey => of_value.or(of_mapping),
+        ProblemKind::UnreadableFile | ProblemKind::Other => of_value.or(of_key),
     };
     let is_before =
         |entry: &Entry| (entry.start.line, entry.start.column) <= (position.line, position.column);
-    let found = first.or(second).or_else(|| entries.iter().rposition(is_before));
+    let found = found.or_else(|| entries.iter().rposition(is_before));
     found.filter(|index| *index > 0)
-}
-
-/// Whether the problem text of an error is about a missing key.
-pub(crate) fn is_missing_key(problem: &str) -> bool {
-    problem.starts_with("the key `") && problem.ends_with("` is missing")
 }
 
 /// Parses one document. `file` is only for error messages.
@@ -134,7 +128,7 @@ pub(crate) fn parse_json<T: for<'de> Deserialize<'de>>(
     let mut options = parser_options();
     options.budget = None;
     serde_saphyr::from_str_with_options(&value.to_string(), options)
-        .map_err(|error: Error| describe_parse_error(&error).0)
+        .map_err(|error: Error| describe_parse_error(&error).problem)
 }
 
 /// Renders a value as YAML.
@@ -249,9 +243,9 @@ impl From<Location> for Position {
 
 fn to_config_error(error: &Error, text: &str, file: &Path) -> ConfigError {
     let location = error.location().filter(|location| location.line() > 0);
-    let (problem, help) = describe_parse_error(error);
+    let ParseProblem { kind, problem, help } = describe_parse_error(error);
     let redaction = match error {
-        _ if is_secret_error(&problem) => ExcerptRedaction::AtPosition,
+        _ if SecretMistake::from_text(&problem).is_some() => ExcerptRedaction::AtPosition,
         Error::SerdeUnknownField { .. } => ExcerptRedaction::ValueAfterKey,
         _ => ExcerptRedaction::Nothing,
     };
@@ -260,7 +254,7 @@ fn to_config_error(error: &Error, text: &str, file: &Path) -> ConfigError {
         Error::Unexpected { expected: MAPPING, .. } if is_url() => Some(URL_HELP),
         _ => help.as_deref(),
     };
-    let config_error = ConfigError::new(&problem).with_help(help);
+    let config_error = ConfigError::of_kind(kind, &problem).with_help(help);
     match location {
         Some(location) => config_error.at(file, location.into(), text, redaction),
         None => config_error.in_file(file),
@@ -275,50 +269,79 @@ fn is_url_at(location: Location, text: &str) -> bool {
     value.starts_with("http://") || value.starts_with("https://")
 }
 
-/// The problem of a parse error, and how to fix it if that is known.
-fn describe_parse_error(error: &Error) -> (String, Option<String>) {
-    let without_help = |problem: &str| (problem.to_owned(), None);
+/// What an error of the parser means.
+struct ParseProblem {
+    kind: ProblemKind,
+    /// The problem, as text for operators.
+    problem: String,
+    /// How to fix the problem. `None`: unknown.
+    help: Option<String>,
+}
+
+impl ParseProblem {
+    fn other(problem: impl Into<String>) -> Self {
+        Self::of_kind(ProblemKind::Other, problem)
+    }
+
+    fn of_kind(kind: ProblemKind, problem: impl Into<String>) -> Self {
+        Self { kind, problem: problem.into(), help: None }
+    }
+
+    fn with_help(self, help: impl Into<String>) -> Self {
+        Self { help: Some(help.into()), ..self }
+    }
+}
+
+fn describe_parse_error(error: &Error) -> ParseProblem {
     match error {
         Error::WithSnippet { error, .. } | Error::AliasError { error, .. } => {
             describe_parse_error(error)
         }
-        Error::Message { msg, .. } => without_help(msg),
+        Error::Message { msg, .. } => ParseProblem::other(msg),
         Error::SerdeUnknownField { field, expected, .. } => {
-            let help = replaced_keys::replacement(field, expected).map(str::to_owned);
-            (format!("unknown key `{field}`"), help.or_else(|| Some(suggest_name(field, expected))))
+            let problem = format!("unknown key `{field}`");
+            let help = match replaced_keys::replacement(field, expected) {
+                Some(replacement) => replacement.to_owned(),
+                None => suggest_name(field, expected),
+            };
+            ParseProblem::of_kind(ProblemKind::UnknownKey, problem).with_help(help)
         }
         Error::SerdeUnknownVariant { variant, expected, .. } => {
-            (format!("unknown value `{variant}`"), Some(suggest_name(variant, expected)))
+            let problem = format!("unknown value `{variant}`");
+            ParseProblem::other(problem).with_help(suggest_name(variant, expected))
         }
         Error::SerdeMissingField { field, .. } => {
-            without_help(&format!("the key `{field}` is missing"))
+            let problem = format!("the key `{field}` is missing");
+            ParseProblem::of_kind(ProblemKind::MissingKey, problem)
         }
         Error::DuplicateMappingKey { key, .. } => {
-            without_help(&format!("duplicate key `{}`: remove one", key.as_deref().unwrap_or("?")))
+            let problem = format!("duplicate key `{}`: remove one", key.as_deref().unwrap_or("?"));
+            ParseProblem::of_kind(ProblemKind::DuplicateKey, problem)
         }
-        Error::MultipleDocuments { .. } => (
-            "a second document begins here".to_owned(),
-            Some("a configuration is one document; remove the `---`".to_owned()),
-        ),
-        Error::Unexpected { expected, .. } => {
-            without_help(&format!("expected {}", describe_shape(expected)))
-        }
-        Error::InvalidScalar { ty, .. } => {
-            without_help(&format!("expected {}", describe_shape(ty)))
-        }
-        Error::InvalidBooleanStrict { .. } => without_help("expected true or false"),
-        Error::NullIntoString { .. } => without_help("a value is missing here"),
-        Error::MergeKeyNotAllowed { .. } => without_help("merge keys (`<<`) are not supported"),
+        Error::MultipleDocuments { .. } => ParseProblem::other("a second document begins here")
+            .with_help("a configuration is one document; remove the `---`"),
+        other => ParseProblem::other(describe_yaml_error(other)),
+    }
+}
+
+/// The problem of an error about a single value or about the YAML itself.
+fn describe_yaml_error(error: &Error) -> String {
+    match error {
+        Error::Unexpected { expected, .. } => format!("expected {}", describe_shape(expected)),
+        Error::InvalidScalar { ty, .. } => format!("expected {}", describe_shape(ty)),
+        Error::InvalidBooleanStrict { .. } => "expected true or false".to_owned(),
+        Error::NullIntoString { .. } => "a value is missing here".to_owned(),
+        Error::MergeKeyNotAllowed { .. } => "merge keys (`<<`) are not supported".to_owned(),
         Error::Budget { .. }
         | Error::AliasReplayLimitExceeded { .. }
         | Error::AliasExpansionLimitExceeded { .. }
         | Error::AliasReplayStackDepthExceeded { .. } => {
-            without_help("too many values, too many aliases or too deep for a configuration")
+            "too many values, too many aliases or too deep for a configuration".to_owned()
         }
         other => {
             let formatter: &dyn serde_saphyr::MessageFormatter =
                 &serde_saphyr::UserMessageFormatter;
-            without_help(&formatter.format_message(other))
+            formatter.format_message(other).into_owned()
         }
     }
 }
@@ -356,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn the_outline_of_a_yaml_file_has_the_position_of_each_value() {
+    fn the_outline_has_each_position() {
         let outline = outline("a: 1\nb:\n  - c: x\n    d: {e: null}\n  - 2.5\n");
         let at =
             |path: &str| outline.position(path).map(|position| (position.line, position.column));
@@ -394,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_name_gives_a_suggestion_of_the_most_similar_valid_name() {
+    fn an_unknown_name_gives_the_most_similar_one() {
         let keys = ["backends", "listen", "log"];
         assert_eq!(suggest_name("backend", &keys), "did you mean `backends`?");
         assert_eq!(suggest_name("Listen", &keys), "did you mean `listen`?");

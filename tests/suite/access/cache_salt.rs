@@ -23,7 +23,7 @@ async fn derived() -> (ScriptedBackend, Running) {
     access.salt_key = Some(SaltKey::new(KeyDigest::from_key(b"secret")));
     let access = Arc::new(access);
     let fake = scripted_backend().await;
-    let setup = Setup { access, captured: 1.0, ..Setup::default() };
+    let setup = Setup { access, ..Setup::default() };
     let gateway = start_with(&[fake.addr], setup).await;
     (fake, gateway)
 }
@@ -50,7 +50,7 @@ fn salt(body: &str) -> String {
 }
 
 #[tokio::test]
-async fn each_tenant_gets_its_own_constant_cache_salt_for_the_same_request_body() {
+async fn each_tenant_has_its_own_constant_salt() {
     let (fake, gateway) = derived().await;
     let plain = r#"{ "model":"tiny","messages":[] }"#;
     let salted = plain.replace("[]", r#"[],"cache_salt":"mine""#);
@@ -83,7 +83,7 @@ async fn each_tenant_gets_its_own_constant_cache_salt_for_the_same_request_body(
 }
 
 #[tokio::test]
-async fn a_cache_salt_is_added_only_on_paths_that_use_it_and_not_for_a_tenant_that_may_set_it() {
+async fn a_salt_is_added_only_where_used() {
     let (fake, gateway) = derived().await;
     let body = r#"{"model":"tiny","input":"x"}"#;
     for path in ["/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings", "/pooling"] {
@@ -100,7 +100,7 @@ async fn a_cache_salt_is_added_only_on_paths_that_use_it_and_not_for_a_tenant_th
 }
 
 #[tokio::test]
-async fn a_cache_salt_that_is_no_string_is_rejected_and_so_is_a_request_with_a_body_digest() {
+async fn other_types_and_body_digests_are_rejected() {
     let (fake, gateway) = derived().await;
     for value in ["7", "[\"s\"]", "{}", "true"] {
         let body = format!(r#"{{"model":"tiny","messages":[],"cache_salt":{value}}}"#);
@@ -115,16 +115,16 @@ async fn a_cache_salt_that_is_no_string_is_rejected_and_so_is_a_request_with_a_b
 }
 
 #[tokio::test]
-async fn with_cache_salts_routing_predicts_no_cached_prefix_from_other_tenants() {
+async fn salts_hide_prefixes_of_other_tenants() {
     let (_fake, gateway) = derived().await;
     let text = "a long prompt ".repeat(500);
     let body = json!({ "model": "tiny", "messages": [{ "role": "user", "content": text }] });
     let mut blocks = Vec::new();
     for tenant in ["a", "a", "b"] {
         send(&gateway, tenant, CHAT, &body.to_string()).await;
-        let captured = gateway.record().await.captured.unwrap();
-        assert!(captured.block_hashes.len() > 3, "{}", captured.block_hashes.len());
-        blocks.push(captured.block_hashes.to_vec());
+        let prompt = gateway.record().await.fingerprint.unwrap();
+        assert!(prompt.blocks.len() > 3, "{}", prompt.blocks.len());
+        blocks.push(prompt.blocks.to_vec());
     }
     assert_eq!(blocks[0], blocks[1]);
     assert!(blocks[0].iter().all(|block| !blocks[2].contains(block)));

@@ -62,7 +62,7 @@ fn measure(classes: [&[String]; 2], lookup: impl Fn(&HeaderMap) -> bool) -> f64 
 
 #[test]
 #[ignore = "takes a minute of a quiet machine: cargo test --release -- --ignored --nocapture timing"]
-fn the_duration_of_an_api_key_lookup_is_independent_of_the_known_keys() {
+fn lookup_time_is_independent_of_known_keys() {
     let keys = ApiKeys::new(&KeyFile { tenants: vec![tenant()] }, &ApiKeys::default());
     let mut random = fastrand::Rng::with_seed(1);
     let mut letters = |count: usize| {

@@ -33,7 +33,7 @@ fn open(access: &AccessControl) -> u32 {
 }
 
 #[tokio::test]
-async fn concurrent_requests_over_the_limit_of_a_tenant_are_rejected_until_one_has_ended() {
+async fn requests_over_the_concurrency_limit_are_rejected() {
     let fake = held().await;
     let gateway = gated(&fake, concurrency(2)).await;
     let ask = keyed(&post(CHAT, ASK));
@@ -66,7 +66,7 @@ async fn concurrent_requests_over_the_limit_of_a_tenant_are_rejected_until_one_h
 }
 
 #[tokio::test]
-async fn a_failed_request_no_longer_counts_toward_the_concurrency_limit_of_its_tenant() {
+async fn a_failed_request_no_longer_counts() {
     for steps in [
         vec![Step::Close],
         vec![Step::Reset],
@@ -98,7 +98,7 @@ async fn debt_after(fake: &ScriptedBackend, limit: u32, request: &str) -> (u16, 
 }
 
 #[tokio::test]
-async fn tenants_are_charged_the_token_counts_that_the_engine_reports_with_or_without_stream() {
+async fn tenants_pay_the_engines_token_counts() {
     let stream = ScriptedBackend::answering(stream_of(&WHOLE_STREAM)).await;
     let answer = r#"{"choices":[{"index":0,"message":{"content":"Hi"},"finish_reason":"stop"}],
         "usage":{"prompt_tokens":9,"completion_tokens":3,"total_tokens":12}}"#;
@@ -119,7 +119,7 @@ async fn tenants_are_charged_the_token_counts_that_the_engine_reports_with_or_wi
 }
 
 #[tokio::test]
-async fn a_disconnected_client_is_charged_for_its_prompt_and_the_received_output() {
+async fn a_disconnected_client_pays_what_it_received() {
     let steps = [begin(&[ROLE, WORD, WORD]), Step::AwaitClose];
     let fake = ScriptedBackend::following(steps).await;
     let gateway = gated(&fake, tokens(2)).await;
@@ -143,7 +143,7 @@ async fn a_disconnected_client_is_charged_for_its_prompt_and_the_received_output
 }
 
 #[tokio::test]
-async fn response_headers_state_the_remaining_requests_and_tokens_of_the_tenant() {
+async fn headers_state_remaining_requests_and_tokens() {
     let fake = scripted_backend().await;
     let limits = UsageLimits {
         requests_per_minute: Some(3),

@@ -64,7 +64,7 @@ impl Program {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_new_keys_file_applies_during_a_stream_and_an_invalid_one_changes_nothing() {
+async fn a_new_keys_file_applies_during_streams() {
     let fake = ScriptedBackend::start(|seen| {
         if !seen.head.starts_with("POST") || !String::from_utf8_lossy(&seen.body).contains("stream")
         {
@@ -110,7 +110,7 @@ async fn a_new_keys_file_applies_during_a_stream_and_an_invalid_one_changes_noth
 }
 
 #[tokio::test]
-async fn a_gateway_with_a_missing_or_invalid_keys_file_does_not_start() {
+async fn without_a_valid_keys_file_nothing_starts() {
     let folder = folder("keys-bad");
     let (config, invalid) = (folder.join("gateway.yaml"), folder.join("keys.yaml"));
     let keys = "tenants: [{ name: a, keys: [{ name: k, hash: sk-123 }] }]";
@@ -135,7 +135,7 @@ async fn a_gateway_with_a_missing_or_invalid_keys_file_does_not_start() {
 }
 
 #[tokio::test]
-async fn the_command_keygen_prints_a_unique_api_key_with_its_hash() {
+async fn keygen_prints_a_unique_key_and_hash() {
     let mint = async || {
         let (_, text, _) = process::run(&["keygen"], &[]).await;
         let line = |name: &str| {

@@ -143,7 +143,7 @@ fn named(seeds: u64, spec: EngineSpec, traffic: Traffic, wanted: &str) -> (u64, 
 }
 
 #[test]
-fn the_diagnosis_names_kv_thrashing_and_prefill_queueing_from_engine_metrics_alone() {
+fn thrashing_and_prefill_queues_are_named() {
     let seeds = scenarios(8);
     let roomy = EngineSpec { blocks: 20_000, ..SMALL };
     for (spec, traffic, wanted) in
@@ -155,7 +155,7 @@ fn the_diagnosis_names_kv_thrashing_and_prefill_queueing_from_engine_metrics_alo
 }
 
 #[test]
-fn the_batch_size_that_the_diagnosis_recommends_ends_kv_cache_thrashing() {
+fn the_recommended_batch_size_ends_thrashing() {
     let busy = Traffic { rate: 7.0, ..CHAT };
     for seed in 0..4 {
         let mut bench = EngineFixture::new(SMALL, seed);
@@ -175,7 +175,7 @@ fn the_batch_size_that_the_diagnosis_recommends_ends_kv_cache_thrashing() {
 }
 
 #[test]
-fn the_verdict_about_kv_cache_thrashing_recommends_a_batch_size() {
+fn the_thrashing_verdict_recommends_a_size() {
     let mut bench = EngineFixture::new(SMALL, 1);
     names(&mut bench, CHAT, WARM_UP_STEPS);
     let busy = Traffic { rate: 7.0, ..CHAT };

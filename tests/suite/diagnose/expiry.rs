@@ -11,7 +11,7 @@ fn end_load(tick: &mut Tick) {
 }
 
 #[test]
-fn the_diagnosis_has_no_verdict_and_no_anomaly_a_minute_after_the_load_has_ended() {
+fn a_minute_after_load_nothing_is_left() {
     for fault in &FAULTS {
         let mut plant = Plant::with_baselines(fault.min_backends + 1, 7);
         let mut during = plant.step(|_, _, _, _| {});
@@ -29,7 +29,7 @@ fn the_diagnosis_has_no_verdict_and_no_anomaly_a_minute_after_the_load_has_ended
 }
 
 #[test]
-fn the_diagnosis_calls_no_backend_underused_during_its_drain_and_in_the_minute_after() {
+fn a_drain_is_no_underuse() {
     let mut plant = Plant::with_baselines(3, 11);
     for step in 0..5 * MINUTE_STEPS {
         let diagnosis = plant.step(|place, _, tick, _| {

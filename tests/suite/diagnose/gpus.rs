@@ -65,7 +65,7 @@ fn gpu_verdicts(diagnosis: &Diagnosis) -> Vec<&str> {
 }
 
 #[test]
-fn the_diagnosis_has_no_verdict_about_healthy_gpus_and_gpus_without_metrics() {
+fn healthy_and_unmeasured_gpus_have_no_verdict() {
     let diagnosis = after(Duration::from_hours(1), |_| Some(healthy()), 0.0);
     assert!(gpu_verdicts(&diagnosis).is_empty(), "{diagnosis:#?}");
     assert_eq!(diagnosis.known_verdicts().get(&("gpu-0", "gpu_throttled")), None);
@@ -76,7 +76,7 @@ fn the_diagnosis_has_no_verdict_about_healthy_gpus_and_gpus_without_metrics() {
 }
 
 #[test]
-fn a_gpu_that_stays_throttled_causes_a_verdict_that_ends_after_the_throttling() {
+fn throttling_has_a_verdict_until_it_ends() {
     let hot = GpuCondition { is_throttled: Some(true), ..healthy() };
     let diagnosis = after(Duration::from_mins(3), |_| Some(hot), 0.0);
     assert_eq!(gpu_verdicts(&diagnosis), ["gpu_throttled"]);
@@ -91,7 +91,7 @@ fn a_gpu_that_stays_throttled_causes_a_verdict_that_ends_after_the_throttling() 
 }
 
 #[test]
-fn the_diagnosis_names_throttling_as_cause_of_a_slow_engine_only_if_its_gpus_show_it() {
+fn throttling_is_a_cause_only_if_shown() {
     for (is_throttled, expected) in [(Some(true), true), (Some(false), false), (None, false)] {
         let gpus = GpuCondition { is_throttled, ..healthy() };
         let diagnosis = slow_among_three(gpus);
@@ -102,7 +102,7 @@ fn the_diagnosis_names_throttling_as_cause_of_a_slow_engine_only_if_its_gpus_sho
 }
 
 #[test]
-fn an_idle_gpu_of_a_backend_with_a_queue_causes_a_verdict_and_a_busy_gpu_causes_none() {
+fn an_idle_gpu_beside_a_queue_is_named() {
     let idle = GpuCondition { utilization: Some(0.1), ..healthy() };
     for (gpus, waiting, expected) in
         [(idle, 6.0, &["gpu_idle_with_queue"][..]), (idle, 0.0, &[]), (healthy(), 6.0, &[])]
@@ -113,7 +113,7 @@ fn an_idle_gpu_of_a_backend_with_a_queue_causes_a_verdict_and_a_busy_gpu_causes_
 }
 
 #[test]
-fn slow_growth_of_gpu_memory_causes_a_verdict_with_the_time_until_the_memory_is_full() {
+fn growing_gpu_memory_is_named_with_its_time() {
     let growing = |at: Duration| GpuCondition {
         memory_used_bytes: Some(140.0 * GIB + 4.0 * GIB * at.as_secs_f64() / 3_600.0),
         ..healthy()

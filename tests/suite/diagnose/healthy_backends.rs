@@ -26,7 +26,7 @@ fn named_only_with<T: Copy>(
 }
 
 #[test]
-fn one_pause_that_stalls_all_streams_causes_no_verdict_and_a_second_pause_causes_one() {
+fn only_a_second_pause_has_a_verdict() {
     let pauses = [&[3, 5][..], &[3]];
     named_only_with(("stalls", 2, 3), pauses, |steps, step, _, tick| {
         tick.running = tick.running.max(4.0);
@@ -37,7 +37,7 @@ fn one_pause_that_stalls_all_streams_causes_no_verdict_and_a_second_pause_causes
 }
 
 #[test]
-fn the_diagnosis_calls_no_fast_backend_underused_beside_a_slow_one_with_a_queue() {
+fn fast_backends_beside_slow_ones_are_not_underused() {
     // With ten requests, gpu-0 gets its usual share of the load. With two, it gets fewer.
     let named =
         named_only_with(("gpu_underused", 2, 3), [2.0, 10.0], |requests, _, place, tick| {
@@ -52,7 +52,7 @@ fn the_diagnosis_calls_no_fast_backend_underused_beside_a_slow_one_with_a_queue(
 }
 
 #[test]
-fn the_diagnosis_names_stalls_of_a_backend_that_serves_only_two_streams_per_minute() {
+fn stalls_show_with_two_streams_per_minute() {
     named_only_with(("stalls", 1, 8), [1.0, 0.0], |stalls, step, _, tick| {
         let is_stream = step % 6 == 0;
         tick.requests = f64::from(u8::from(is_stream));
@@ -62,7 +62,7 @@ fn the_diagnosis_names_stalls_of_a_backend_that_serves_only_two_streams_per_minu
 }
 
 #[test]
-fn the_diagnosis_names_a_stuck_engine_although_many_new_requests_wait_for_first_output() {
+fn a_stuck_engine_is_named_despite_waiting_requests() {
     named_only_with(("stalls", 1, 3), [4.0, 1.0], |stalled, _, _, tick| {
         (tick.requests, tick.running) = (0.0, 200.0);
         (tick.stalled, tick.stalls) = (stalled, 0.0);
@@ -70,7 +70,7 @@ fn the_diagnosis_names_a_stuck_engine_although_many_new_requests_wait_for_first_
 }
 
 #[test]
-fn waiting_requests_at_a_full_kv_cache_cause_a_verdict_even_beside_a_large_batch() {
+fn waiting_at_a_full_cache_has_a_verdict() {
     named_only_with(("kv_backlog", 1, 3), [9.0, 3.0], |waiting, _, _, tick| {
         (tick.requests, tick.running, tick.waiting) = (10.0, 100.0, waiting);
         (tick.kv, tick.queue, tick.ttft) = (0.95, 2.5, 3.0);
@@ -78,7 +78,7 @@ fn waiting_requests_at_a_full_kv_cache_cause_a_verdict_even_beside_a_large_batch
 }
 
 #[test]
-fn the_diagnosis_names_a_slow_api_server_of_a_backend_with_six_streams_per_minute() {
+fn a_slow_api_server_shows_in_six_streams() {
     named_only_with(("front_end_gap", 1, 8), [0.6, 0.15], |lag, step, _, tick| {
         tick.requests = f64::from(u8::from(step % 2 == 0));
         tick.running = 1.0;
@@ -87,7 +87,7 @@ fn the_diagnosis_names_a_slow_api_server_of_a_backend_with_six_streams_per_minut
 }
 
 #[test]
-fn a_queue_that_empties_again_causes_no_verdict_if_sequence_slots_are_free_in_between() {
+fn a_queue_with_free_slots_has_no_verdict() {
     // With 15 running requests between the bursts, most sequence slots stay in use, and further requests wait
     // in the gateway.
     named_only_with(("prefill_starvation", 1, 3), [4.0, 15.0], |running, step, _, tick| {

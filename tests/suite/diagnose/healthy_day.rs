@@ -13,7 +13,7 @@ fn steps() -> u64 {
 }
 
 #[test]
-fn a_day_of_load_changes_full_caches_restarts_and_slow_clients_causes_no_verdict() {
+fn a_day_of_changes_has_no_verdict() {
     let mut plant = Plant::new(3, 0);
     let rate = plant.backends[0].shape.rate;
     for step in 0..steps() {

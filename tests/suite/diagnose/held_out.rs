@@ -183,7 +183,7 @@ fn run(fault: &HeldOutFault, seed: u64, score: &mut Score) {
 }
 
 #[test]
-fn the_diagnosis_names_faults_of_engines_with_unseen_parameters_without_wrong_causes() {
+fn unseen_engines_get_no_wrong_causes() {
     let seeds = scenarios(6);
     let mut scores: BTreeMap<&str, Score> = BTreeMap::new();
     for fault in &FAULTS {

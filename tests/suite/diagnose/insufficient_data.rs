@@ -22,7 +22,7 @@ fn missing(diagnosis: &Diagnosis) -> BTreeMap<&str, Vec<&str>> {
 }
 
 #[test]
-fn an_engine_with_half_of_the_metrics_is_diagnosed_by_the_rules_that_need_no_others() {
+fn half_of_the_metrics_suffices_for_some_rules() {
     let queue = "vllm:num_requests_running 1\nvllm:num_requests_waiting 0\n";
     let page = EngineLoad::read(queue.as_bytes());
     let diagnosis = after(13, Some(&page));
@@ -35,7 +35,7 @@ fn an_engine_with_half_of_the_metrics_is_diagnosed_by_the_rules_that_need_no_oth
 }
 
 #[test]
-fn for_a_backend_without_engine_metrics_the_only_verdict_is_that_metrics_are_missing() {
+fn without_engine_metrics_only_that_is_said() {
     let diagnosis = after(13, None);
     assert_eq!(diagnosis.verdicts.len(), 1);
     assert_eq!(diagnosis.verdicts[0].verdict, "blind");
@@ -44,7 +44,7 @@ fn for_a_backend_without_engine_metrics_the_only_verdict_is_that_metrics_are_mis
 }
 
 #[test]
-fn the_diagnosis_of_a_backend_needs_at_least_30_seconds_of_samples() {
+fn thirty_seconds_of_samples_are_needed() {
     let page = EngineLoad { waiting: Some(0.0), running: Some(0.0), ..EngineLoad::default() };
     let (short, enough) = (after(5, Some(&page)), after(6, Some(&page)));
     assert!(!short.backends[0].is_determined && enough.backends[0].is_determined);
@@ -53,7 +53,7 @@ fn the_diagnosis_of_a_backend_needs_at_least_30_seconds_of_samples() {
 }
 
 #[test]
-fn the_diagnosis_forgets_the_samples_of_a_removed_backend() {
+fn samples_of_removed_backends_are_forgotten() {
     let (mut watch, start) = (Diagnoser::default(), Instant::now());
     let page = EngineLoad { waiting: Some(0.0), running: Some(0.0), ..EngineLoad::default() };
     let mut take_sample = |number: u32, name: &str| {

@@ -44,7 +44,7 @@ async fn web_server() -> ScriptedBackend {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_command_diagnose_leaves_all_rules_undetermined_without_samples_or_metrics() {
+async fn without_samples_all_rules_are_undetermined() {
     let simulated = start_backends(1).await[0];
     let html = web_server().await;
     for (addr, missing) in [
@@ -62,7 +62,7 @@ async fn the_command_diagnose_leaves_all_rules_undetermined_without_samples_or_m
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn gateway_verdicts_are_in_status_and_metrics_and_set_the_exit_code_of_diagnose() {
+async fn gateway_verdicts_set_the_exit_code() {
     let fake = ScriptedBackend::start(|_| Vec::new()).await;
     let addr = fake.addr.to_string();
     for (severity, limit, code) in [
@@ -94,7 +94,7 @@ async fn gateway_verdicts_are_in_status_and_metrics_and_set_the_exit_code_of_dia
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_command_diagnose_fails_if_its_admin_address_is_no_admin_listener() {
+async fn another_listener_is_an_error() {
     let fake = ScriptedBackend::start(|_| vec![Step::Send(json("404 Not Found", "{}"))]).await;
     let line = format!("diagnose --admin http://{}", fake.addr);
     let (code, _, errors) = run_line(&line, &[]).await;
@@ -103,7 +103,7 @@ async fn the_command_diagnose_fails_if_its_admin_address_is_no_admin_listener() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_command_diagnose_says_what_its_target_is_if_it_is_no_engine() {
+async fn a_target_without_engine_is_named() {
     let html = web_server().await;
     let gateway = start_with(&[html.addr], Setup::default()).await;
     let admin = format!("give --admin http://{}", gateway.admin);

@@ -36,7 +36,7 @@ fn at_first<'a>(diagnosis: &'a Diagnosis, rule: &str) -> Option<&'a Verdict> {
 }
 
 #[test]
-fn the_diagnosis_names_a_backend_that_routing_avoids_only_while_it_is_slower() {
+fn an_avoided_backend_is_named_while_slower() {
     let is_avoided = |it: &Diagnosis| at_first(it, "backend_avoided").is_some();
     for (lag, is_named) in [(0.5, true), (0.005, false)] {
         let mut plant = healthy(3, 3);
@@ -52,7 +52,7 @@ fn the_diagnosis_names_a_backend_that_routing_avoids_only_while_it_is_slower() {
 }
 
 #[test]
-fn a_verdict_about_a_backend_that_routing_avoids_ends_only_when_its_requests_are_fast() {
+fn an_avoided_backends_verdict_ends_when_fast() {
     let mut plant = healthy(3, 4);
     plant.play(MINUTE_STEPS, |_, place, tick| {
         tick.running = tick.running.max(3.0);
@@ -73,7 +73,7 @@ fn a_verdict_about_a_backend_that_routing_avoids_ends_only_when_its_requests_are
 }
 
 #[test]
-fn a_verdict_ends_when_no_requests_arrive_for_the_models_of_its_backend() {
+fn without_requests_a_verdict_ends() {
     for (model, is_held) in [("m", true), ("other", false)] {
         let mut plant = healthy(3, 4);
         plant.fleet.backends =
@@ -109,7 +109,7 @@ fn listing(place: usize, model: &str) -> FleetBackend {
 }
 
 #[test]
-fn the_diagnosis_does_not_blame_the_batch_limit_for_queues_that_long_prompts_cause() {
+fn long_prompts_are_not_the_batch_limit() {
     let spec = EngineSpec { blocks: 200_000, ..EngineSpec::DEFAULT };
     let usual = Traffic { rate: 0.5, prompt: (80, 160), output: (40, 80) };
     let long = Traffic { rate: 1.0, prompt: (40_000, 60_000), output: (10, 30) };
@@ -159,7 +159,7 @@ fn two_backends(
 }
 
 #[test]
-fn the_diagnosis_does_not_call_an_engine_slow_that_computes_long_prompts() {
+fn long_prompts_are_no_slow_engine() {
     let verdict_with = |pending_tokens| {
         let diagnosis = two_backends(2 * MINUTE_STEPS, |step, place, page, gateway| {
             if place == 0 {
@@ -175,7 +175,7 @@ fn the_diagnosis_does_not_call_an_engine_slow_that_computes_long_prompts() {
 }
 
 #[test]
-fn metrics_that_do_not_change_while_requests_end_cause_a_verdict_but_not_without_load() {
+fn frozen_metrics_need_load_for_a_verdict() {
     let blind = |generated| {
         let diagnosis = two_backends(2 * MINUTE_STEPS, |_, place, page, gateway| {
             if place == 0 {
@@ -200,7 +200,7 @@ fn metrics_that_do_not_change_while_requests_end_cause_a_verdict_but_not_without
 }
 
 #[test]
-fn the_severity_of_a_verdict_follows_from_the_share_of_clients_that_it_affects() {
+fn severity_follows_the_share_of_clients() {
     let fault = FAULTS.iter().find(|it| it.name == "prefill_starvation").unwrap();
     for (backends, expected) in [(1, VerdictSeverity::Critical), (30, VerdictSeverity::Warning)] {
         let mut plant = healthy(backends, 6);

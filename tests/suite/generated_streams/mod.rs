@@ -35,32 +35,32 @@ use tokenweir_request::record::RequestRecord;
 const MAX_SHOWN: usize = 3;
 
 #[test]
-fn every_generated_chat_stream_gives_the_expected_record_and_response_bytes() {
+fn chat_streams_give_record_and_bytes() {
     check(Api::Chat, 45_000);
 }
 
 #[test]
-fn every_generated_completion_stream_gives_the_expected_record_and_response_bytes() {
+fn completion_streams_give_record_and_bytes() {
     check(Api::Completions, 25_000);
 }
 
 #[test]
-fn every_generated_stream_of_the_responses_api_gives_the_expected_record_and_bytes() {
+fn responses_streams_give_record_and_bytes() {
     check(Api::Responses, 12_000);
 }
 
 #[test]
-fn every_generated_stream_of_the_messages_api_gives_the_expected_record_and_bytes() {
+fn messages_streams_give_record_and_bytes() {
     check(Api::Messages, 12_000);
 }
 
 #[test]
-fn every_generated_transcription_stream_gives_the_expected_record_and_response_bytes() {
+fn transcription_streams_give_record_and_bytes() {
     check(Api::Audio, 8_000);
 }
 
 #[test]
-fn every_generated_stream_of_unknown_format_gives_the_expected_record_and_bytes() {
+fn unknown_streams_give_record_and_bytes() {
     check(Api::Other, 6_000);
 }
 

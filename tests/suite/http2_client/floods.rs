@@ -67,7 +67,7 @@ async fn assert_serves(gateway: &Running) {
 }
 
 #[tokio::test]
-async fn rapid_http2_resets_close_the_connection_before_many_requests_reach_the_backend() {
+async fn rapid_resets_close_the_connection_early() {
     let (fake, gateway) = echo_gateway().await;
     let flooded = flood(&gateway, |number| {
         let stream = u32::try_from(2 * number + 1).unwrap();
@@ -104,7 +104,7 @@ async fn endless_http2_headers_close_the_client_connection() {
 }
 
 #[tokio::test]
-async fn floods_of_small_http2_frames_do_not_affect_other_clients() {
+async fn floods_of_frames_affect_nobody_else() {
     type Make = fn(usize) -> Vec<u8>;
     let (_fake, gateway) = echo_gateway().await;
     let floods: [(&str, Make); 4] = [
@@ -149,7 +149,7 @@ async fn invalid_http2_window_updates_are_rejected() {
 /// A client that never opens its HTTP/2 flow-control window is a slow client. The gateway must stop reading
 /// from the backend, and close the backend connection when the client disconnects.
 #[tokio::test]
-async fn a_closed_http2_window_makes_the_gateway_stop_reading_from_the_backend() {
+async fn a_closed_window_stops_reading() {
     let (flooding, gateway) = flooding().await;
     let mut client = Http2::connect(gateway.addr, &[(4, 0)]).await;
     let head = frame(HEADERS, END_HEADERS, 1, &encode_headers(&valid_headers()));

@@ -333,7 +333,7 @@ fn literal_length(text: &str, end: char) -> usize {
 }
 
 #[test]
-fn a_path_through_a_re_export_counts_as_an_import_of_the_declaring_source_file() {
+fn a_re_export_counts_as_its_source() {
     let crate_with = |child: &str| {
         let child = child.to_owned();
         let graph = ImportGraph::of_crate(&move |file: &Path| match file.to_str().unwrap() {

@@ -85,7 +85,7 @@ fn matchers(mut text: &str) -> (Vec<(String, String)>, &str) {
 }
 
 #[test]
-fn the_promql_parser_of_the_tests_finds_metrics_and_labels_in_every_form_of_query() {
+fn metrics_and_labels_are_found_in_queries() {
     let query = "histogram_quantile(0.95, sum by (le, slo) (rate(a_bucket{x=~\"b|c\",y!=\"d\"}[5m])))\n\
                  > 2 * (level:e:p95 offset 1h) and on (f) vector(0) unless g";
     let names_in_query = names(query);

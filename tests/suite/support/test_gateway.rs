@@ -10,36 +10,42 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
-use tokenweir::admin::{ActiveConfiguration, Admin, AdminAuthorizer, StatusSource};
+use tokenweir::admin::{ActiveConfiguration, Admin, AdminAuthorizer};
+use tokenweir::app::extras;
+use tokenweir::app::extras::gpu::{self, GpuExporter, GpuMonitor, GpuSettings};
+use tokenweir::app::extras::payload_log::PayloadLogSettings;
+use tokenweir::app::extras::quality::{self, QualityMonitor};
+use tokenweir::app::extras::trace_capture::{self, TraceCapture};
 use tokenweir::config::{self, Config};
 use tokenweir_diagnose::Diagnosis;
 use tokenweir_engine::address::{BackendAddress, MetricsUrl};
 use tokenweir_engine::prefill_leg::Role;
-use tokenweir_gateway::backend::cache_map::CacheMap;
-use tokenweir_gateway::backend::kv_events::{CacheKnowledge, KvEventSource, KvEventsSettings};
+use tokenweir_gateway::backend::facets::kv_events::{KvEventSource, KvEventsSettings};
+use tokenweir_gateway::backend::facets::sleep::SleepSettings;
+use tokenweir_gateway::backend::facets::{FacetSettings, PoolFacets};
 use tokenweir_gateway::backend::pool::BackendPool;
 use tokenweir_gateway::backend::routes::ModelConfig;
 use tokenweir_gateway::backend::{
-    Backend, BackendSettings, HealthCheckSupervisor, PoolSettings, SleepSettings, health_checker,
+    Backend, BackendSettings, HealthCheckSupervisor, PoolSettings, health_checker,
 };
-use tokenweir_gateway::gpu::{GpuExporter, GpuMonitor, GpuSettings};
 use tokenweir_gateway::proxy::access::AccessControl;
+use tokenweir_gateway::proxy::rows::{continuation, resume};
 use tokenweir_gateway::proxy::{
-    BodyMemory, ConfiguredRoutes, IdentityReader, OverloadGuard, OverloadLimits, PayloadSampling,
-    ProxyContext, ProxySettings, RecordingSettings, RequestSettings, StoredResponses,
+    BodyMemory, ConfiguredRoutes, IdentityReader, OverloadGuard, OverloadLimits, ProxyContext,
+    ProxySettings, RecordingSettings, RequestSettings, StoredResponses, TextSample, TextSampling,
 };
 use tokenweir_gateway::proxy::{admission, retry};
 use tokenweir_gateway::server::{
     self, ConnectionLimiter, DrainOutcome, Server, ServerLimits, ServerState, ServerTls,
 };
+use tokenweir_gateway::status::StatusSource;
 use tokenweir_gateway::telemetry::Telemetry;
 use tokenweir_gateway::telemetry::decision_log::DecisionLog;
-use tokenweir_gateway::telemetry::metrics_registry::{BucketOverrides, MetricsLevel, Prometheus};
+use tokenweir_gateway::telemetry::metrics_registry::{
+    BucketOverrides, MetricsLevel, MetricsSettings, Prometheus,
+};
 use tokenweir_gateway::telemetry::otel::Semconv;
-use tokenweir_gateway::telemetry::payload_log;
-use tokenweir_gateway::telemetry::quality::{self, QualityMonitor};
 use tokenweir_gateway::telemetry::recent_requests::RecentRequests;
-use tokenweir_gateway::telemetry::trace_capture::TraceCapture;
 use tokenweir_net::client::{self, HttpClient};
 use tokenweir_net::file_descriptors::FileDescriptorPool;
 use tokenweir_net::tls::OutboundTls;
@@ -47,11 +53,11 @@ use tokenweir_protocol::atomic::AtomicInstant;
 use tokenweir_protocol::trace_context::Propagation;
 use tokenweir_request::access::KeyDigest;
 use tokenweir_request::observe::{self, Sink};
-use tokenweir_request::record::{RequestRecord, SampleReason, TierResolver};
+use tokenweir_request::record::{RequestRecord, SampleReason, TextConsumer, TierResolver};
 use tokenweir_request::resume::ResumeSettings;
 use tokenweir_request::slo::Objective;
+use tokenweir_routing::Policy;
 use tokenweir_routing::resilience;
-use tokenweir_routing::{Policy, PolicyKind};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{Mutex, mpsc, oneshot};
@@ -74,8 +80,6 @@ pub(crate) struct Running {
     pub admin: SocketAddr,
     /// The backends of the gateway.
     pub pool: Arc<BackendPool>,
-    /// The cache map: which groups of prompts fill the caches of the backends.
-    pub cache_map: Arc<CacheMap>,
     /// The counter of the memory of all request bodies.
     pub body_memory: Arc<BodyMemory>,
     records: Mutex<mpsc::UnboundedReceiver<RequestRecord>>,
@@ -115,8 +119,6 @@ pub(crate) struct Setup {
     pub models: Vec<ModelConfig>,
     /// Maximum number of model names from backends that become label values.
     pub max_models: usize,
-    /// Policies that are evaluated for each decision and never applied.
-    pub shadow: Vec<PolicyKind>,
     /// How the gateway propagates the trace context to backends. `None`: it does not.
     pub propagation: Option<Propagation>,
     /// Whether the gateway requests usage for streams whose clients do not request it.
@@ -228,7 +230,6 @@ impl Default for Setup {
             policy: Policy::default(),
             models: Vec::new(),
             max_models: config::MetricsConfig::default().max_models,
-            shadow: Vec::new(),
             propagation: None,
             injects_usage: false,
             continuous_usage: 0.0,
@@ -363,16 +364,16 @@ fn pool(backends: &[SocketAddr], setup: &Setup) -> Arc<BackendPool> {
         let key = setup.backend_key.map(HeaderValue::from_static);
         let kv_events = KvEventSource::default().resolve(&setup.kv_events, &address);
         let settings = BackendSettings {
-            role,
             may_inject_usage: setup.injects_usage,
             continuous_usage_share: setup.continuous_usage,
-            routes_to_ranks: setup.data_parallel_ranks,
-            gpu_cost: BackendSettings::gpu_cost(setup.gpus, setup.gpu_hour_price),
             ..BackendSettings::default()
         };
         let mut backend = Backend::new(address.default_id(), address, key).with_settings(settings);
         backend.identity.metrics_url.clone_from(&setup.metrics_url);
-        backend.identity.kv_events = kv_events;
+        backend.facets.kv_events.source = kv_events;
+        backend.facets.ranks.enable(setup.data_parallel_ranks);
+        backend.facets.prefill_leg.set_role(role);
+        backend.facets.gpu.set_cost(setup.gpus, setup.gpu_hour_price);
         backend.health.breaker.set(setup.health);
         backend
     };
@@ -381,12 +382,12 @@ fn pool(backends: &[SocketAddr], setup: &Setup) -> Arc<BackendPool> {
     let settings = PoolSettings {
         models: setup.models.clone(),
         policy: setup.policy,
-        shadow_policies: setup.shadow.clone(),
         panic_threshold: setup.health.panic_threshold,
-        sleep: setup.sleep,
+        facets: FacetSettings { sleep: setup.sleep },
         max_model_labels: setup.max_models,
     };
-    Arc::new(BackendPool::with_settings(backends, &settings))
+    let facets = PoolFacets::new(setup.kv_events, None);
+    Arc::new(BackendPool::with_facets(backends, &settings, facets))
 }
 
 /// Builds the HTTP client with which the gateway sends requests to backends.
@@ -415,42 +416,44 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     let pool = pool(backends, &setup);
     let client = client(&setup);
     let (sender, records) = mpsc::unbounded_channel();
-    let prometheus = Prometheus::with_level(
-        setup.level,
-        Semconv::default(),
-        setup.tiers.names.iter().map(ToString::to_string).collect(),
-        &setup.buckets,
-        setup.slos,
-    );
+    let prometheus = Prometheus::with_settings(MetricsSettings {
+        rows: extras::metric_rows().collect(),
+        level: setup.level,
+        semconv: Semconv::default(),
+        tiers: setup.tiers.names.iter().map(ToString::to_string).collect(),
+        buckets: setup.buckets,
+        objectives: setup.slos,
+    });
     let decisions = Arc::new(DecisionLog::new(1_024));
     let stored_responses = Arc::<StoredResponses>::default();
     let mut sinks: Vec<Arc<dyn Sink>> =
         vec![pool.clone(), decisions.clone(), setup.access.clone(), stored_responses.clone()];
     let (mut status_sources, mut guards) = (Vec::<StatusSource>::new(), Vec::<Guard>::new());
+    let mut running_capture = None;
     if let Some(file) = &setup.capture {
-        let (capture, guard) = TraceCapture::start(file, 1 << 20).unwrap();
+        let (capture, guard) = TraceCapture::start(file, 1 << 20, setup.captured).unwrap();
         let capture = Arc::new(capture);
         sinks.push(capture.clone());
-        status_sources.push(Arc::new(move |status, _| status.trace_capture = capture.counts()));
+        running_capture = Some(capture);
         guards.push(Box::new(guard));
     }
+    status_sources.push(trace_capture::rows::status_source(running_capture));
     let recent = Arc::new(RecentRequests::new(std::time::Instant::now(), Vec::new()));
-    let cache_map = Arc::new(CacheMap::new(pool.clone()));
-    sinks.extend([recent.clone() as Arc<dyn Sink>, cache_map.clone()]);
+    sinks.push(recent.clone());
     sinks.push(Arc::new(RecordingSink(sender)));
-    let texts = payload_log::PayloadLogSettings::default();
-    if let Some((quality, guard)) = QualityMonitor::start(&setup.quality, &texts, 1 << 30).unwrap()
-    {
+    let texts = PayloadLogSettings::default();
+    let quality_consumer = TextConsumer::new(0);
+    let quality =
+        QualityMonitor::start(&setup.quality, &texts.redaction(), 1 << 30, quality_consumer);
+    if let Some((quality, guard)) = quality.unwrap() {
         let quality = Arc::new(quality);
         sinks.push(quality.clone());
-        status_sources
-            .push(Arc::new(move |status, now| status.quality = Some(quality.vitals(now))));
+        status_sources.push(quality::rows::status_source(Some(quality)));
         guards.push(Box::new(guard));
     }
     let share = setup.quality.share();
-    let payload_sampling = PayloadSampling {
-        log_ratio: 0.0,
-        quality_ratio: share,
+    let text_sampling = TextSampling {
+        samples: vec![TextSample { consumer: quality_consumer, share, is_by_trace: true }],
         max_text_bytes: texts.excerpt_bytes(),
     };
     let telemetry = Arc::new(Telemetry::new(prometheus, sinks));
@@ -460,13 +463,8 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         timeout: Duration::from_secs(1),
         max_page: 1 << 20,
     };
-    let health_checks = HealthCheckSupervisor::new(
-        pool.clone(),
-        client.clone(),
-        settings,
-        telemetry.clone(),
-        CacheKnowledge::new(setup.kv_events, None),
-    );
+    let health_checks =
+        HealthCheckSupervisor::new(pool.clone(), client.clone(), settings, telemetry.clone());
     health_checks.wait_first_checks(Duration::from_secs(10)).await;
     let overload_guard = Arc::new(OverloadGuard::new(setup.gate));
     let limits = ServerLimits { drain_timeout: setup.drain, ..setup.limits };
@@ -493,8 +491,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     let recording = RecordingSettings {
         start_log: None,
         propagation: setup.propagation,
-        capture_ratio: setup.captured,
-        payload_sampling: (share > 0.0).then_some(payload_sampling),
+        text_sampling: (share > 0.0).then_some(text_sampling),
     };
     let mut proxy = ProxyContext::new(
         settings,
@@ -518,15 +515,16 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         max_page: 1 << 20,
     };
     gpus.configure(&gpu_settings, &client);
+    status_sources.push(gpu::rows::status_source(gpus));
+    status_sources.push(resume::status_source(proxy.state.resumption.clone()));
+    status_sources.push(continuation::status_source(proxy.state.continuation_memory.clone()));
     let admin = Arc::new(Admin {
         authorizer: setup.guard,
         proxy: proxy.state.clone(),
         decisions,
         recent_requests: recent,
-        cache_map: cache_map.clone(),
         status_sources,
-        gpus,
-        webhooks: Arc::default(),
+        backend_blocks: extras::add_backend_blocks,
         diagnosis: setup.diagnosis,
         configuration: ActiveConfiguration::new(serde_json::Value::Null, UNIX_EPOCH).0,
         trace_ui_url: None,
@@ -550,7 +548,6 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         addr,
         admin,
         pool,
-        cache_map,
         body_memory,
         records: Mutex::new(records),
         stop: Some(stop),

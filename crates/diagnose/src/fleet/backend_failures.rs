@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_at_which_40_percent_of_the_attempts_fail_gets_a_verdict_within_a_minute() {
+    fn failures_of_40_percent_are_found_within_a_minute() {
         for (every, per_step) in [(1, 1), (1, 3), (1, 50)] {
             let found = steps_until_found(24, every, per_step, 4);
             assert!(found.is_some_and(|step| step <= 12), "{every} {per_step}: {found:?}");
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn the_verdict_backend_failing_is_kept_until_ten_attempts_in_succession_succeed() {
+    fn ten_successes_in_succession_end_the_verdict() {
         let mut fixture = Fixture::new();
         (0..4).for_each(|_| drop(fixture.step(10, 4)));
         for step in 0..100 {
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_attempts_at_a_backend_are_forgotten_when_it_has_been_down_for_25_seconds() {
+    fn failures_are_forgotten_after_25_seconds_of_down() {
         let found_after = |down_steps: u64| {
             let mut fixture = Fixture::new();
             fixture.step(10, 10);
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn the_verdict_backend_failing_ends_when_no_backend_has_had_an_attempt_for_five_minutes() {
+    fn five_idle_minutes_end_the_verdict() {
         let mut fixture = Fixture::new();
         (0..4).for_each(|_| drop(fixture.step(10, 4)));
         let idle = |fixture: &mut Fixture| {
@@ -367,8 +367,9 @@ mod tests {
     }
 
     #[test]
-    fn a_status_401_gives_its_remedy_and_busy_responses_do_not_count_while_requests_are_refused() {
-        let (now, busy) = (clock::epoch(), Some(503));
+    fn busy_responses_of_a_full_fleet_do_not_count() {
+        let now = clock::epoch();
+        let busy = Some(503);
         let judge = |kind, status, refused| {
             let failures = vec![AttemptFailures { kind, status, count: 9 }];
             let backends = vec![backend("a", AttemptCounts { attempts: 9, failures })];

@@ -1,7 +1,6 @@
 //! Turns the conditions of the fleet into verdicts, and keeps the time at which each began.
 
 use super::backend_failures::BackendFailures;
-use super::cache_contention::CacheContention;
 use super::gateway_queue::GatewayQueue;
 use super::gateway_rules::GatewayRules;
 use super::observation::FleetObservation;
@@ -21,7 +20,6 @@ pub(crate) struct FleetDiagnoser {
     begins: HashMap<(Cow<'static, str>, String), Instant>,
     gateway: GatewayRules,
     gateway_queue: GatewayQueue,
-    cache_contention: CacheContention,
     failures: BackendFailures,
     refused_by_backends: RefusedByBackends,
     restarts: Restarts,
@@ -49,7 +47,6 @@ impl FleetDiagnoser {
         verdicts.extend(self.refused_by_backends.judge(fleet, now));
         verdicts.extend(self.restarts.judge(fleet, now));
         verdicts.extend(self.unserved_models.judge(fleet, now));
-        verdicts.extend(self.cache_contention.judge(&fleet.evicting_pairs, now));
         verdicts.extend(self.gateway.judge(&fleet.gateway, now));
         let mut begins = HashMap::new();
         for verdict in &mut verdicts {
@@ -112,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn the_severity_of_fleet_verdicts_follows_from_the_share_of_refused_and_waiting_requests() {
+    fn severity_follows_the_refused_and_waiting_share() {
         let drained = [Available, Drained];
         assert_eq!(named(&fleet(&drained, 100, 0)), ["info backend_drained gpu-1"]);
         assert_eq!(
@@ -132,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fleet_without_available_backends_has_no_capacity_whatever_the_reason() {
+    fn without_available_backends_there_is_no_capacity() {
         for state in [Asleep, ZeroWeight] {
             assert_eq!(named(&fleet(&[state; 2], 0, 0)), ["critical no_capacity"]);
         }
@@ -146,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cause_of_backend_awaited_names_the_models_that_requests_wait_for() {
+    fn the_cause_names_the_awaited_models() {
         let awaited = |model: &str, requests, seconds| AwaitedModel {
             model: model.to_owned(),
             requests,
@@ -162,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_causes_of_fleet_verdicts_give_the_operator_of_a_drain_and_the_error_of_a_health_check() {
+    fn causes_have_operator_and_health_check_error() {
         let observed = fleet(&[Available, Drained, Down], 100, 50);
         let verdicts = FleetDiagnoser::default().diagnose(&observed, clock::epoch());
         let causes: Vec<_> = verdicts.iter().map(|it| it.cause.as_deref().unwrap()).collect();
@@ -177,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_that_is_drained_for_an_hour_without_an_end_gets_a_warning() {
+    fn a_drain_without_end_warns_after_an_hour() {
         let mut observed = fleet(&[Available, Drained], 10, 0);
         let drain = observed.backends[1].drain.as_mut().unwrap();
         drain.age_seconds = 3_600.0;
@@ -187,8 +184,9 @@ mod tests {
     }
 
     #[test]
-    fn the_age_of_a_fleet_verdict_counts_from_the_begin_of_its_condition() {
-        let (mut diagnoser, start) = (FleetDiagnoser::default(), clock::epoch());
+    fn the_age_counts_from_the_begin() {
+        let mut diagnoser = FleetDiagnoser::default();
+        let start = clock::epoch();
         let mut age_at = |seconds, states: &[Availability]| {
             let now = start + Duration::from_secs(seconds);
             let verdicts = diagnoser.diagnose(&fleet(states, 0, 0), now);

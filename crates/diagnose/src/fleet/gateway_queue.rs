@@ -60,8 +60,11 @@ impl GatewayQueue {
         self.debounce.update(is_found, now);
         if self.debounce.since().is_none() {
             self.cause = None;
+            return None;
         }
-        self.debounce.since().filter(|_| !is_named)?;
+        if is_named {
+            return None;
+        }
         // The present load does not explain earlier waits, so the cause is determined again only while
         // the condition is found. If `admission.max_in_flight` is the cause, it stays the cause,
         // because at some moments fewer backends are at this limit.
@@ -114,8 +117,9 @@ mod tests {
     use tokenweir_protocol::clock;
 
     #[test]
-    fn requests_that_wait_for_full_backends_give_a_verdict_unless_another_verdict_covers_them() {
-        let (mut rule, mut now) = (GatewayQueue::default(), clock::epoch());
+    fn waiting_requests_give_a_verdict_unless_covered() {
+        let mut rule = GatewayQueue::default();
+        let mut now = clock::epoch();
         let mut judge = |queued, wait: f64, delayed, is_named| {
             now += Duration::from_secs(5);
             let fleet = FleetObservation {
@@ -146,8 +150,9 @@ mod tests {
     }
 
     #[test]
-    fn the_cause_of_gateway_queue_is_max_in_flight_if_no_requests_wait_in_the_engines() {
-        let (mut rule, start) = (GatewayQueue::default(), clock::epoch());
+    fn max_in_flight_is_named_if_engines_have_room() {
+        let mut rule = GatewayQueue::default();
+        let start = clock::epoch();
         for (seconds, limited_backends, queued) in [(0, 1, 9), (5, 1, 9), (10, 0, 9), (15, 0, 0)] {
             let fleet = FleetObservation {
                 limited_backends,

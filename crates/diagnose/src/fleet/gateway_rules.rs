@@ -2,7 +2,7 @@
 //! clients. These conditions do not change the state of a backend, so the states of the backends do not
 //! show them.
 
-use super::observation::GatewayConditions;
+use super::observation::{CertificateReloads, GatewayConditions};
 use crate::verdict::{Evidence, Verdict, VerdictDescription, VerdictScope, VerdictSeverity};
 use std::time::{Duration, Instant};
 
@@ -124,7 +124,7 @@ pub(super) struct GatewayRules {
     connections: CountGrowth,
     /// The numbers of successful and of failed reloads of certificate files at the last evaluation. `None`:
     /// no evaluation yet.
-    certificate_reloads: Option<[u64; 2]>,
+    certificate_reloads: Option<CertificateReloads>,
     /// Whether the last reload of certificate files failed.
     has_certificate_failed: bool,
 }
@@ -187,13 +187,14 @@ impl GatewayRules {
     }
 
     /// The cause of [`RELOAD_FAILED`] if the last reload of certificate files failed. `None`: it succeeded,
-    /// or there was none. `reloads`: the numbers of successful and of failed reloads since the start.
-    fn certificate_problem(&mut self, reloads: [u64; 2]) -> Option<&'static str> {
-        let [succeeded, failed] = reloads;
+    /// or there was none.
+    fn certificate_problem(&mut self, reloads: CertificateReloads) -> Option<&'static str> {
         if let Some(before) = self.certificate_reloads.replace(reloads) {
-            let has_succeeded = succeeded > before[0];
-            self.has_certificate_failed =
-                failed > before[1] || self.has_certificate_failed && !has_succeeded;
+            if reloads.failed > before.failed {
+                self.has_certificate_failed = true;
+            } else if reloads.succeeded > before.succeeded {
+                self.has_certificate_failed = false;
+            }
         }
         self.has_certificate_failed
             .then_some("certificate files cannot be used: the log has the error")
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_gives_a_warning_for_a_week_before_it_expires_and_is_critical_afterwards() {
+    fn a_certificate_warns_a_week_before_its_end() {
         let at = |days: f64| GatewayConditions {
             certificates: vec![("backend", 9e9), ("client", 86_400.0 * days)],
             ..GatewayConditions::default()
@@ -243,8 +244,9 @@ mod tests {
     }
 
     #[test]
-    fn the_verdict_about_lost_spans_ends_45_seconds_after_the_last_lost_span() {
-        let (mut rules, start) = (GatewayRules::default(), clock::epoch());
+    fn lost_spans_are_reported_for_45_seconds() {
+        let mut rules = GatewayRules::default();
+        let start = clock::epoch();
         let mut is_named = |seconds, lost_spans| {
             let gateway = GatewayConditions { lost_spans, ..GatewayConditions::default() };
             !names(&mut rules, &gateway, start + Duration::from_secs(seconds)).is_empty()
@@ -255,8 +257,9 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_the_access_log_that_were_lost_in_the_last_45_seconds_give_a_verdict() {
-        let (mut rules, start) = (GatewayRules::default(), clock::epoch());
+    fn lost_log_lines_are_reported_for_45_seconds() {
+        let mut rules = GatewayRules::default();
+        let start = clock::epoch();
         let mut named = |seconds, lost_log_lines| {
             let gateway = GatewayConditions { lost_log_lines, ..GatewayConditions::default() };
             names(&mut rules, &gateway, start + Duration::from_secs(seconds)).join("")
@@ -267,8 +270,9 @@ mod tests {
     }
 
     #[test]
-    fn the_verdict_about_refused_connections_ends_30_seconds_after_the_last_one() {
-        let (mut rules, start) = (GatewayRules::default(), clock::epoch());
+    fn refused_connections_are_reported_for_30_seconds() {
+        let mut rules = GatewayRules::default();
+        let start = clock::epoch();
         let mut is_named = |seconds, refused_connections| {
             let gateway = GatewayConditions { refused_connections, ..GatewayConditions::default() };
             !names(&mut rules, &gateway, start + Duration::from_secs(seconds)).is_empty()
@@ -278,18 +282,19 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_reload_of_certificate_files_gives_a_verdict_until_a_reload_succeeds() {
+    fn a_failed_certificate_reload_lasts_until_a_success() {
         let mut rules = GatewayRules::default();
-        let mut is_named = |certificate_reloads| {
+        let mut is_named = |succeeded, failed| {
+            let certificate_reloads = CertificateReloads { succeeded, failed };
             let gateway = GatewayConditions { certificate_reloads, ..GatewayConditions::default() };
             !names(&mut rules, &gateway, clock::epoch()).is_empty()
         };
-        assert!(!is_named([0, 3]), "these are old");
-        assert!(is_named([0, 4]) && is_named([0, 4]) && !is_named([1, 4]));
+        assert!(!is_named(0, 3), "these are old");
+        assert!(is_named(0, 4) && is_named(0, 4) && !is_named(1, 4));
     }
 
     #[test]
-    fn clients_that_do_not_read_their_streams_give_a_verdict_at_the_second_evaluation() {
+    fn unread_streams_are_named_at_the_second_evaluation() {
         let mut rules = GatewayRules::default();
         let mut is_named = |open_streams, unread_streams| {
             let gateway =
@@ -301,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cause_of_reload_failed_is_the_first_line_of_the_error_text() {
+    fn the_reload_cause_is_the_first_error_line() {
         let problem = format!("gateway.yaml:1:3: unknown key\n{}", "x".repeat(999));
         let gateway =
             GatewayConditions { reload_problem: Some(problem), ..GatewayConditions::default() };

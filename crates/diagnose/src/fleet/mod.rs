@@ -5,7 +5,6 @@
 mod observation;
 
 mod backend_failures;
-mod cache_contention;
 mod gateway_queue;
 mod gateway_rules;
 mod refused_by_backends;
@@ -18,7 +17,7 @@ mod fleet_diagnoser;
 
 pub(crate) use fleet_diagnoser::FleetDiagnoser;
 pub use observation::{
-    AttemptCounts, AttemptFailures, AwaitedModel, DrainSummary, EvictedGroup, EvictingPair,
-    FleetBackend, FleetObservation, GatewayConditions, GroupCounts, RecentCounts,
+    AttemptCounts, AttemptFailures, AwaitedModel, CertificateReloads, DrainSummary, FleetBackend,
+    FleetObservation, GatewayConditions, RecentCounts,
 };
 pub use rules::FLEET_RULES;

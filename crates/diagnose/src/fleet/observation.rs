@@ -26,8 +26,6 @@ pub struct FleetObservation {
     pub awaited_models: Vec<AwaitedModel>,
     /// The observations about the gateway itself.
     pub gateway: GatewayConditions,
-    /// The groups of prompts that evict each other from the cache of a backend.
-    pub evicting_pairs: Vec<EvictingPair>,
     /// The models that requests named although no backend lists them. Each has the number of these requests
     /// so far.
     pub unserved_models: Vec<(String, u64)>,
@@ -61,45 +59,6 @@ pub struct AwaitedModel {
     pub seconds: f64,
 }
 
-/// Two groups of prompts that evict blocks of each other from the prefix cache of one backend. The prompts
-/// of a group begin with the same text.
-#[derive(Debug, Clone, PartialEq)]
-pub struct EvictingPair {
-    /// The backend.
-    pub backend: BackendId,
-    /// Whether the counts of blocks come from KV events. Otherwise the gateway estimates them with a model of
-    /// the cache.
-    pub is_exact: bool,
-    /// Number of tokens in a KV cache block of the backend.
-    pub block_tokens: f64,
-    /// The two groups of prompts.
-    pub groups: [EvictedGroup; 2],
-}
-
-/// One group of an [`EvictingPair`].
-#[derive(Debug, Clone, PartialEq)]
-pub struct EvictedGroup {
-    /// A hash that identifies the group.
-    pub id: String,
-    /// Label of the tenant that sent the first prompt of the group. `None`: no keys are configured.
-    pub tenant: Option<String>,
-    /// The counts of the group at the backend.
-    pub counts: GroupCounts,
-}
-
-/// The counts of a group of prompts at one backend, since the gateway first saw the group.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct GroupCounts {
-    /// Number of requests of the group at the backend.
-    pub requests: u64,
-    /// Number of prompt tokens of these requests.
-    pub prompt_tokens: u64,
-    /// Number of prompt tokens of these requests that came from the cache.
-    pub cached_tokens: u64,
-    /// Number of blocks that the other group had evicted and that were computed again.
-    pub recomputed_blocks: u64,
-}
-
 /// The observations of the gateway about itself.
 #[derive(Debug, Clone, Default)]
 pub struct GatewayConditions {
@@ -109,9 +68,8 @@ pub struct GatewayConditions {
     /// The certificates that the gateway presents. Each entry has the kind of the other side (`client`,
     /// `backend` or `collector`), and the seconds until the certificate expires.
     pub certificates: Vec<(&'static str, f64)>,
-    /// Number of reloads of certificate files since the start: those that succeeded, and those that
-    /// failed.
-    pub certificate_reloads: [u64; 2],
+    /// The reloads of certificate files since the start.
+    pub certificate_reloads: CertificateReloads,
     /// Number of spans that were lost since the start, because their export failed or because they did not
     /// fit into the queue.
     pub lost_spans: u64,
@@ -127,6 +85,15 @@ pub struct GatewayConditions {
     pub open_streams: usize,
     /// Number of open streams whose clients do not read the data that has arrived for them.
     pub unread_streams: usize,
+}
+
+/// Numbers of reloads of certificate files since the start.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct CertificateReloads {
+    /// Number of reloads that succeeded.
+    pub succeeded: u64,
+    /// Number of reloads that failed.
+    pub failed: u64,
 }
 
 /// One backend of the gateway.

@@ -45,7 +45,8 @@ impl RefusedByBackends {
             self.status = *status;
         }
         self.debounce.since()?;
-        let (status, window) = (self.status, fleet.window_seconds);
+        let status = self.status;
+        let window = fleet.window_seconds;
         let cause = format!("the backends that were asked answer {status}");
         let remedy = if status == 429 { RATE_LIMIT_REMEDY } else { REFUSED_BY_BACKENDS.remedy };
         Some(Verdict {
@@ -67,8 +68,9 @@ mod tests {
     use tokenweir_protocol::clock;
 
     #[test]
-    fn requests_that_all_backends_answer_with_401_give_a_verdict_and_400_or_404_give_none() {
-        let (mut rule, mut now) = (RefusedByBackends::default(), clock::epoch());
+    fn a_401_everywhere_is_named_and_400_not() {
+        let mut rule = RefusedByBackends::default();
+        let mut now = clock::epoch();
         let mut judge = |status, count, requests| {
             now += Duration::from_secs(5);
             let client_errors = [(status, count)].into();

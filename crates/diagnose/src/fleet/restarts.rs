@@ -96,7 +96,8 @@ impl Interruptions {
         if times.len() < MIN_INTERRUPTIONS {
             return None;
         }
-        let (first, last) = (*times.front()?, *times.back()?);
+        let first = *times.front()?;
+        let last = *times.back()?;
         let usual = last.saturating_duration_since(first) / u32::try_from(times.len() - 1).ok()?;
         let age = now.saturating_duration_since(last);
         (age < usual * 2 + CLEAR_AFTER).then_some((times.len(), cause))
@@ -112,7 +113,8 @@ mod tests {
     /// Evaluates the rule every 5 s for ten minutes. Returns the seconds at which its condition holds.
     /// `at(second)`: the number of restarts and the state of the backend at this second.
     fn named(at: impl Fn(u64) -> (u64, Availability)) -> Vec<u64> {
-        let (mut rule, start) = (Restarts::default(), clock::epoch());
+        let mut rule = Restarts::default();
+        let start = clock::epoch();
         let mut is_named = |second: &u64| {
             let (restarts, state) = at(*second);
             let backend = FleetBackend { restarts, ..observation::tests::backend("gpu-0", state) };
@@ -123,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn the_verdict_backend_restarting_lasts_from_the_third_outage_until_the_backend_stays_up() {
+    fn it_lasts_from_the_third_outage() {
         let available = Availability::Available;
         let crashes = named(|second| ((second / 40).min(5), available));
         assert_eq!((crashes.first(), crashes.last()), (Some(&120), Some(&295)));

@@ -1,7 +1,6 @@
 //! The rules about the fleet: the texts of each rule, and the evaluation of its condition.
 
 use super::backend_failures::BACKEND_FAILING;
-use super::cache_contention::PREFIX_CACHE_CONTENTION;
 use super::gateway_queue::GATEWAY_QUEUE;
 use super::gateway_rules::{
     CERTIFICATE_EXPIRES, CONNECTIONS_REFUSED, LOG_LINES_LOST, RELOAD_FAILED, SLOW_CLIENTS,
@@ -117,7 +116,7 @@ static BACKEND_DRAINED: VerdictDescription = VerdictDescription {
 };
 
 /// All rules about the fleet and the gateway, the most urgent first.
-pub static FLEET_RULES: [&VerdictDescription; 18] = [
+pub static FLEET_RULES: [&VerdictDescription; 17] = [
     &NO_CAPACITY,
     &BACKEND_AWAITED,
     &SHEDDING,
@@ -129,7 +128,6 @@ pub static FLEET_RULES: [&VerdictDescription; 18] = [
     &BACKEND_RESTARTING,
     &BACKEND_EJECTED,
     &BACKEND_DRAINED,
-    &PREFIX_CACHE_CONTENTION,
     &CONNECTIONS_REFUSED,
     &CERTIFICATE_EXPIRES,
     &RELOAD_FAILED,
@@ -165,41 +163,40 @@ pub(super) fn judge(fleet: &FleetObservation) -> Vec<Verdict> {
         matches.push(for_all(&SHEDDING, severity, shedding_cause(fleet), fleet));
     }
     matches.extend(backend_awaited(&fleet.awaited_models));
-    for backend in &fleet.backends {
-        let at_backend = |rule: &VerdictDescription, severity, cause| Verdict {
-            backend: backend.id.to_string(),
-            ..rule.verdict(severity, cause)
-        };
-        matches.extend(match backend.state {
-            Availability::Down
-            | Availability::Starting
-            | Availability::Scaling
-            | Availability::Retired => {
-                let kind = backend.reason.as_deref().and_then(DownKind::of_reason);
-                let cause = kind.map(|kind| kind.cause.to_owned());
-                let remedy = kind.map_or(BACKEND_DOWN.remedy, |kind| kind.remedy);
-                let down =
-                    at_backend(&BACKEND_DOWN, severity, cause.or_else(|| backend.reason.clone()));
-                Some(Verdict { remedy: remedy.to_owned(), ..down })
-            }
-            Availability::Ejected => {
-                let panic = "it gets requests nevertheless, because most backends are ejected";
-                let cause = backend.is_up.then(|| panic.to_owned());
-                Some(at_backend(&BACKEND_EJECTED, severity, cause))
-            }
-            Availability::Drained => {
-                let severity = if is_harmful { severity } else { drain_severity(backend) };
-                let cause = backend.drain.as_ref().map(drain_cause);
-                Some(at_backend(&BACKEND_DRAINED, severity, cause))
-            }
-            Availability::Available
-            | Availability::Asleep
-            | Availability::Paused
-            | Availability::ZeroWeight
-            | Availability::Unknown => None,
-        });
-    }
+    matches.extend(fleet.backends.iter().filter_map(|backend| judge_backend(backend, severity)));
     matches
+}
+
+/// The verdict about the state of a backend. `severity`: critical if the missing capacity harms requests.
+fn judge_backend(backend: &FleetBackend, severity: VerdictSeverity) -> Option<Verdict> {
+    let found = match backend.state {
+        Availability::Down
+        | Availability::Starting
+        | Availability::Scaling
+        | Availability::Retired => {
+            let kind = backend.reason.as_deref().and_then(DownKind::of_reason);
+            let cause = kind.map(|kind| kind.cause.to_owned());
+            let down = BACKEND_DOWN.verdict(severity, cause.or_else(|| backend.reason.clone()));
+            let remedy = kind.map_or(BACKEND_DOWN.remedy, |kind| kind.remedy);
+            Verdict { remedy: remedy.to_owned(), ..down }
+        }
+        Availability::Ejected => {
+            let panic = "it gets requests nevertheless, because most backends are ejected";
+            let cause = backend.is_up.then(|| panic.to_owned());
+            BACKEND_EJECTED.verdict(severity, cause)
+        }
+        Availability::Drained => {
+            let is_harmful = severity == VerdictSeverity::Critical;
+            let severity = if is_harmful { severity } else { drain_severity(backend) };
+            BACKEND_DRAINED.verdict(severity, backend.drain.as_ref().map(drain_cause))
+        }
+        Availability::Available
+        | Availability::Asleep
+        | Availability::Paused
+        | Availability::ZeroWeight
+        | Availability::Unknown => return None,
+    };
+    Some(Verdict { backend: backend.id.to_string(), ..found })
 }
 
 /// Whether the gateway refuses enough requests for [`SHEDDING`].
@@ -242,7 +239,8 @@ fn for_all(
 }
 
 fn shedding_cause(fleet: &FleetObservation) -> String {
-    let (missing, total) = (fleet.missing_backends(), fleet.backends.len());
+    let missing = fleet.missing_backends();
+    let total = fleet.backends.len();
     if missing.is_empty() {
         return "every backend is full, or the gateway is at its own limit".to_owned();
     }

@@ -69,7 +69,8 @@ impl UnservedModels {
         if missed.len() > MAX_NAMED {
             cause = format!("{cause} and {} more", missed.len() - MAX_NAMED);
         }
-        let (failed, seconds) = (sum(FORGET_AFTER) as f64, FORGET_AFTER.as_secs_f64());
+        let failed = sum(FORGET_AFTER) as f64;
+        let seconds = FORGET_AFTER.as_secs_f64();
         let severity = VerdictSeverity::of_harm(sum(SEVERITY_WINDOW), fleet.counts.requests);
         Some(Verdict {
             evidence: vec![Evidence::new("failed_requests", failed, "requests", seconds)],
@@ -85,8 +86,9 @@ mod tests {
     use tokenweir_protocol::clock;
 
     #[test]
-    fn a_model_that_no_backend_lists_gives_a_verdict_until_five_minutes_after_its_last_request() {
-        let (mut rule, start) = (UnservedModels::default(), clock::epoch());
+    fn it_ends_five_minutes_after_the_last_request() {
+        let mut rule = UnservedModels::default();
+        let start = clock::epoch();
         let mut judge = |seconds, models: &[(&str, u64)], requests| {
             let unserved_models = models.iter().map(|(name, count)| ((*name).to_owned(), *count));
             let unserved_models = unserved_models.collect();

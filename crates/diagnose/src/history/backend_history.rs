@@ -105,7 +105,8 @@ impl BackendHistory {
 
     /// Forgets the measures that depend on the process of the backend.
     fn forget_process(&mut self) {
-        for measure in WindowMeasure::ALL.into_iter().filter(|it| !it.survives_restart()) {
+        for measure in WindowMeasure::ALL.into_iter().filter(|measure| !measure.survives_restart())
+        {
             self.minutes.iter_mut().for_each(|minute| minute[measure as usize] = f32::NAN);
             self.baselines[measure as usize] = None;
         }
@@ -154,9 +155,9 @@ impl BackendHistory {
         self.last_sample.and_then(|last| last.gateway).map_or(1, |gateway| gateway.weight)
     }
 
-    /// Number of sequences that the engine runs at once. `None`: not known.
-    pub(crate) fn slots(&self) -> Option<f64> {
-        self.last_sample?.gateway?.slots
+    /// Greatest number of sequences that the engine has run at once since its start, as far as known.
+    pub(crate) fn most_running(&self) -> u32 {
+        self.last_sample.and_then(|last| last.gateway).map_or(0, |gateway| gateway.most_running)
     }
 
     /// Whether the backend was not up in a sample of the last `span` before the newest step.
@@ -223,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn the_history_of_a_backend_takes_less_than_64_kib() {
+    fn a_history_takes_less_than_64_kib() {
         assert!(BackendHistory::max_bytes() < 64 << 10, "{}", BackendHistory::max_bytes());
         let mut history = BackendHistory::default();
         (0..1_000).for_each(|n| history.push(sample_at(5 * n, n as f64), true));
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_of_a_backend_process_adds_no_counter_growth_and_clears_the_baselines() {
+    fn a_restart_clears_baselines_and_adds_no_growth() {
         let mut history = BackendHistory::default();
         (0..100).for_each(|n| history.push(sample_at(5 * n, 50.0 * n as f64), true));
         let rate = history.window(MINUTE).rate(StepSignal::GenerationTokens);
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minute_in_which_a_verdict_held_is_not_used_for_the_baselines() {
+    fn a_minute_with_a_verdict_changes_no_baseline() {
         let mut history = BackendHistory::default();
         (0..100).for_each(|n| history.push(sample_at(5 * n, 50.0 * n as f64), false));
         assert!(history.minutes.is_empty());

@@ -75,7 +75,8 @@ impl GpuMemoryTrend {
     /// The growth of the used memory. `None`: the used memory does not grow steadily, or it has been
     /// observed for less than half an hour.
     pub(crate) fn growth(&self) -> Option<GpuMemoryGrowth> {
-        let (first, last) = (*self.intervals.front()?, *self.intervals.back()?);
+        let first = *self.intervals.front()?;
+        let last = *self.intervals.back()?;
         let growth = last - first;
         let middle = self.intervals[self.intervals.len() / 2];
         let mut neighbours = self.intervals.iter().zip(self.intervals.iter().skip(1));
@@ -104,7 +105,8 @@ mod tests {
 
     /// The growth of the used memory of a GPU with 80 GiB. `used(minute)`: used memory in GiB.
     fn growth_after(minutes: u64, used: impl Fn(u64) -> f64) -> Option<GpuMemoryGrowth> {
-        let (mut trend, start) = (GpuMemoryTrend::default(), clock::epoch());
+        let mut trend = GpuMemoryTrend::default();
+        let start = clock::epoch();
         for minute in 0..minutes {
             let gpus = GpuCondition {
                 memory_used_bytes: Some(used(minute) * GIB),
@@ -118,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn steady_growth_of_gpu_memory_has_a_rate_and_a_time_until_the_memory_is_full() {
+    fn steady_growth_has_a_rate_and_an_end() {
         let growth = growth_after(121, |minute| 70.0 + minute as f64 / 60.0 * 2.0).unwrap();
         assert!((growth.bytes_per_hour / GIB - 2.0).abs() < 0.01, "{growth:?}");
         assert!((growth.hours_until_full - 3.04).abs() < 0.1, "{growth:?}");
@@ -126,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn constant_gpu_memory_a_single_rise_peaks_and_less_than_half_an_hour_count_as_no_growth() {
+    fn a_rise_or_a_peak_is_no_growth() {
         assert_eq!(growth_after(600, |_| 72.0), None);
         assert_eq!(growth_after(600, |minute| if minute < 100 { 70.0 } else { 75.0 }), None);
         assert_eq!(growth_after(600, |minute| if minute % 7 == 0 { 78.0 } else { 70.0 }), None);

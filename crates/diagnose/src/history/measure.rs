@@ -212,8 +212,8 @@ impl StepWindow<'_> {
     /// streams, and the number of first outputs and the engine's number of first tokens differ by at most
     /// one fifth.
     pub(crate) fn front_end_lag(&self, min_streams: f64) -> Option<f64> {
-        let (outputs, tokens) =
-            (self.sum(StepSignal::FirstOutputs)?, self.sum(StepSignal::FirstTokens)?);
+        let outputs = self.sum(StepSignal::FirstOutputs)?;
+        let tokens = self.sum(StepSignal::FirstTokens)?;
         let streams = self.ratio(StepSignal::Streams, StepSignal::Finished, 1.0).unwrap_or(1.0);
         let counts_same_requests =
             outputs >= min_streams && (outputs - tokens).abs() <= 0.2 * outputs && streams >= 0.9;
@@ -228,7 +228,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn each_measure_of_a_window_has_a_unique_name() {
+    fn each_name_is_unique() {
         let names: BTreeSet<&&str> = WindowMeasure::NAMES.iter().collect();
         assert_eq!(names.len(), COUNT);
     }

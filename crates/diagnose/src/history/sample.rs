@@ -47,8 +47,8 @@ pub struct GatewayObservations {
     pub queued: usize,
     /// The weight of the backend.
     pub weight: u32,
-    /// Number of sequences that the engine runs at once. `None`: not known.
-    pub slots: Option<f64>,
+    /// Greatest number of sequences that the engine has run at once since its start, as far as known.
+    pub most_running: u32,
     /// Number of streams at the backend without a first output.
     pub pending: u32,
     /// Number of prompt tokens that the engine has to compute for the streams without a

@@ -52,7 +52,9 @@ pub(crate) fn rank_correlation(pairs: &[(f64, f64)], min_count: usize) -> Option
     let first = ranks(pairs.iter().map(|(first, _)| *first));
     let second = ranks(pairs.iter().map(|(_, second)| *second));
     let middle = (pairs.len() as f64 - 1.0) / 2.0;
-    let (mut covariance, mut first_variance, mut second_variance) = (0.0, 0.0, 0.0);
+    let mut covariance = 0.0;
+    let mut first_variance = 0.0;
+    let mut second_variance = 0.0;
     for (a, b) in first.iter().zip(&second) {
         covariance += (a - middle) * (b - middle);
         first_variance += (a - middle).powi(2);
@@ -84,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_outlier_among_the_values_does_not_change_the_baseline_of_a_measure() {
+    fn one_outlier_does_not_change_the_baseline() {
         let calm = (0..20).map(|n| 10.0 + f64::from(n % 3));
         let baseline = RobustBaseline::from_values(calm.chain([1e6]), 5, 1e-3).unwrap();
         assert!((baseline.median - 11.0).abs() < 1e-9 && baseline.deviation < 2.0, "{baseline:?}");
@@ -93,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn the_baseline_of_a_constant_value_has_a_deviation_of_one_percent_or_the_minimum_deviation() {
+    fn a_constant_value_deviates_by_one_percent() {
         let constant = |value, min_deviation| {
             RobustBaseline::from_values([value; 9].into_iter(), 5, min_deviation).unwrap()
         };
@@ -102,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rank_correlation_of_a_monotonic_relation_is_one() {
+    fn a_monotonic_relation_has_correlation_one() {
         let curve: Vec<(f64, f64)> = (0..20).map(f64::from).map(|x| (x, x.powi(3))).collect();
         assert!((rank_correlation(&curve, 20).unwrap() - 1.0).abs() < 1e-9);
         let falling: Vec<(f64, f64)> = curve.iter().map(|(x, y)| (*x, -y)).collect();

@@ -77,7 +77,8 @@ impl<'a> StepWindow<'a> {
         ];
         self.steps.range(self.start..).all(|step| {
             let has_gauge = signals[..2].iter().any(|signal| step.get(*signal).is_some());
-            has_gauge && signals.iter().all(|it| step.get(*it).is_none_or(|value| value < 0.5))
+            has_gauge
+                && signals.iter().all(|signal| step.get(*signal).is_none_or(|value| value < 0.5))
         })
     }
 
@@ -156,7 +157,8 @@ impl<'a> StepWindow<'a> {
 }
 
 fn fraction_at_least(values: impl Iterator<Item = f64>, threshold: f64) -> f64 {
-    let (mut count, mut matching) = (0_u32, 0_u32);
+    let mut count = 0_u32;
+    let mut matching = 0_u32;
     for value in values {
         count += 1;
         matching += u32::from(value >= threshold);

@@ -62,15 +62,14 @@ fn judge_backend_avoided(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let weight = |history: &BackendHistory| f64::from(history.weight());
     let own_weight = weight(evaluation.history);
     let expected = own_weight / (own_weight + peers.iter().map(|peer| weight(peer)).sum::<f64>());
-    let (long, short) = (evaluation.long_window(), evaluation.short_window());
+    let long = evaluation.long_window();
+    let short = evaluation.short_window();
     let others = windows(peers.iter().copied(), LONG_WINDOW);
     let recent_others = windows(peers.iter().copied(), FAST);
-    let share = |own: &StepWindow<'_>, others: &[StepWindow<'_>]| {
-        let others: f64 = others.iter().map(requests).sum();
-        (requests(own) / (requests(own) + others).max(1.0), requests(own) + others)
-    };
-    let (own_share, total) = share(&long, &others);
-    let (recent_share, _) = share(&short, &recent_others);
+    let total = requests(&long) + requests_of_all(&others);
+    let recent_total = requests(&short) + requests_of_all(&recent_others);
+    let own_share = requests(&long) / total.max(1.0);
+    let recent_share = requests(&short) / recent_total.max(1.0);
     let is_avoided = own_share.max(recent_share) < AVOIDED_PART * expected && total >= MIN_REQUESTS;
     let is_busy =
         |other: &StepWindow<'_>| other.fraction_at_least(StepSignal::InFlight, 1.0) >= 0.8;
@@ -90,6 +89,10 @@ fn requests(window: &StepWindow<'_>) -> f64 {
     ended + window.latest(StepSignal::InFlight).unwrap_or(0.0)
 }
 
+fn requests_of_all(windows: &[StepWindow<'_>]) -> f64 {
+    windows.iter().map(requests).sum()
+}
+
 /// The cause of [`BACKEND_AVOIDED`]: the latency in which the backend is slower than its peers. The evidence
 /// has the value of the backend and the value of the peers. `None`: the backend is not slower.
 fn slowness(
@@ -102,24 +105,21 @@ fn slowness(
         (streams >= min_streams).then(|| sum(StepSignal::FirstOutputSeconds) / streams)
     };
     let seconds = own.seconds();
-    let pair = |names: [&'static str; 2], values: [f64; 2]| {
-        vec![
-            Evidence::new(names[0], values[0], "s", seconds),
-            Evidence::new(names[1], values[1], "s", seconds),
-        ]
-    };
+    let latency = |measure, value| Evidence::new(measure, value, "s", seconds);
     if let (Some(own), Some(other)) = (ttft(&[*own], MIN_STREAMS), ttft(others, MIN_STREAMS))
         && own >= SLOW_FACTOR * other
         && own >= other + SLOW_SECONDS
     {
-        let evidence = pair(["ttft_mean", "ttft_mean_of_others"], [own, other]);
+        let evidence = vec![latency("ttft_mean", own), latency("ttft_mean_of_others", other)];
         return Some(("its first tokens take longer than those of the others", evidence));
     }
     let own = own.get(WindowMeasure::GapP99)?;
-    let gaps: Vec<f64> = others.iter().filter_map(|it| it.get(WindowMeasure::GapP99)).collect();
-    let other = gaps.iter().copied().max_by(f64::total_cmp)?;
-    (own >= SLOW_GAP_FACTOR * other && own >= other + SLOW_SECONDS).then(|| {
-        let evidence = pair(["inter_token_p99", "inter_token_p99_of_others"], [own, other]);
-        ("its tokens come at longer intervals than those of the others", evidence)
-    })
+    let gaps = others.iter().filter_map(|window| window.get(WindowMeasure::GapP99));
+    let other = gaps.max_by(f64::total_cmp)?;
+    if own < SLOW_GAP_FACTOR * other || own < other + SLOW_SECONDS {
+        return None;
+    }
+    let evidence =
+        vec![latency("inter_token_p99", own), latency("inter_token_p99_of_others", other)];
+    Some(("its tokens come at longer intervals than those of the others", evidence))
 }

@@ -152,11 +152,12 @@ pub fn safe_max_num_seqs(page: &EngineLoad, mean_tokens: f64) -> Option<u32> {
 
 fn judge_backlog(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let window = evaluation.short_window();
-    let [median, p90] = [0.5, 0.9].map(|q| window.quantile(StepSignal::KvUsage, q));
+    let median = window.quantile(StepSignal::KvUsage, 0.5);
+    let p90 = window.quantile(StepSignal::KvUsage, 0.9);
     let is_full = median.is_some_and(|usage| usage >= FREE_CACHE_USAGE)
         && p90.is_some_and(|usage| usage >= FULL_CACHE_USAGE);
-    let (waiting, running) =
-        (window.get(WindowMeasure::Waiting), window.get(WindowMeasure::Running));
+    let waiting = window.get(WindowMeasure::Waiting);
+    let running = window.get(WindowMeasure::Running);
     let is_long_queue = waiting.zip(running).is_some_and(|(waiting, running)| {
         waiting >= MIN_WAITING || waiting >= MIN_WAITING_SHARE * (waiting + running).max(1.0)
     });
@@ -230,13 +231,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_recommended_batch_size_is_rounded_down_by_at_most_an_eighth() {
+    fn a_batch_size_loses_at_most_an_eighth() {
         let rounded = [1, 7, 11, 17, 47, 100, 300].map(rounded_down);
         assert_eq!(rounded, [1, 7, 11, 16, 44, 96, 288]);
     }
 
     #[test]
-    fn sequences_of_a_safe_batch_size_fill_nine_tenths_of_the_kv_blocks() {
+    fn a_safe_batch_fills_nine_tenths_of_blocks() {
         let page =
             EngineLoad { block_size: Some(16.0), blocks: Some(1_000.0), ..EngineLoad::default() };
         // A sequence of 161 tokens occupies 11 blocks.

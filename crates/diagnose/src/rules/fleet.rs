@@ -155,7 +155,8 @@ fn judge_imbalance(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let is_busiest = others.iter().all(|(work, _)| *work <= own_requests);
     let total = own_requests + others.iter().map(|(work, _)| work).sum::<f64>();
     // If the least busy backend is idle, the rule `gpu_underused` applies instead.
-    let (window, other) = (evaluation.short_window(), least_busy.window(FAST));
+    let window = evaluation.short_window();
+    let other = least_busy.window(FAST);
     let has_work = other.step_fraction_at_least(engine_requests, 1.5) >= 0.8;
     let is_shared = has_work && total >= MIN_TOTAL_REQUESTS;
     let is_always =

@@ -85,7 +85,7 @@ fn judge_throttled(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
 /// minute, and still lowers it. False if no exporter reports whether the GPUs lower their clocks.
 pub(super) fn is_throttled(evaluation: &Evaluation<'_>) -> bool {
     let window = evaluation.short_window();
-    let is_throttled_now = window.latest(StepSignal::GpuThrottled).is_none_or(|it| it >= 0.5);
+    let is_throttled_now = window.latest(StepSignal::GpuThrottled).is_none_or(|share| share >= 0.5);
     is_throttled_now
         && window.has_signal(StepSignal::GpuThrottled)
         && window.fraction_at_least(StepSignal::GpuThrottled, 0.5) >= 0.8
@@ -113,7 +113,7 @@ fn judge_idle_with_queue(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     let window = evaluation.short_window();
     let busy = window.fraction_at_least(StepSignal::GpuUtilization, IDLE_UTILIZATION);
     let is_idle_now =
-        window.latest(StepSignal::GpuUtilization).is_none_or(|it| it < IDLE_UTILIZATION);
+        window.latest(StepSignal::GpuUtilization).is_none_or(|share| share < IDLE_UTILIZATION);
     if !evaluation.has_queue() || busy > 0.2 || !is_idle_now {
         return None;
     }

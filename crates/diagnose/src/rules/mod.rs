@@ -169,7 +169,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn each_diagnosis_rule_comes_after_the_rules_that_explain_it() {
+    fn each_rule_follows_those_that_explain_it() {
         let mut names = BTreeSet::new();
         for rule in &RULES {
             for other in rule.explained_by {

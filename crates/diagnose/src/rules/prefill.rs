@@ -155,7 +155,8 @@ fn is_burst(evaluation: &Evaluation<'_>) -> bool {
     let window = evaluation.long_window();
     let running = |step: &HistoryStep| step.get(StepSignal::Running);
     let free_slots_below = MAX_RUNNING_BETWEEN_BURSTS * window.max_of(running).unwrap_or(0.0);
-    let (mut is_queue, mut ends) = (false, 0);
+    let mut is_queue = false;
+    let mut ends = 0;
     for (waiting, running) in window.pairs(StepSignal::Waiting, running) {
         if waiting >= MIN_BURST {
             is_queue = true;
@@ -219,12 +220,12 @@ fn scheduler_limit(evaluation: &Evaluation<'_>, window: &StepWindow<'_>) -> Opti
     let is_at_ceiling = window.step_fraction_at_least(while_waiting, max_running - slack) >= 0.8;
     // The batch limit is not reached if the engine has run clearly more sequences at once before. Nobody
     // sets a batch limit of one sequence.
-    let slots = evaluation.history.slots().unwrap_or(0.0);
-    let is_below_slots = max_running < 2.0 || max_running < (1.0 - CEILING_SLACK) * slots;
+    let most_running = f64::from(evaluation.history.most_running());
+    let has_run_more = max_running < 2.0 || max_running < (1.0 - CEILING_SLACK) * most_running;
     let max_idle = if is_small { MAX_IDLE_PREFILL_OF_SMALL_BATCH } else { MAX_IDLE_PREFILL };
     if in_prefill < max_idle {
-        (is_at_ceiling && !is_below_slots).then_some(SchedulerLimit::Sequences)
-    } else if in_prefill >= MIN_BUSY_PREFILL && (!is_at_ceiling || is_below_slots) {
+        (is_at_ceiling && !has_run_more).then_some(SchedulerLimit::Sequences)
+    } else if in_prefill >= MIN_BUSY_PREFILL && (!is_at_ceiling || has_run_more) {
         Some(SchedulerLimit::Tokens)
     } else {
         None

@@ -158,7 +158,8 @@ fn judge_blind(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
 
 /// Whether no counter of the metrics page changed in the window although requests with output ended.
 fn is_page_frozen(window: &StepWindow<'_>) -> bool {
-    let growth: Vec<f64> = PAGE_COUNTERS.iter().filter_map(|it| window.sum(*it)).collect();
+    let growth: Vec<f64> =
+        PAGE_COUNTERS.iter().filter_map(|counter| window.sum(*counter)).collect();
     let is_known =
         window.seconds() >= FROZEN_WINDOW.as_secs_f64() && window.has_signal(StepSignal::Elapsed);
     let requests = window.sum(StepSignal::Generated).unwrap_or(0.0);
@@ -265,7 +266,8 @@ fn judge_abort_spike(evaluation: &Evaluation<'_>) -> RuleResult {
     };
     // A number of disconnects of at least `count * usual + ANOMALY_Z_SCORE * deviation` occurs by chance
     // less than once in a year.
-    let (usual, count) = (usual.median.max(MIN_CANCEL_RATIO), cancelled / ratio);
+    let usual = usual.median.max(MIN_CANCEL_RATIO);
+    let count = cancelled / ratio;
     let deviation = (count * usual * (1.0 - usual).max(0.01)).sqrt();
     if ratio < 3.0 * usual || cancelled < count * usual + ANOMALY_Z_SCORE * deviation {
         return Ok(None);
@@ -294,7 +296,8 @@ fn judge_abort_spike(evaluation: &Evaluation<'_>) -> RuleResult {
 }
 
 fn judge_front_end_gap(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
-    let (short, recent) = (evaluation.short_window(), evaluation.recent_window());
+    let short = evaluation.short_window();
+    let recent = evaluation.recent_window();
     let recent_lag = lag_above_peers(evaluation);
     let has_few = recent_lag.is_none()
         && short.sum(StepSignal::FirstOutputs).unwrap_or(0.0) < MIN_COMPARED_STREAMS;

@@ -49,8 +49,12 @@ struct ResponseFault {
     /// Whether the share of the peers counts as usual while that of the backend is not known. Not for
     /// responses that end at a limit: clients choose it, and routing can send a client to one backend.
     has_peers: bool,
-    /// The cause if the share of the peers is as high, if it is not, and if there are no peers.
-    causes: [&'static str; 3],
+    /// The cause if the share of the peers is as high.
+    cause_everywhere: &'static str,
+    /// The cause if the share of the peers is lower.
+    cause_here_only: &'static str,
+    /// The cause if there are no peers.
+    cause_without_peers: &'static str,
 }
 
 const FAULTS: [ResponseFault; 2] = [
@@ -60,12 +64,11 @@ const FAULTS: [ResponseFault; 2] = [
         of_others: "empty_responses_of_others",
         margin: 0.05,
         has_peers: true,
-        causes: [
-            "responses without an answer, at its peers too: the requests, the model or its chat template \
-             have changed",
-            "responses without an answer at this backend only: its engine or its model files",
-            "responses without an answer",
-        ],
+        cause_everywhere: "responses without an answer, at its peers too: the requests, the model or \
+                           its chat template have changed",
+        cause_here_only: "responses without an answer at this backend only: its engine or its model \
+                          files",
+        cause_without_peers: "responses without an answer",
     },
     ResponseFault {
         part: StepSignal::CutResponses,
@@ -73,13 +76,11 @@ const FAULTS: [ResponseFault; 2] = [
         of_others: "cut_responses_of_others",
         margin: 0.2,
         has_peers: false,
-        causes: [
-            "responses end at the limit of their tokens (finish reason length), at its peers too: clients \
-             have lowered max_tokens, or the model does not stop",
-            "responses end at the limit of their tokens (finish reason length) at this backend only: its \
-             engine does not stop",
-            "responses end at the limit of their tokens (finish reason length)",
-        ],
+        cause_everywhere: "responses end at the limit of their tokens (finish reason length), at its \
+                           peers too: clients have lowered max_tokens, or the model does not stop",
+        cause_here_only: "responses end at the limit of their tokens (finish reason length) at this \
+                          backend only: its engine does not stop",
+        cause_without_peers: "responses end at the limit of their tokens (finish reason length)",
     },
 ];
 
@@ -96,7 +97,7 @@ impl ResponseFault {
         let part = window.sum(self.part)?;
         let of_peers = self.share_of_peers(evaluation, span);
         let of_past = evaluation.history.usual(self.measure);
-        let usual = of_past.or(of_peers.filter(|_| self.has_peers))?;
+        let usual = if self.has_peers { of_past.or(of_peers)? } else { of_past? };
         let limit = FACTOR * usual + self.margin;
         let total = responses(&window);
         let is_unusual = part >= MIN_UNUSUAL && is_share_above(part as u64, total as u64, limit);
@@ -107,14 +108,14 @@ impl ResponseFault {
         }
         let share = part / total;
         let cause = match of_peers {
-            Some(peers) if peers >= share / 2.0 => self.causes[0],
-            Some(_) => self.causes[1],
-            None => self.causes[2],
+            Some(peers) if peers >= share / 2.0 => self.cause_everywhere,
+            Some(_) => self.cause_here_only,
+            None => self.cause_without_peers,
         };
-        let (measure, seconds) = (self.measure.as_str(), window.seconds());
-        let own = Evidence::new(measure, share, "ratio", seconds);
+        let ratio = |measure, value| Evidence::new(measure, value, "ratio", window.seconds());
+        let own = ratio(self.measure.as_str(), share);
         let mut evidence = vec![Evidence { usual: of_past, ..own }];
-        evidence.extend(of_peers.map(|it| Evidence::new(self.of_others, it, "ratio", seconds)));
+        evidence.extend(of_peers.map(|peers| ratio(self.of_others, peers)));
         let signals = usize::from(of_past.is_some()) + usize::from(of_peers.is_some());
         Some(RuleMatch::new(signals, evidence).because(cause))
     }
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restarted_backend_with_empty_responses_is_named_after_20_seconds() {
+    fn a_restarted_backend_is_named_after_20_seconds() {
         let mut fleet = Fleet::new();
         assert_eq!(fleet.play(2 * MINUTE, &[0, 0, 0], &[1, 1, 1]), []);
         fleet.started = 2.0;
@@ -214,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_with_empty_responses_from_the_start_is_compared_with_its_peers() {
+    fn without_a_past_peers_are_usual() {
         let mut fleet = Fleet::new();
         assert_eq!(fleet.play(2 * MINUTE, &[0, 4], &[0, 0]).len(), 1);
         assert_eq!(Fleet::new().play(2 * MINUTE, &[4, 4], &[0, 0]), [], "all alike is usual");
@@ -222,14 +223,14 @@ mod tests {
     }
 
     #[test]
-    fn a_lone_backend_is_compared_with_its_own_past() {
+    fn a_lone_backend_has_its_past_as_usual() {
         let mut fleet = Fleet::new();
         assert_eq!(fleet.play(2 * MINUTE, &[1], &[1]), []);
         assert!(cause(&fleet.play(MINUTE, &[7], &[1])).starts_with("responses without an answer"));
     }
 
     #[test]
-    fn a_change_at_all_backends_is_named_at_each_and_becomes_usual() {
+    fn a_common_change_is_named_and_becomes_usual() {
         let mut fleet = Fleet::new();
         assert_eq!(fleet.play(2 * MINUTE, &[0, 0], &[2, 2]), []);
         let verdicts = fleet.play(MINUTE, &[0, 0], &[10, 10]);
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_with_short_limits_that_routing_sends_to_one_backend_is_no_fault() {
+    fn a_client_with_short_limits_is_no_fault() {
         let mut fleet = Fleet::new();
         assert_eq!(fleet.play(20 * MINUTE, &[0, 0], &[10, 1]), []);
     }

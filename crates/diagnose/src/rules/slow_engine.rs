@@ -94,10 +94,13 @@ fn judge_slow_engine(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
 fn computes_long_prompts(evaluation: &Evaluation<'_>) -> bool {
     let window = evaluation.short_window();
     let pending = window.ratio(StepSignal::PendingTokens, StepSignal::Pending, 1.0);
-    let in_prefill = window.get(WindowMeasure::Prefilling);
+    let is_long = |tokens: f64| tokens >= LONG_PROMPT_TOKENS;
+    if pending.is_some_and(is_long) {
+        return true;
+    }
     let started = window.ratio(StepSignal::PromptTokens, StepSignal::FirstTokens, 1.0);
-    let started = started.filter(|_| in_prefill.is_some_and(|requests| requests >= 0.5));
-    [pending, started].into_iter().flatten().any(|tokens| tokens >= LONG_PROMPT_TOKENS)
+    let in_prefill = window.get(WindowMeasure::Prefilling).unwrap_or(0.0);
+    in_prefill >= 0.5 && started.is_some_and(is_long)
 }
 
 /// Mean time between tokens, in seconds, and mean number of running requests, in the window. `None`: unknown.

@@ -12,44 +12,52 @@ pub(super) fn named_models(facts: &DoctorFacts) -> Vec<Remark> {
     if !has_all_lists || facts.backends.is_empty() {
         return Vec::new();
     }
-    let is_unserved = |named: &&ConfiguredModel| {
+    let mut remarks = Vec::new();
+    for named in &facts.config.models {
         let wanted = named.served_as.as_ref().unwrap_or(&named.name);
-        let mut serving = facts.backends.iter().filter(|backend| {
-            let served = backend.served();
-            served.is_some_and(|served| served.iter().any(|model| *model.id == **wanted))
-        });
-        !serving.any(|backend| {
-            named.backends.as_ref().is_none_or(|backends| backends.contains(&backend.id))
-        })
-    };
-    let remark = |named: &ConfiguredModel| {
-        let wanted = named.served_as.as_ref().unwrap_or(&named.name);
-        let servers = named
-            .backends
-            .as_ref()
-            .map_or("no backend".to_owned(), |backends| format!("none of {}", backends.join(", ")));
-        let remark = Remark::error(format!(
-            "the name {} leads to {wanted}, which {servers} serves",
-            named.name
-        ));
-        let remedy =
-            format!("correct `served_as` in `models`, or vllm serve --served-model-name {wanted}");
-        remark.because("The gateway answers every request for this name with 404.").remedy(remedy)
-    };
-    let objective = |(name, model): &(String, String)| {
+        if !is_served_as_configured(facts, named, wanted) {
+            remarks.push(unserved_name(named, wanted));
+        }
+    }
+    for (name, model) in &facts.config.objective_models {
         let is_named = facts.config.models.iter().any(|named| named.name == *model);
-        let mut lists = facts.backends.iter().filter_map(BackendFacts::served);
-        let is_served = lists.any(|list| list.iter().any(|served| *served.id == **model));
-        let remark = Remark::warning(format!(
-            "the objective {name} is for {model}, which no backend serves"
-        ));
-        let remark = remark
-            .because("No request counts for this objective.")
-            .remedy("correct `model` in `slos`");
-        (!is_named && !is_served).then_some(remark)
+        if !is_named && !facts.backends.iter().any(|backend| serves(backend, model)) {
+            remarks.push(unserved_objective(name, model));
+        }
+    }
+    remarks
+}
+
+/// Whether one of the backends that the configuration allows for a name serves the model `wanted`.
+fn is_served_as_configured(facts: &DoctorFacts, named: &ConfiguredModel, wanted: &str) -> bool {
+    facts.backends.iter().any(|backend| {
+        let is_allowed =
+            named.backends.as_ref().is_none_or(|backends| backends.contains(&backend.id));
+        is_allowed && serves(backend, wanted)
+    })
+}
+
+fn serves(backend: &BackendFacts, model: &str) -> bool {
+    backend.served().is_some_and(|served| served.iter().any(|found| *found.id == *model))
+}
+
+fn unserved_name(named: &ConfiguredModel, wanted: &str) -> Remark {
+    let servers = match &named.backends {
+        None => "no backend".to_owned(),
+        Some(backends) => format!("none of {}", backends.join(", ")),
     };
-    let names = facts.config.models.iter().filter(is_unserved).map(remark);
-    names.chain(facts.config.objective_models.iter().filter_map(objective)).collect()
+    let name = &named.name;
+    let remark =
+        Remark::error(format!("the name {name} leads to {wanted}, which {servers} serves"));
+    let remedy =
+        format!("correct `served_as` in `models`, or vllm serve --served-model-name {wanted}");
+    remark.because("The gateway answers every request for this name with 404.").remedy(remedy)
+}
+
+fn unserved_objective(name: &str, model: &str) -> Remark {
+    Remark::warning(format!("the objective {name} is for {model}, which no backend serves"))
+        .because("No request counts for this objective.")
+        .remedy("correct `model` in `slos`")
 }
 
 /// Reports the problems that prevent a gateway from starting with the configuration file on this machine.

@@ -5,7 +5,7 @@ use crate::facts::{BackendFacts, DoctorFacts, GatheredResponse, IdleConnection, 
 use crate::finding::{FindingSeverity, Remark};
 use http::StatusCode;
 use http::header::{CONTENT_ENCODING, DATE};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use tokenweir_protocol::headers::media_type;
 
 /// Maximum age of the `Date` header of a server with a correct clock. The header has whole seconds, and
@@ -36,10 +36,11 @@ pub(super) fn clock(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
 /// clocks may be equal, or there is no `Date` header.
 fn clock_skew(answer: &GatheredResponse) -> Option<(Duration, &'static str)> {
     let date = httpdate::parse_http_date(answer.header(DATE)?).ok()?;
-    let [sent, received] = answer.clock;
-    let difference = |later: SystemTime, earlier: SystemTime| later.duration_since(earlier).ok();
-    let ahead = difference(date, received).map(|by| (by, "ahead of"));
-    ahead.or_else(|| difference(sent, date + MAX_DATE_LAG).map(|by| (by, "behind")))
+    if let Ok(ahead) = date.duration_since(answer.received_at) {
+        return Some((ahead, "ahead of"));
+    }
+    let behind = answer.sent_at.duration_since(date + MAX_DATE_LAG).ok()?;
+    Some((behind, "behind"))
 }
 
 pub(super) fn keep_alive(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Remark> {
@@ -90,9 +91,10 @@ fn format_seconds(time: Duration) -> String {
 }
 
 pub(super) fn intermediary(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
-    let Some(header) = backend.intermediary_header().filter(|_| backend.is_vllm()) else {
+    if !backend.is_vllm() {
         return Vec::new();
-    };
+    }
+    let Some(header) = backend.intermediary_header() else { return Vec::new() };
     let remark = Remark::note(format!("a proxy is between here and vLLM ({header})"));
     let reason =
         "The proxy may buffer tokens, abort a stream during a long pause, or close connections.";

@@ -92,7 +92,8 @@ fn failed_spans_remark(status: &Value) -> Option<Remark> {
 }
 
 fn webhook_remark(webhook: &Value) -> Option<Remark> {
-    let (name, error) = (webhook["webhook"].as_str()?, webhook["error"].as_str()?);
+    let name = webhook["webhook"].as_str()?;
+    let error = webhook["error"].as_str()?;
     let observation = format!("the webhook {name} has not accepted the last message: {error}");
     let reason = "The webhook does not get the start and the end of verdicts.";
     let remedy = "check the URL and the token in `webhooks`";

@@ -125,10 +125,11 @@ impl ServerClient {
         extra_header: ExtraHeader,
     ) -> GatherResult {
         let exchange = async {
-            let (start, wall_start) = (clock::now(), clock::wall_time());
+            let start = clock::now();
+            let sent_at = clock::wall_time();
             let (head, body) =
                 self.send(method, path, extra_header, Bytes::new()).await?.into_parts();
-            let wall_head = clock::wall_time();
+            let received_at = clock::wall_time();
             let body = Limited::new(body, MAX_RESPONSE_BYTES).collect().await.map_err(|error| {
                 if error.is::<LengthLimitError>() {
                     return GatherError::TooLarge;
@@ -139,7 +140,8 @@ impl ServerClient {
                 status: head.status,
                 headers: head.headers,
                 body: body.to_bytes(),
-                clock: [wall_start, wall_head],
+                sent_at,
+                received_at,
                 took: clock::now().saturating_duration_since(start),
             })
         };

@@ -62,7 +62,7 @@ pub fn bare(value: Value) -> Value {
     match value {
         Value::Object(mut fields) => {
             let is_leaf = fields.len() == 2 && fields.contains_key("source");
-            if let Some(value) = fields.get_mut("value").filter(|_| is_leaf) {
+            if is_leaf && let Some(value) = fields.get_mut("value") {
                 return value.take();
             }
             let fields = fields.into_iter().map(|(key, value)| (key, bare(value)));

@@ -18,11 +18,6 @@ const PROBE_PROMPT: &str = "Count from one to twenty.";
 /// Maximum number of bytes of the response body that are kept for messages.
 const MAX_EXCERPT_BYTES: usize = 300;
 
-/// The path and the API of the probe: first chat completions, and if the server rejects these, completions. A
-/// model without a chat template serves completions only.
-const PROBE_APIS: [(&str, Api); 2] =
-    [("/v1/chat/completions", Api::Chat), ("/v1/completions", Api::Completions)];
-
 /// Maximum number of attempts. Tokens that arrive several at a time are reported only if this happens in each
 /// attempt, because a busy machine can delay the reader for the duration of one short stream.
 const MAX_ATTEMPTS: u32 = 3;
@@ -42,21 +37,23 @@ pub(super) async fn run_probe(
     Ok(probe)
 }
 
-/// Sends the probe to the first API, and to the second API if the first API rejects it with 400 or
-/// 404.
+/// Sends the probe as a chat completion, and as a completion if the server rejects it with 400 or 404: a
+/// model without a chat template serves completions only.
 async fn send_with_fallback(
     client: &ServerClient,
     model: Option<&str>,
 ) -> Result<StreamProbe, GatherError> {
-    let [first, second] = PROBE_APIS;
-    let probe = send(client, first, model).await?;
-    let is_rejected = matches!(probe.status, StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND);
-    if is_rejected { send(client, second, model).await } else { Ok(probe) }
+    let probe = send(client, "/v1/chat/completions", Api::Chat, model).await?;
+    if !matches!(probe.status, StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND) {
+        return Ok(probe);
+    }
+    send(client, "/v1/completions", Api::Completions, model).await
 }
 
 async fn send(
     client: &ServerClient,
-    (path, api): (&'static str, Api),
+    path: &'static str,
+    api: Api,
     model: Option<&str>,
 ) -> Result<StreamProbe, GatherError> {
     let mut timings = Timings::begin(clock::now());

@@ -90,16 +90,30 @@ pub struct EngineLoad {
     pub server: Option<EngineKind>,
 }
 
-/// Times of KV blocks since the start of the process. Each field has the sum of the times in seconds, and the
-/// number of times in the sum.
+/// The counters of the tokens that an engine has processed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct TokenCounts {
+    /// Prompt tokens.
+    pub prompt: f64,
+    /// Generated tokens.
+    pub generated: f64,
+}
+
+/// Times of KV blocks since the start of the process: sums in seconds, and the number of times in each sum.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct KvBlockTimes {
-    /// Time from the allocation of a block to its eviction.
-    pub lifetime: [Option<f64>; 2],
-    /// Time from the last use of a block to its eviction.
-    pub idle: [Option<f64>; 2],
-    /// Time between two uses of a block.
-    pub reuse_gap: [Option<f64>; 2],
+    /// Times from the allocation of a block to its eviction.
+    pub lifetime_seconds: Option<f64>,
+    /// Number of times in `lifetime_seconds`.
+    pub lifetimes: Option<f64>,
+    /// Times from the last use of a block to its eviction.
+    pub idle_seconds: Option<f64>,
+    /// Number of times in `idle_seconds`.
+    pub idle_times: Option<f64>,
+    /// Times between two uses of a block.
+    pub reuse_gap_seconds: Option<f64>,
+    /// Number of times in `reuse_gap_seconds`.
+    pub reuse_gaps: Option<f64>,
 }
 
 impl EngineLoad {
@@ -114,9 +128,15 @@ impl EngineLoad {
         Some(self.waiting? < 1.0 && self.running? < 1.0)
     }
 
-    /// The counters of prompt tokens and of generated tokens. `None`: the page does not have both.
-    pub fn token_counts(&self) -> Option<[f64; 2]> {
-        self.prompt_tokens.zip(self.generation_tokens).map(Into::into)
+    /// The token counters. `None`: the page does not have both.
+    pub fn token_counts(&self) -> Option<TokenCounts> {
+        Some(TokenCounts { prompt: self.prompt_tokens?, generated: self.generation_tokens? })
+    }
+
+    /// The token counters of an engine that has requests. `None`: the engine has no requests, or the page
+    /// lacks a number.
+    pub fn token_counts_if_busy(&self) -> Option<TokenCounts> {
+        if self.is_idle()? { None } else { self.token_counts() }
     }
 
     /// Capacity of the KV cache in tokens, over all engines. `None`: the page does not report it, or

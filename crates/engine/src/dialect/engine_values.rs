@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_hash_of_engine_values_ignores_metrics_that_change_while_the_engine_is_idle() {
+    fn idle_changes_do_not_change_the_hash() {
         for (page, later, shows_work) in [
             ("vllm:generation_tokens_total 7", "vllm:generation_tokens_total 8", true),
             ("vllm:kv_cache_usage_perc 0.10", "vllm:kv_cache_usage_perc 0.11", true),

@@ -57,7 +57,8 @@ impl LoraAdapters {
     }
 
     fn add(&mut self, name: &[u8]) {
-        let (hash, index) = (fnv1a(name), usize::from(self.count));
+        let hash = fnv1a(name);
+        let index = usize::from(self.count);
         if !name.is_empty() && index < MAX_ADAPTERS && !self.has(hash) {
             self.hashes[index] = hash;
             self.count += 1;

@@ -23,7 +23,7 @@ mod rank_loads;
 mod tests;
 
 pub use engine_kind::EngineKind;
-pub use engine_load::{CACHE_SOURCES, EngineLoad};
+pub use engine_load::{CACHE_SOURCES, EngineLoad, TokenCounts};
 pub use engine_values::hash_engine_values;
 pub use lora_adapters::{LoraAdapters, MAX_ADAPTERS, adapter_hash};
 pub use metric_sample::MetricSample;

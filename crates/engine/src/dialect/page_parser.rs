@@ -87,7 +87,8 @@ impl PageParser {
             RowTarget::Number { source, aggregation, field } => {
                 let Some(value) = source.read(&sample) else { return false };
                 let field = field(&mut self.load);
-                let before = field.filter(|_| row_match.rank == *rank);
+                // A preferred name replaces the value, the same name adds a series to it.
+                let before = if row_match.rank == *rank { *field } else { None };
                 *field = Some(aggregation.combine(before, value));
             }
             RowTarget::Adapters => {

@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_data_parallel_rank_has_the_values_of_its_own_time_series() {
+    fn each_rank_has_its_own_values() {
         let page = "# HELP x engine=\"7\"\n\
             vllm:num_requests_running{engine=\"10\",model_name=\"m\"} 4.0\n\
             vllm:num_requests_waiting{engine=\"10\",model_name=\"m\"} 2.0\n\
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_with_too_many_data_parallel_ranks_gives_no_loads_of_ranks() {
+    fn too_many_ranks_give_no_loads() {
         let line = |rank| format!("vllm:num_requests_running{{engine=\"{rank}\"}} 0\n");
         let page = |count| (0..count).map(line).collect::<String>();
         assert_eq!(RankLoad::read_all(page(MAX_RANKS).as_bytes()).len(), MAX_RANKS);

@@ -166,7 +166,8 @@ impl MetricsDialect {
 
     /// Compares the line with the name at this index. `None`: the line has another name.
     fn match_name<'a>(&self, name: usize, line: &'a [u8]) -> Option<RowMatch<'a>> {
-        let (row, rank) = (usize::from(self.index.rows[name]), self.index.ranks[name]);
+        let row = usize::from(self.index.rows[name]);
+        let rank = self.index.ranks[name];
         let name = self.rows[row].names[usize::from(rank)].as_bytes();
         // Most lines that begin with the name have a longer metric name.
         if !matches!(line.get(name.len()), Some(b'{' | b' ' | b'\t')) {
@@ -198,7 +199,8 @@ impl MetricRow {
     /// A row whose value is summed over the samples that have the label `label` with the value `value`.
     pub(super) const fn sum_with(
         names: &'static [&'static str],
-        (label, value): (&'static str, &'static str),
+        label: &'static str,
+        value: &'static str,
         field: fn(&mut EngineLoad) -> &mut Option<f64>,
     ) -> Self {
         Self::number(names, Aggregation::Sum, ValueSource::ValueWithLabel(label, value), field)
@@ -249,7 +251,9 @@ impl ValueSource {
         let number = match self {
             Self::Value => sample.number(),
             Self::ValueWithLabel(label, value) => {
-                sample.label(label).filter(|actual| *actual == value.as_bytes())?;
+                if sample.label(label)? != value.as_bytes() {
+                    return None;
+                }
                 sample.number()
             }
             Self::Label(label) => parse_number(sample.label(label)?),
@@ -286,7 +290,8 @@ impl NameIndex {
             first_in_slot: [NO_NAME; SLOT_COUNT],
             next_in_slot: [NO_NAME; MAX_NAMES],
         };
-        let (mut count, mut row) = (0, 0);
+        let mut count = 0;
+        let mut row = 0;
         while row < rows.len() {
             let mut rank = 0;
             while rank < rows[row].names.len() {

@@ -4,7 +4,7 @@ use super::*;
 use proptest::prelude::*;
 
 #[test]
-fn values_of_the_engines_of_one_backend_are_summed_and_kv_usage_is_their_maximum() {
+fn engines_are_summed_and_kv_usage_is_maximal() {
     let page = b"vllm:num_requests_waiting{engine=\"0\",model_name=\"m\"} 2.0\n\
         vllm:num_requests_waiting{engine=\"1\",model_name=\"m\"} 3.0\n\
         vllm:num_requests_running{engine=\"0\"} 1\n\
@@ -20,7 +20,7 @@ fn values_of_the_engines_of_one_backend_are_summed_and_kv_usage_is_their_maximum
 }
 
 #[test]
-fn old_and_new_names_of_a_metric_are_never_summed() {
+fn old_and_new_names_are_never_summed() {
     let page = b"vllm:gpu_prefix_cache_hits_total 5\nvllm:prefix_cache_hits_total 6\n\
         vllm:gpu_prefix_cache_hits_total 7\nvllm:gpu_cache_usage_perc 0.5\n";
     let load = EngineLoad::read(page);
@@ -28,7 +28,7 @@ fn old_and_new_names_of_a_metric_are_never_summed() {
 }
 
 #[test]
-fn engine_latencies_are_read_under_both_names_of_inter_token_latency() {
+fn latencies_are_read_under_both_names() {
     for gap in ["inter_token_latency_seconds", "time_per_output_token_seconds"] {
         let page = format!(
             "vllm:{gap}_bucket{{le=\"0.1\"}} 7\nvllm:{gap}_sum 2.5\nvllm:{gap}_count 100\n\
@@ -41,7 +41,7 @@ fn engine_latencies_are_read_under_both_names_of_inter_token_latency() {
 }
 
 #[test]
-fn times_of_kv_blocks_are_summed_over_the_engines() {
+fn kv_block_times_are_summed_over_engines() {
     let page = b"vllm:kv_block_lifetime_seconds_bucket{engine=\"0\",le=\"1.0\"} 7\n\
         vllm:kv_block_lifetime_seconds_sum{engine=\"0\"} 60\n\
         vllm:kv_block_lifetime_seconds_sum{engine=\"1\"} 30\n\
@@ -51,13 +51,13 @@ fn times_of_kv_blocks_are_summed_over_the_engines() {
         vllm:kv_block_reuse_gap_seconds_sum{engine=\"0\"} 8\n\
         vllm:kv_block_reuse_gap_seconds_count{engine=\"0\"} 16\n";
     let blocks = EngineLoad::read(page).kv_blocks;
-    assert_eq!(blocks.lifetime, [Some(90.0), Some(4.0)]);
-    assert_eq!(blocks.idle, [Some(20.0), Some(4.0)]);
-    assert_eq!(blocks.reuse_gap, [Some(8.0), Some(16.0)]);
+    assert_eq!((blocks.lifetime_seconds, blocks.lifetimes), (Some(90.0), Some(4.0)));
+    assert_eq!((blocks.idle_seconds, blocks.idle_times), (Some(20.0), Some(4.0)));
+    assert_eq!((blocks.reuse_gap_seconds, blocks.reuse_gaps), (Some(8.0), Some(16.0)));
 }
 
 #[test]
-fn every_spelling_of_the_prefix_of_metric_names_is_recognized() {
+fn every_spelling_of_the_prefix_is_recognized() {
     for name in [
         "vllm:num_requests_running",
         "vllm_num_requests_running",
@@ -71,7 +71,7 @@ fn every_spelling_of_the_prefix_of_metric_names_is_recognized() {
 }
 
 #[test]
-fn the_metrics_page_of_another_gateway_is_read_as_the_sum_of_its_backends_and_its_queue() {
+fn another_gateways_page_is_its_backends_and_queue() {
     let page = b"tokenweir_backend_running_requests{backend=\"a\"} 3\n\
         tokenweir_backend_running_requests{backend=\"b\"} 4\n\
         tokenweir_backend_waiting_requests{backend=\"a\"} 1\n\
@@ -82,12 +82,15 @@ fn the_metrics_page_of_another_gateway_is_read_as_the_sum_of_its_backends_and_it
         tokenweir_engine_tokens_total{backend=\"a\",type=\"output\"} 20\n";
     let load = EngineLoad::read(page);
     assert_eq!((load.running, load.waiting), (Some(7.0), Some(6.0)));
-    assert_eq!((load.kv_usage, load.token_counts()), (Some(0.5), Some([70.0, 20.0])));
+    assert_eq!(
+        (load.kv_usage, load.token_counts()),
+        (Some(0.5), Some(TokenCounts { prompt: 70.0, generated: 20.0 }))
+    );
     assert_eq!(load.server, Some(EngineKind::Gateway));
 }
 
 #[test]
-fn white_space_between_the_parts_of_a_metrics_line_has_no_meaning() {
+fn white_space_in_a_line_has_no_meaning() {
     for space in [" ", "\t", " \t "] {
         let page = format!(
             "vllm:num_requests_waiting{space}{{engine=\"0\" , m = \"a\"}}{space}2{space}\r\n"
@@ -110,20 +113,20 @@ fn an_invalid_metric_value_is_ignored() {
 }
 
 #[test]
-fn a_histogram_with_total_in_its_name_is_not_a_counter() {
+fn a_histogram_named_total_is_no_counter() {
     let page = b"vllm:prompt_tokens_total_bucket{le=\"1\"} 7\nvllm:prompt_tokens_created 8\n";
     assert_eq!(EngineLoad::read(page).prompt_tokens, None);
 }
 
 #[test]
-fn a_metrics_page_of_two_engine_kinds_is_read_as_the_first_kind_with_a_value() {
+fn the_first_kind_with_a_value_counts() {
     let page = b"vllm:unknown 1\nsglang:num_running_reqs 2\nvllm:num_requests_running 7\n";
     let load = EngineLoad::read(page);
     assert_eq!((load.running, load.server), (Some(2.0), Some(EngineKind::Sglang)));
 }
 
 #[test]
-fn lora_adapters_are_read_from_the_newest_time_series() {
+fn lora_adapters_are_those_of_the_newest_series() {
     let page = b"vllm:lora_requests_info{max_lora=\"4\",running_lora_adapters=\"sql,  chat\",\
         waiting_lora_adapters=\"chat,poem\"} 1.7951888321e+09\n\
         vllm:lora_requests_info{max_lora=\"2\",running_lora_adapters=\"old\",\
@@ -148,7 +151,7 @@ fn lora_adapters_beyond_the_maximum_number_are_ignored() {
 }
 
 #[test]
-fn a_backend_is_asleep_if_one_of_its_engines_is_asleep() {
+fn one_sleeping_engine_makes_the_backend_asleep() {
     let is_asleep = |first: u8, second: u8| {
         let page = format!(
             "vllm:engine_sleep_state{{engine=\"0\",sleep_state=\"awake\"}} {first}\n\
@@ -165,7 +168,7 @@ fn a_backend_is_asleep_if_one_of_its_engines_is_asleep() {
 }
 
 #[test]
-fn an_engine_restart_is_detected_by_a_decreased_counter_or_a_new_start_time() {
+fn lower_counters_or_new_start_times_show_restarts() {
     let load = |prompt: f64, started: f64| EngineLoad {
         prompt_tokens: Some(prompt),
         started: Some(started),
@@ -186,7 +189,7 @@ proptest! {
     }
 
     #[test]
-    fn no_bytes_make_the_parser_of_metrics_pages_panic(page in prop::collection::vec(any::<u8>(), 0..400)) {
+    fn no_bytes_make_the_parser_panic(page in prop::collection::vec(any::<u8>(), 0..400)) {
         EngineLoad::read(&page);
     }
 }

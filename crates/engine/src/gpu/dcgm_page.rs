@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn the_unit_of_the_throttled_time_of_a_gpu_is_read_from_the_help_text_of_the_metric() {
+    fn the_help_text_has_the_throttled_times_unit() {
         for (unit, expected) in [("us", 2.0), ("ns", 0.002)] {
             let page = format!(
                 "# HELP DCGM_FI_DEV_THERMAL_VIOLATION Throttling duration (in {unit}).\n\
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn gpu_throttle_reasons_are_read_from_bits_or_from_event_counts() {
+    fn throttle_reasons_are_bits_or_event_counts() {
         let bits = read("DCGM_FI_DEV_CLOCKS_EVENT_REASONS{gpu=\"0\"} 69\n");
         let events = read(
             "DCGM_EXP_CLOCK_EVENTS_COUNT{gpu=\"0\",clock_event=\"hw_thermal\"} 2\n\
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hostile_page_has_a_bounded_number_of_gpus_pods_and_names() {
+    fn a_hostile_page_has_bounded_numbers() {
         let lines =
             |line: &dyn Fn(u32) -> String| (0..500).map(line).collect::<Vec<_>>().join("\n");
         let many = lines(&|n| format!("DCGM_FI_DEV_GPU_TEMP{{gpu=\"{n}\"}} 30"));
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_without_gpus_is_no_page_of_a_gpu_exporter() {
+    fn a_page_without_gpus_is_no_exporter_page() {
         for page in
             ["", "vllm:num_requests_running 1\n", "<html>{}</html>", "DCGM_FI_DEV_GPU_TEMP{"]
         {

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn without_rules_a_gpu_belongs_to_the_backend_of_its_pod_or_the_only_backend_of_its_host() {
+    fn without_rules_pods_or_single_backends_own_gpus() {
         let pods = [backend("a", "vllm-0.vllm.default.svc"), backend("vllm-1", "10.0.0.7")];
         for (pod, owner) in [("vllm-0", 0), ("vllm-1", 1)] {
             let owner = GpuOwners::Backends(vec![owner]);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gpus_of_a_host_with_two_backends_are_assigned_only_by_rules() {
+    fn gpus_of_shared_hosts_need_rules() {
         let backends = [backend("a", "node-1"), backend("b", "node-1")];
         assert_eq!(owners("node-1", &gpu("0", None, &[]), &backends), GpuOwners::Ambiguous);
         let rule = |backend: &str, gpus: &[&str]| GpuRule {
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gpu_rule_assigns_a_gpu_only_if_all_its_conditions_hold() {
+    fn a_rule_needs_all_its_conditions() {
         let backends = [backend("a", "x")];
         let rules = [GpuRule {
             backend: "a".into(),

@@ -30,10 +30,13 @@ pub fn prefill_request(api: Option<Api>, body: &[u8]) -> Result<Bytes, PrefillSk
     if !matches!(api, Some(Api::Chat | Api::Completions | Api::Messages)) {
         return Err(PrefillSkip::Api);
     }
-    let (mut edits, mut can_split) = (Vec::new(), true);
-    let [mut has_limit, mut has_parameters] = [false; 2];
+    let mut edits = Vec::new();
+    let mut can_split = true;
+    let mut has_limit = false;
+    let mut has_parameters = false;
     let read = visit_members(body, |member| {
-        let (name, value) = (&body[member.name], &body[member.value.clone()]);
+        let name = &body[member.name];
+        let value = &body[member.value.clone()];
         let replacement = match name {
             b"stream" => "false",
             b"stream_options" => "null",
@@ -57,12 +60,13 @@ pub fn prefill_request(api: Option<Api>, body: &[u8]) -> Result<Bytes, PrefillSk
     if read.is_none() || !can_split {
         return Err(PrefillSkip::Field);
     }
-    let missing = [
-        (has_limit, r#""max_tokens":1"#.to_owned()),
-        (has_parameters, format!(r#""{PARAMETERS}":{PREFILL_PARAMETERS}"#)),
-    ];
-    let missing: Vec<String> =
-        missing.into_iter().filter(|(is_there, _)| !is_there).map(|(_, member)| member).collect();
+    let mut missing = Vec::new();
+    if !has_limit {
+        missing.push(r#""max_tokens":1"#.to_owned());
+    }
+    if !has_parameters {
+        missing.push(format!(r#""{PARAMETERS}":{PREFILL_PARAMETERS}"#));
+    }
     if !missing.is_empty() {
         edits.extend(Splice::insert(body, &missing.join(",")));
     }
@@ -107,7 +111,8 @@ impl PrefillResponse {
     pub fn read(body: &[u8]) -> Self {
         let mut response = Self::default();
         let read = visit_members(body, |member| {
-            let (name, value) = (&body[member.name], &body[member.value]);
+            let name = &body[member.name];
+            let value = &body[member.value];
             if name == PARAMETERS.as_bytes() {
                 response.parameters = checked_parameters(value);
             } else if name == b"usage" {
@@ -133,7 +138,8 @@ fn checked_parameters(parameters: &[u8]) -> Option<String> {
 
 /// Whether the parameters name blocks that a decode backend can read.
 fn names_blocks(parameters: &[u8]) -> bool {
-    let [mut is_remote, mut has_blocks] = [false; 2];
+    let mut is_remote = false;
+    let mut has_blocks = false;
     let read = visit_members(parameters, |member| {
         let value = &parameters[member.value];
         match &parameters[member.name] {
@@ -156,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_prefill_leg_is_the_request_for_one_token_without_a_stream() {
+    fn the_prefill_leg_asks_for_one_unstreamed_token() {
         let body = json!({
             "model": "m", "messages": [{"role": "user", "content": "max_tokens"}], "stream": true,
             "stream_options": {"include_usage": true}, "max_completion_tokens": 90, "min_tokens": 5,
@@ -179,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_for_several_sequences_or_with_kv_transfer_parameters_is_not_split_into_legs() {
+    fn several_sequences_or_transfer_parameters_prevent_legs() {
         for fields in [
             json!({"n": 2}),
             json!({"best_of": 2}),
@@ -197,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_decode_leg_has_the_kv_transfer_parameters_of_the_prefill_response_unchanged() {
+    fn the_decode_leg_has_the_prefill_responses_parameters() {
         let parameters = r#"{"do_remote_prefill": true, "remote_block_ids":[[1,2]], "x":1.50}"#;
         let response = format!(
             r#"{{"id":"c","usage":{{"prompt_tokens":9,"prompt_tokens_details":{{"cached_tokens":4}}}},"kv_transfer_params": {parameters} }}"#
@@ -218,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefill_response_without_kv_blocks_has_no_parameters_for_a_decode_leg() {
+    fn without_kv_blocks_there_are_no_parameters() {
         for parameters in [
             "null",
             "{}",
@@ -235,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_that_would_spoil_the_decode_body_are_dropped() {
+    fn parameters_that_spoil_the_body_are_dropped() {
         let read = |value: &[u8]| {
             let parameters = br#"{"kv_transfer_params":{"do_remote_prefill":true,"#;
             let blocks = br#""remote_block_ids":[[1]],"x":"#;

@@ -1,6 +1,7 @@
 //! One backend: its identity, its health and its load.
 
 use super::drain::{Drain, DrainInitiator};
+use super::facets::{BackendFacets, LoadChange};
 use super::health::BackendHealth;
 use super::identity::{BackendIdentity, BackendSettings};
 use super::load::BackendLoad;
@@ -35,6 +36,8 @@ pub struct Backend {
     /// The state from health checks and scrapes, the circuit breaker, and whether an operator
     /// drained the backend.
     pub health: BackendHealth,
+    /// The optional parts.
+    pub facets: BackendFacets,
     /// The requests in flight, the estimates of load and speed, and the stalls and gaps of streams.
     pub load: BackendLoad,
     /// The membership in a pool, to which changes of health and load are published.
@@ -56,6 +59,7 @@ impl Backend {
         Self {
             identity: BackendIdentity::new(id, address, authorization),
             health: BackendHealth::new(now),
+            facets: BackendFacets::default(),
             load: BackendLoad::new(now),
             membership: PoolMembership::none(now),
             idle_pool: IdlePool::default(),
@@ -73,13 +77,23 @@ impl Backend {
         self
     }
 
+    /// Whether the backend can stay in the pool if a reload builds it as `other`: both have the same name,
+    /// addresses and credentials. The other settings may differ.
+    pub(super) fn is_same_endpoint(&self, other: &Self) -> bool {
+        self.identity.is_same_endpoint(&other.identity)
+            && self.facets.is_same_endpoint(&other.facets)
+    }
+
     /// Copies the settings of `other` that can change while the backend stays in the pool: weight, usage
     /// injection, circuit breaker, load horizon and drain. The drain setting of the configuration is
     /// applied only if the setting has changed. So a reload neither ends a drain by an operator nor
     /// repeats a drain that an operator has ended.
     pub(super) fn adopt_settings(&self, other: &Self) {
         self.health.breaker.set(other.health.breaker.settings());
-        self.load.set_horizon(other.load.estimator.horizon());
+        let horizon = other.load.estimator.horizon();
+        self.load.set_horizon(horizon);
+        self.facets.set_horizon(horizon);
+        self.facets.adopt_settings(&other.facets);
         let settings = other.identity.settings();
         let previous = self.identity.replace_settings(settings.clone());
         if previous.is_drained == settings.is_drained {
@@ -160,14 +174,14 @@ impl Backend {
             seconds = drain.ends_at.map(|at| (at - drain.began_at).as_secs()),
             "backend drained: it gets no new requests, and completes those in progress"
         );
-        let [previous, _] = self.health.update_drain(|current| {
+        let change = self.health.update_drain(|current| {
             let Some(Drain { started, began_at, .. }) = current else {
                 return Some(Arc::new(drain));
             };
             Some(Arc::new(Drain { started: *started, began_at: *began_at, ..drain }))
         });
         self.on_change(clock::now());
-        previous.is_none()
+        change.previous.is_none()
     }
 
     /// Ends the drain of the backend. Returns whether the backend was drained.
@@ -188,10 +202,13 @@ impl Backend {
         initiator: DrainInitiator,
         condition: impl FnOnce(&Drain) -> bool,
     ) -> bool {
-        let [previous, next] = self.health.update_drain(|current| {
+        let change = self.health.update_drain(|current| {
             current.filter(|drain| !condition(drain)).cloned().map(Arc::new)
         });
-        let Some(ended) = previous.filter(|_| next.is_none()) else { return false };
+        if change.next.is_some() {
+            return false;
+        }
+        let Some(ended) = change.previous else { return false };
         let now = clock::now();
         tracing::info!(
             backend = %self.identity.id,
@@ -262,15 +279,6 @@ impl Backend {
         }
     }
 
-    /// Records that the backend refused a request because of the data-parallel rank that the gateway
-    /// chose. Until the backend restarts, it chooses the rank of each request itself.
-    pub fn on_rank_refused(&self) {
-        if self.load.ranks.count() > 0 {
-            tracing::warn!(backend = %self.identity.id, "the backend refuses a data-parallel rank: it chooses the rank of each request itself");
-        }
-        self.load.ranks.end(true);
-    }
-
     /// Records a successful request when its response has begun. Closes a half-open circuit
     /// breaker, which re-admits the backend.
     pub fn on_response_started(&self, now: Instant) {
@@ -330,12 +338,14 @@ impl Backend {
         });
     }
 
-    /// Reports to the other gateways the load that this gateway puts on the backend, and the `prompt`
-    /// that it sent. `None`: the load changed because a prompt was computed or a request ended.
-    pub(super) fn report_to_peers(&self, prompt: Option<&Arc<PromptFingerprint>>) {
-        if let Some(peers) = &self.membership.peers {
-            peers.enqueue(self.identity.id_hash, self.load.estimator.local_load().backlog, prompt);
-        }
+    /// Tells the optional parts that the load has changed that this gateway puts on the backend. `prompt`: the
+    /// prompt that was sent. `None`: a prompt was computed, or a request ended.
+    pub(super) fn on_load_change(&self, prompt: Option<&Arc<PromptFingerprint>>) {
+        self.facets.on_load_change(&LoadChange {
+            backend: self.identity.id_hash,
+            estimator: &self.load.estimator,
+            prompt,
+        });
     }
 
     /// Records that another gateway sent a prompt to the backend.
@@ -347,9 +357,8 @@ impl Backend {
 
     /// The condition of the backend at `now`: its reported load and its state.
     pub(super) fn condition(&self, now: Instant) -> BackendCondition {
-        BackendCondition {
-            is_gpu_throttled: self.load.is_gpu_throttled.get(),
-            ..self.health.load_state().condition(now)
-        }
+        let mut condition = self.health.load_state().condition(now);
+        self.facets.complete_condition(&mut condition);
+        condition
     }
 }

@@ -4,7 +4,7 @@
 use super::drain::Drain;
 use super::state::BackendState;
 use arc_swap::{ArcSwap, Guard};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
@@ -40,12 +40,18 @@ pub struct BackendHealth {
     state: ArcSwap<BackendState>,
     /// The signals of the health checker. They are boxed to keep this struct small: then the load
     /// of the backend, which routing also reads, is close to the health in memory.
-    pub(super) signals: Box<HealthSignals>,
+    signals: Box<HealthSignals>,
+}
+
+/// The drain of a backend before and after a change. `None`: the backend is not drained.
+pub(super) struct DrainChange {
+    pub(super) previous: Option<Arc<Drain>>,
+    pub(super) next: Option<Arc<Drain>>,
 }
 
 /// Signals between the health checker of a backend and the requests to the backend.
 #[derive(Debug, Default)]
-pub(super) struct HealthSignals {
+struct HealthSignals {
     /// Wakes the health checker before its interval is over.
     check_requested: Notify,
     /// Set when the first health check has completed.
@@ -59,11 +65,6 @@ pub(super) struct HealthSignals {
     is_down_logged: AtomicFlag,
     /// Start of the last request for the model list. `None`: there was none.
     models_read_at: AtomicInstant,
-    /// Whether requests wait until the sleeping engine is awake. Cleared when the engine is awake or
-    /// cannot be woken.
-    pub(super) is_wake_requested: AtomicFlag,
-    /// Number of times that the gateway woke the engine (first) and put it to sleep (second).
-    sleep_counts: [AtomicU64; 2],
     /// The drain. `None`: the backend is not drained.
     drain: Mutex<Option<Arc<Drain>>>,
     /// The API paths that other backends serve and this backend does not. Each has the time of the last
@@ -119,16 +120,16 @@ impl BackendHealth {
     }
 
     /// Replaces the drain of the backend by the result of `change`, which gets the current drain.
-    /// Returns the previous and the new drain.
     pub(super) fn update_drain(
         &self,
         change: impl FnOnce(Option<&Drain>) -> Option<Arc<Drain>>,
-    ) -> [Option<Arc<Drain>>; 2] {
+    ) -> DrainChange {
         let mut drain = lock(&self.signals.drain);
         let next = change(drain.as_deref());
         // The lock is still held, so `is_drained` always matches the stored drain.
         self.is_drained.set(next.is_some());
-        [std::mem::replace(&mut *drain, next.clone()), next]
+        let previous = std::mem::replace(&mut *drain, next.clone());
+        DrainChange { previous, next }
     }
 
     /// Whether the backend is drained.
@@ -239,23 +240,6 @@ impl BackendHealth {
         self.signals.check_requested.notify_one();
     }
 
-    /// Asks the health checker to wake the engine.
-    pub(super) fn request_wake(&self) {
-        self.signals.is_wake_requested.set(true);
-        self.request_check();
-    }
-
-    /// Adds 1 to the number of times that the gateway put the engine to sleep (`is_asleep`), or
-    /// that it woke the engine.
-    pub(super) fn count_sleep(&self, is_asleep: bool) {
-        self.signals.sleep_counts[usize::from(is_asleep)].fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Number of times that the gateway woke the engine (first) and put it to sleep (second).
-    pub fn sleep_counts(&self) -> [u64; 2] {
-        self.signals.sleep_counts.each_ref().map(|count| count.load(Ordering::Relaxed))
-    }
-
     /// Waits until a health check is requested.
     pub(super) async fn wait_check_requested(&self) {
         self.signals.check_requested.notified().await;
@@ -355,8 +339,9 @@ mod tests {
     }
 
     #[test]
-    fn a_drained_backend_has_the_availability_drained_whether_it_is_unknown_up_or_down() {
-        let (health, now) = (new_health(), clock::now());
+    fn a_drained_backend_is_drained_in_any_health() {
+        let health = new_health();
+        let now = clock::now();
         assert_eq!(health.availability(1, now), Availability::Unknown);
         let drain = Arc::new(Drain::begin(DrainInitiator::Configuration, None, None));
         health.update_drain(|_| Some(drain));
@@ -369,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_that_rejects_a_listed_model_is_checked_once_until_its_new_model_list_arrives() {
+    fn a_rejected_model_causes_one_check() {
         let health = new_health();
         let is_check_requested = || health.wait_check_requested().now_or_never().is_some();
         health.mark_models_stale();
@@ -383,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_ends_when_the_first_health_check_completes_or_the_backend_is_declared_down() {
+    fn a_wait_ends_with_its_event() {
         let health = new_health();
         assert!(health.wait_first_check().now_or_never().is_none());
         health.on_check_completed();

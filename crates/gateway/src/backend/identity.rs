@@ -1,13 +1,11 @@
 //! The identity of a backend: its name, its address, and the settings of requests to it.
 
-use super::kv_events::{BackendCache, KvEventSource};
 use arc_swap::{ArcSwap, Guard};
 use http::HeaderValue;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::address::{BackendAddress, MetricsUrl};
-use tokenweir_engine::prefill_leg::Role;
 use tokenweir_protocol::limits::rate_limiter::GcraLimiter;
 use tokenweir_routing::mix;
 
@@ -24,8 +22,6 @@ pub struct BackendIdentity {
     pub authorization: Option<HeaderValue>,
     /// The URL of the metrics page, if it is not at a known path of `address`.
     pub metrics_url: Option<MetricsUrl>,
-    /// The publishers of KV events. `None`: the gateway does not subscribe to them.
-    pub kv_events: Option<KvEventSource>,
     settings: ArcSwap<BackendSettings>,
     /// Limits the streams for which the gateway requests usage in every event beyond the configured
     /// share. So the gateway measures the inter-token latency of nearly all streams of a backend that
@@ -33,9 +29,6 @@ pub struct BackendIdentity {
     pub(super) counted_streams: GcraLimiter,
     /// A copy of the weight in `settings`. Routing reads this copy of each candidate.
     weight: AtomicU32,
-    /// The prefix cache of the backend as its KV events show it. Empty until the gateway subscribes
-    /// to the events.
-    kv_cache: OnceLock<Arc<BackendCache>>,
     /// Hash of the backend's name.
     pub(crate) id_hash: u64,
 }
@@ -45,21 +38,15 @@ pub struct BackendIdentity {
 pub struct BackendSettings {
     /// The configured weight. 0: the backend gets no new requests.
     pub weight: u32,
-    /// Which legs of requests the backend serves: prefill, decode or both. `None`: whole requests only.
-    pub role: Option<Role>,
     /// Whether the gateway may request usage that the client did not request.
     pub may_inject_usage: bool,
     /// Share of streams, from 0 to 1, for which the gateway requests usage in every event.
     pub continuous_usage_share: f64,
-    /// Whether the data-parallel ranks of the backend are targets of routing.
-    pub routes_to_ranks: bool,
     /// Whether the configuration drains the backend. An operator can end this drain.
     pub is_drained: bool,
     /// The name of the Kubernetes pod of the backend. `None`: not known. A new pod can get the
     /// address of an earlier one.
     pub pod: Option<Arc<str>>,
-    /// Number of GPUs, and price of all of them for one hour. `None`: not configured.
-    pub gpu_cost: [Option<f64>; 2],
 }
 
 /// Maximum number of streams per second and backend, in addition to the configured share, for which
@@ -80,22 +67,18 @@ impl BackendIdentity {
             address,
             authorization,
             metrics_url: None,
-            kv_events: None,
             settings: ArcSwap::default(),
             counted_streams: GcraLimiter::new(COUNTED_STREAMS_PER_SECOND),
             weight: AtomicU32::new(1),
-            kv_cache: OnceLock::new(),
             id_hash,
         }
     }
 
-    /// Whether both identities have the same name, addresses, publishers of KV events and
-    /// `Authorization` header. The other settings may differ.
+    /// Whether both identities have the same name, addresses and `Authorization` header. The other settings may differ.
     pub(super) fn is_same_endpoint(&self, other: &Self) -> bool {
         self.id == other.id
             && self.address == other.address
             && self.metrics_url == other.metrics_url
-            && self.kv_events == other.kv_events
             && self.authorization == other.authorization
     }
 
@@ -110,35 +93,9 @@ impl BackendIdentity {
         self.settings.swap(settings)
     }
 
-    /// The prefix cache of the backend. `None`: the gateway does not subscribe to its KV events.
-    pub fn kv_cache(&self) -> Option<&Arc<BackendCache>> {
-        self.kv_cache.get().filter(|cache| !cache.is_withdrawn.get())
-    }
-
-    /// The prefix cache of the backend, made by `create` if there is none yet.
-    pub(super) fn kv_cache_or(
-        &self,
-        create: impl FnOnce() -> Arc<BackendCache>,
-    ) -> &Arc<BackendCache> {
-        self.kv_cache.get_or_init(create)
-    }
-
     /// The configured weight: the share of the requests relative to other backends.
     pub(super) fn weight(&self) -> u32 {
         self.weight.load(Ordering::Relaxed)
-    }
-
-    /// Which legs of requests the backend serves: prefill, decode or both. `None`: whole requests only.
-    pub fn role(&self) -> Option<Role> {
-        self.settings.load().role
-    }
-}
-
-impl BackendSettings {
-    /// The number of GPUs of a backend, and the price of all its GPUs for one hour.
-    pub fn gpu_cost(gpus: Option<u32>, gpu_hour_price: Option<f64>) -> [Option<f64>; 2] {
-        let gpus = gpus.map(f64::from);
-        [gpus, gpus.zip(gpu_hour_price).map(|(gpus, price)| gpus * price)]
     }
 }
 
@@ -146,13 +103,10 @@ impl Default for BackendSettings {
     fn default() -> Self {
         Self {
             weight: 1,
-            role: None,
             may_inject_usage: true,
             continuous_usage_share: 0.0,
-            routes_to_ranks: false,
             is_drained: false,
             pod: None,
-            gpu_cost: [None; 2],
         }
     }
 }

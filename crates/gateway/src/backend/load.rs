@@ -1,7 +1,6 @@
 //! The load of a backend: the requests in flight, the estimates that the gateway learned from
 //! responses and scrapes of the backend, and the stalls and gaps of its streams.
 
-use super::ranks::DataParallelRanks;
 use super::recent_times::RollingGapHistogram;
 use super::stream_profile::StreamProfile;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,8 +15,6 @@ use tokio::sync::Notify;
 pub struct BackendLoad {
     /// Estimates the load and the speed of the backend.
     pub estimator: LoadEstimator,
-    /// The data-parallel ranks, if they are targets of routing.
-    pub ranks: DataParallelRanks,
     /// Whether `first_request` was signalled and the health checker has not received the signal
     /// yet.
     is_first_request_notified: AtomicFlag,
@@ -30,12 +27,6 @@ pub struct BackendLoad {
     stall_count: AtomicU64,
     /// Number of restarts of the server process since the backend joined the gateway.
     restart_count: AtomicU64,
-    /// Whether, since its start, the backend answered a prefill leg without naming KV blocks, because it
-    /// has no KV connector.
-    pub(super) lacks_blocks: AtomicFlag,
-    /// Whether a GPU of the backend lowers its clock because of a fault of cooling or of the power
-    /// supply. False: no GPU lowers its clock, or the state of the GPUs is not known.
-    pub is_gpu_throttled: AtomicFlag,
     /// When a response last had output, which shows that the engine works. `None`: never.
     pub(super) last_output_at: AtomicInstant,
 }
@@ -48,15 +39,12 @@ impl BackendLoad {
     pub(super) fn new(now: Instant) -> Self {
         Self {
             estimator: LoadEstimator::new(now, DEFAULT_LOAD_HORIZON),
-            ranks: DataParallelRanks::default(),
             is_first_request_notified: AtomicFlag::default(),
             first_request: Notify::new(),
             recent_gaps: RollingGapHistogram::default(),
             stream_profile: StreamProfile::default(),
             stall_count: AtomicU64::new(0),
             restart_count: AtomicU64::new(0),
-            lacks_blocks: AtomicFlag::default(),
-            is_gpu_throttled: AtomicFlag::default(),
             last_output_at: AtomicInstant::default(),
         }
     }
@@ -64,7 +52,6 @@ impl BackendLoad {
     /// Sets the age of a load report at which it has half of its weight in predictions.
     pub fn set_horizon(&self, horizon: Duration) {
         self.estimator.set_horizon(horizon);
-        self.ranks.set_horizon(horizon);
     }
 
     /// Number of requests that this gateway has in flight on the backend.
@@ -106,8 +93,6 @@ impl BackendLoad {
     pub(super) fn on_restart(&self) {
         self.restart_count.fetch_add(1, Ordering::Relaxed);
         self.estimator.on_restart();
-        self.ranks.end(false);
-        self.lacks_blocks.set(false);
         self.stream_profile.on_restart();
     }
 
@@ -133,8 +118,9 @@ mod tests {
     use tokenweir_protocol::clock;
 
     #[test]
-    fn a_backend_counts_all_stalls_and_the_streams_that_are_stalled_now() {
-        let (load, now) = (BackendLoad::new(clock::now()), clock::now());
+    fn all_and_present_stalls_are_counted() {
+        let now = clock::now();
+        let load = BackendLoad::new(now);
         load.on_stall(true, now);
         load.on_stall(true, now);
         load.on_stall(false, now);

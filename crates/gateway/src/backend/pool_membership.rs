@@ -3,7 +3,6 @@
 //! candidates in a large pool.
 
 use super::capacity_notifier::CapacityNotifier;
-use super::peers::PeerExchange;
 use http::HeaderValue;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -19,8 +18,6 @@ pub(super) struct PoolMembership {
     pub(super) position: AtomicUsize,
     /// The notifier of the pool, which is called after every change that may free capacity.
     pub(super) capacity_notifier: Arc<CapacityNotifier>,
-    /// The data exchange with other gateways. `None`: not configured.
-    pub(super) peers: Option<Arc<PeerExchange>>,
     /// The value of the `Via` header that names this gateway.
     pub(super) hop: HeaderValue,
 }
@@ -32,7 +29,6 @@ impl PoolMembership {
             candidate_sampler: Arc::new(CandidateSampler::new(now, 0)),
             position: AtomicUsize::new(usize::MAX),
             capacity_notifier: Arc::default(),
-            peers: None,
             hop: HeaderValue::from_static("1.1 tokenweir"),
         }
     }

@@ -1,15 +1,12 @@
 //! The state of a backend at one moment, as its health checks and scrapes found it.
 
 use super::recent_times::MeanPrefill;
-use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_engine::dialect::{EngineKind, EngineLoad};
 use tokenweir_engine::engine_metrics::{EngineMetricSet, ScrapeError};
 use tokenweir_engine::model::ServedModel;
 use tokenweir_protocol::named_enum;
-use tokenweir_protocol::units;
 use tokenweir_request::record::BackendCondition;
 use tokenweir_routing::resilience::Availability;
 
@@ -40,23 +37,13 @@ pub struct BackendState {
     /// Whether an operator has paused the engine. `false`: the engine works, or vLLM does not
     /// answer whether it is paused.
     pub(super) is_paused: bool,
-    /// Whether the gateway is about to put the engine to sleep.
-    pub(super) falls_asleep: bool,
+    /// The availability that an optional part announces: it is about to take the backend out of service.
+    /// `None`: no part does.
+    pub(super) withdrawal: Option<Availability>,
     /// Whether the backend is another gateway.
     pub is_gateway: bool,
     /// The front end of vLLM. `None`: not known, or another server.
     pub front_end: Option<FrontEnd>,
-}
-
-/// Whether the gateway wakes sleeping engines and puts idle ones to sleep.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct SleepSettings {
-    /// Whether a request for a model without a backend with capacity wakes a sleeping one.
-    pub wake: bool,
-    /// Time without requests after which an engine is put to sleep. `None`: never.
-    #[serde(with = "units::OptionalDuration")]
-    pub idle: Option<Duration>,
 }
 
 /// The values that every request record reads. They are derived from the other fields of
@@ -149,10 +136,11 @@ impl BackendState {
         self.summary.server_kind
     }
 
-    /// Whether the engine of the backend reports that it sleeps (its weights are not on the GPU),
-    /// or the gateway is about to put it to sleep. Such a backend gets no requests.
-    pub fn is_asleep(&self) -> bool {
-        self.falls_asleep || self.sample.is_some_and(|sample| sample.load.is_asleep() == Some(true))
+    /// Why the engine gets no requests although it works: an optional part takes it out of service, or the
+    /// engine reports it. `None`: neither.
+    fn rest(&self) -> Option<Availability> {
+        let reported = || Availability::of_engine(&self.sample?.load);
+        self.withdrawal.or_else(reported)
     }
 
     /// Sets the result of the health checks. `reason`: why the backend is down or unknown.
@@ -177,16 +165,16 @@ impl BackendState {
             (Health::Down, DownCause::Starting) => Some(Availability::Starting),
             (Health::Down, DownCause::Scaling) => Some(Availability::Scaling),
             (Health::Down, DownCause::Retired) => Some(Availability::Retired),
-            (Health::Up, _) if self.is_asleep() => Some(Availability::Asleep),
+            (Health::Up, _) if self.rest().is_some() => self.rest(),
             (Health::Up, _) if self.is_paused => Some(Availability::Paused),
             (Health::Up, _) => None,
         }
     }
 
-    /// Whether the backend is down only because it shows no progress or does not answer, and does not sleep.
+    /// Whether the backend is down only because it shows no progress or does not answer, and does not rest.
     /// Such a backend gets requests that no other backend can serve.
     pub(super) fn is_suspected(&self) -> bool {
-        matches!(self.down_cause, DownCause::Stuck | DownCause::Silent) && !self.is_asleep()
+        matches!(self.down_cause, DownCause::Stuck | DownCause::Silent) && self.rest().is_none()
     }
 
     /// Whether the backend is down because it answers neither probes nor requests.

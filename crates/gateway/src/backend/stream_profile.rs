@@ -142,7 +142,8 @@ impl StreamProfile {
     /// Mean number of tokens per event with output. 1 before the first stream with an exact token
     /// count.
     pub(super) fn tokens_per_event(&self) -> f64 {
-        let (tokens, events) = (self.mean_tokens.get(), self.mean_events.get());
+        let tokens = self.mean_tokens.get();
+        let events = self.mean_events.get();
         let ratio = if events > 0.0 { tokens / events } else { 1.0 };
         ratio.clamp(*TOKENS_PER_EVENT_RANGE.start(), *TOKENS_PER_EVENT_RANGE.end())
     }
@@ -168,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn long_streams_weigh_more_in_the_mean_tokens_per_event_and_the_mean_follows_changes() {
+    fn long_streams_weigh_more_in_tokens_per_event() {
         let profile = StreamProfile::default();
         for _ in 0..20 {
             profile.on_response_ended(None, &counted_stream(400, 100));
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_per_event_are_learned_only_from_streams_with_an_exact_token_count() {
+    fn tokens_per_event_need_exact_counts() {
         let profile = StreamProfile::default();
         let non_stream = ObservedResponse { is_stream: false, ..counted_stream(400, 100) };
         let not_exact =
@@ -193,20 +194,20 @@ mod tests {
     }
 
     #[test]
-    fn a_final_token_without_text_does_not_count_towards_the_tokens_per_event_of_a_stream() {
+    fn a_final_token_without_text_is_ignored() {
         let response = ObservedResponse { estimated_tokens: 11, ..counted_stream(41, 10) };
         assert_eq!(response.exact_tokens_and_output_events(), Some((40, 10)));
     }
 
     #[test]
-    fn an_exact_token_count_of_a_response_is_not_scaled() {
+    fn an_exact_count_is_not_scaled() {
         let mut exact = counted_stream(7, 7);
         exact.scale_estimated_tokens(4.0);
         assert_eq!(exact.estimated_tokens, 7);
     }
 
     #[test]
-    fn the_gateway_requests_continuous_usage_only_if_it_is_sent_on_request_only_and_is_removable() {
+    fn continuous_usage_must_be_removable() {
         let api = Some(Api::Chat);
         let with_layout = |usage_layout| ObservedResponse {
             usage_layout,
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn continuous_usage_is_requested_for_fewer_streams_of_a_backend_with_long_streams() {
+    fn long_streams_request_less_continuous_usage() {
         for (tokens, expected) in [(100, 0.05), (1_000, 0.05), (10_000, 0.005)] {
             let profile = StreamProfile::default();
             profile.on_response_ended(None, &counted_stream(tokens, 50));
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn the_system_fingerprint_of_a_backend_is_that_of_its_last_stream_since_its_restart() {
+    fn the_fingerprint_is_that_of_the_last_stream() {
         let profile = StreamProfile::default();
         for (observed, expected) in
             [(None, None), (Some("a"), Some("a")), (None, Some("a")), (Some(""), Some(""))]

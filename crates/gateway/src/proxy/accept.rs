@@ -2,15 +2,14 @@
 //! the client, checks for overload, and opens the record of the request.
 
 use super::access::{PermitResult, Principal};
-use super::context::ProxyContext;
+use super::configured_routes::ConfiguredRoute;
+use super::context::{ProxyContext, ProxyState};
 use super::overload_guard::ClientInfo;
-use super::request::configured_routes::ConfiguredRoute;
 use crate::local_routes;
 use bytes::Bytes;
 use http::header::{ALLOW, ORIGIN};
 use http::{HeaderValue, Method, Request, Response};
 use http_body_util::Full;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 use tokenweir_protocol::clock;
@@ -20,7 +19,7 @@ use tokenweir_protocol::openai::route::{ApiRoute, HEALTH_METHODS, RouteError};
 use tokenweir_protocol::trace_context::Propagation;
 use tokenweir_request::error::{GatewayError, RateLimitKind};
 use tokenweir_request::observe::Exchange;
-use tokenweir_request::record::{RequestHeadAttributes, RequestRecord};
+use tokenweir_request::record::{RequestHeadAttributes, RequestRecord, SpanIds};
 
 /// A request whose head has been read and checked.
 pub enum AcceptedRequest {
@@ -66,53 +65,76 @@ pub fn accept_request<B>(
         return AcceptedRequest::AnsweredLocally(response);
     }
     let origin = request.headers().get(ORIGIN).cloned();
-    let (route, configured) = find_route(context, request.method(), request.uri().path());
+    let (lookup, configured) = find_route(context, request.method(), request.uri().path());
     let now = clock::now();
-    let (principal, permit) = context.state.access.authenticate(route, request.headers(), now);
-    let is_concurrency_limit = |error: &GatewayError| {
-        matches!(error, GatewayError::RateLimited { limited: RateLimitKind::Concurrency, .. })
-    };
-    let mut permit = match permit {
-        Err(error) if !is_concurrency_limit(&error) => Err(error),
-        // A repetition passes the concurrency limit, but none of these checks.
-        permit => check(context, client, route, request).and(permit),
-    };
-    let mut may_follow = permit.as_ref().is_err_and(is_concurrency_limit);
-    let absent = || context.state.resumption.registry.absent_of(client.ip);
-    if permit.is_ok()
-        && route.is_ok_and(|(route, _)| route.is_forwarded())
-        && context.state.overload_guard.is_client_busy(client, absent)
+    let (principal, permit) = context.state.access.authenticate(lookup, request.headers(), now);
+    let Admission { permit, may_follow } = admit(context, client, lookup, request, permit);
+    let route = lookup.ok().map(|(route, _)| route);
+    if let Some(route) = route
+        && permit.is_ok()
+        && !route.is_forwarded()
     {
-        permit = Err(GatewayError::ClientBusy);
-        may_follow = true;
+        let response = answer_locally(context, &principal, route, request, origin.as_ref());
+        return AcceptedRequest::AnsweredLocally(response);
     }
-    let api = match (route, &permit) {
-        (Ok((ApiRoute::Forward(api), _)), _) => Some(api),
-        (Ok((ApiRoute::StoredResponse | ApiRoute::Realtime, _)), _) => Some(Api::Http),
-        (Ok((local_route, _)), Ok(_)) => {
-            let mut response = local_routes::respond(
-                local_route,
-                request.uri().path(),
-                &context.state.pool,
-                principal.allowed_models(),
-            );
-            context.state.access.cors.apply(origin.as_ref(), response.headers_mut());
-            if request.method() == Method::OPTIONS {
-                response.headers_mut().insert(ALLOW, HeaderValue::from_static(HEALTH_METHODS));
-            }
-            return AcceptedRequest::AnsweredLocally(response);
-        }
-        _ => None,
-    };
-    let path = route.ok().map(|(_, path)| path);
-    let mut record = new_record(request, (client.ip, now), api, path, context);
+    let mut record = new_record(context, client, lookup, request, now);
     principal.annotate_record(&mut record, request.headers_mut());
     let exchange =
         Exchange::open(record, context.state.telemetry.clone(), &context.state.open_streams);
-    let route = route.ok().map(|(route, _)| route);
     let recorded =
         RecordedRequest { exchange, principal, permit, may_follow, route, configured, origin };
     AcceptedRequest::Recorded(recorded)
+}
+
+/// Whether a request is admitted by its head.
+struct Admission {
+    permit: PermitResult,
+    /// See [`RecordedRequest::may_follow`].
+    may_follow: bool,
+}
+
+/// Checks the head of a request and the load of the gateway. `permit`: the result of authentication.
+fn admit<B>(
+    context: &ProxyContext,
+    client: &ClientInfo,
+    lookup: RouteLookup,
+    request: &Request<B>,
+    permit: PermitResult,
+) -> Admission {
+    let is_concurrency_limit = |error: &GatewayError| {
+        matches!(error, GatewayError::RateLimited { limited: RateLimitKind::Concurrency, .. })
+    };
+    let permit = match permit {
+        Err(error) if !is_concurrency_limit(&error) => Err(error),
+        // A repetition passes the concurrency limit, but none of these checks.
+        permit => check(context, client, lookup, request).and(permit),
+    };
+    let is_forwarded = lookup.is_ok_and(|(route, _)| route.is_forwarded());
+    let absent = || context.state.absent_requests(client.ip);
+    if permit.is_ok() && is_forwarded && context.state.overload_guard.is_client_busy(client, absent)
+    {
+        return Admission { permit: Err(GatewayError::ClientBusy), may_follow: true };
+    }
+    let may_follow = permit.as_ref().is_err_and(is_concurrency_limit);
+    Admission { permit, may_follow }
+}
+
+/// The answer of the gateway itself to a request for this route.
+fn answer_locally<B>(
+    context: &ProxyContext,
+    principal: &Principal,
+    route: ApiRoute,
+    request: &Request<B>,
+    origin: Option<&HeaderValue>,
+) -> Response<Full<Bytes>> {
+    let ProxyState { pool, access, .. } = &context.state;
+    let allowed = principal.allowed_models();
+    let mut response = local_routes::respond(route, request.uri().path(), pool, allowed);
+    access.cors.apply(origin, response.headers_mut());
+    if request.method() == Method::OPTIONS {
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static(HEALTH_METHODS));
+    }
+    response
 }
 
 /// The route of a request and the path to record, or the reason why the request has no route.
@@ -177,11 +199,11 @@ fn no_route_error<B>(
 /// A new record with the attributes of the request head. The initial outcome of the record is a
 /// client disconnect. This outcome remains if the request is dropped before it is handled.
 fn new_record<B>(
-    request: &Request<B>,
-    (client, now): (IpAddr, Instant),
-    api: Option<Api>,
-    route: Option<&'static str>,
     context: &ProxyContext,
+    client: &ClientInfo,
+    lookup: RouteLookup,
+    request: &Request<B>,
+    now: Instant,
 ) -> Box<RequestRecord> {
     let start_trace = |propagation: &Propagation| {
         propagation.start_trace(request.headers(), fastrand::u128(1..), now)
@@ -190,13 +212,20 @@ fn new_record<B>(
     let request_id = RequestId::from_headers(request.headers(), fastrand::u128(..));
     let method = method_name(request.method());
     // The fields are assigned one by one, because a struct expression would copy the whole record.
-    let mut record = RequestRecord::begin(request_id, client, method, clock::wall_time(), now);
+    let mut record = RequestRecord::begin(request_id, client.ip, method, clock::wall_time(), now);
     if trace.is_some() {
         record.head = RequestHeadAttributes::from_request(request);
     }
     record.trace = trace;
-    record.spans = [fastrand::u64(1..), fastrand::u64(1..)];
-    (record.route, record.api) = (route, api);
+    record.spans = SpanIds { server: fastrand::u64(1..), inference: fastrand::u64(1..) };
+    if let Ok((route, path)) = lookup {
+        record.route = Some(path);
+        record.api = match route {
+            ApiRoute::Forward(api) => Some(api),
+            ApiRoute::StoredResponse | ApiRoute::Realtime => Some(Api::Http),
+            _ => None,
+        };
+    }
     record.tier = context.settings.tiers.resolve(request.headers());
     record
 }

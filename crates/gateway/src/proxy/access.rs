@@ -5,8 +5,7 @@ use crate::backend::pool::BackendPool;
 use crate::backend::routes::{ModelRoute, RouteTable};
 use arc_swap::ArcSwapOption;
 use bytes::Bytes;
-use http::header::AUTHORIZATION;
-use http::{HeaderMap, HeaderValue, Request, Response, StatusCode};
+use http::{HeaderMap, Request, Response, StatusCode};
 use http_body_util::Full;
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -20,11 +19,9 @@ use tokenweir_request::access::{
     ApiKey, ApiKeys, ConcurrencyPermit, Cors, KeyFile, ModelAllowlist, RateLimitStatus, SaltKey,
     TokenCharge, remove_credentials,
 };
-use tokenweir_request::continuation::ContinuationMode;
 use tokenweir_request::error::{self, GatewayError};
 use tokenweir_request::observe::{ExchangeRegistry, Sink};
 use tokenweir_request::record::{ClientIdentity, RequestRecord};
-use tokenweir_request::resume::Digest;
 
 /// API keys, permissions and CORS settings of the client listener. The keys can be replaced while
 /// requests are open.
@@ -196,7 +193,7 @@ impl Sink for AccessControl {
 impl Principal {
     /// The tenant of the principal. `None`: the request was not authenticated by an API key.
     pub(super) fn tenant(&self) -> Option<&str> {
-        self.key.as_ref().map(|key| &*key.caller.tenant)
+        self.key().map(|key| &*key.caller.tenant)
     }
 
     /// Counts a repetition of an open request towards the limits of the key, except that of open
@@ -213,23 +210,9 @@ impl Principal {
         Party::new(self.tenant(), client)
     }
 
-    /// A digest that identifies the client of a request, so that only this client can return to the
-    /// response after a lost connection (`streams.resume`). It is the digest of the API key's
-    /// tenant and name or, on a gateway without keys, that of the forwarded credentials. `None`:
-    /// the request has no credentials, so anybody could be its client.
-    pub(super) fn client_digest(&self, headers: &HeaderMap) -> Option<Digest> {
-        if let Some(key) = &self.key {
-            return Some(Digest::of(&[key.caller.tenant.as_bytes(), key.caller.key.as_bytes()]));
-        }
-        let names = [AUTHORIZATION.as_str(), "x-api-key"];
-        let values = names.iter().flat_map(|name| headers.get_all(*name));
-        let values: Vec<&[u8]> = values.map(HeaderValue::as_bytes).collect();
-        (!values.is_empty()).then(|| Digest::of(&values))
-    }
-
-    /// The mode in which the streams of the principal are continued. `None`: the key file states no mode.
-    pub(super) fn continuation(&self) -> Option<ContinuationMode> {
-        self.key.as_ref().and_then(|key| key.tenant.continuation)
+    /// The API key of the request. `None`: the request was not authenticated by an API key.
+    pub(super) fn key(&self) -> Option<&ApiKey> {
+        self.key.as_deref()
     }
 
     /// The models that the principal may use.
@@ -262,6 +245,24 @@ impl Principal {
         record.model = route.label.clone().requested_as(fields.model.as_deref());
         self.check_model_access(fields.model.as_deref(), &routes)?;
         Ok(route)
+    }
+
+    /// The route of the model that the request names, as [`Self::model_route`]. If no backend lists the model
+    /// any more, the model lists are read again before.
+    pub(super) async fn find_route(
+        &self,
+        pool: &BackendPool,
+        record: &mut RequestRecord,
+        fields: &RequestFields,
+    ) -> Result<ModelRoute, GatewayError> {
+        let route = self.model_route(pool, record, fields)?;
+        if route.absent_since.is_none() {
+            return Ok(route);
+        }
+        drop(route);
+        // Boxed, because few requests need the memory of this future.
+        Box::pin(pool.read_models_again()).await;
+        self.model_route(pool, record, fields)
     }
 
     /// Fails if the principal may not use the model of a request. For a request without a model

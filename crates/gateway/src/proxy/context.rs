@@ -5,8 +5,8 @@ use super::access::AccessControl;
 use super::admission::{AdmissionController, AdmissionSettings};
 use super::overload_guard::OverloadGuard;
 use super::request::body_memory::BodyMemory;
-use super::request::continuation::ContinuationMemory;
-use super::request::features::{self, PayloadSampling};
+use super::request::continuation_memory::ContinuationMemory;
+use super::request::features::{self, TextSampling};
 use super::request::settings::RequestSettings;
 use super::resumption::Resumption;
 use super::retry::{RetryController, RetrySettings};
@@ -14,6 +14,7 @@ use super::stored_responses::StoredResponses;
 use crate::backend::pool::{BackendPool, BackendRequirements};
 use crate::telemetry::Telemetry;
 use crate::telemetry::access_log::AccessLog;
+use std::net::IpAddr;
 use std::sync::Arc;
 use tokenweir_net::client::HttpClient;
 use tokenweir_protocol::atomic::AtomicFlag;
@@ -60,24 +61,22 @@ pub struct ProxyState {
     pub open_streams: Arc<ExchangeRegistry>,
     /// The consumer of the records of all requests.
     pub telemetry: Arc<Telemetry>,
-    /// The settings of the optional data in records: trace context, trace capture and sampled text.
+    /// The settings of the optional data in records: trace context and sampled text.
     pub recording: RecordingSettings,
     /// Whether the gateway drains: it shuts down and completes its open requests.
     pub draining: Arc<AtomicFlag>,
 }
 
-/// Settings of the optional data about requests: log lines at the start of requests, trace context,
-/// trace capture and sampled text.
+/// Settings of the optional data about requests: log lines at the start of requests, trace context
+/// and sampled text.
 #[derive(Clone, Default)]
 pub struct RecordingSettings {
     /// The access log, if it has lines at the start of requests.
     pub start_log: Option<Arc<AccessLog>>,
     /// Propagation of trace context. `None`: the context of the client is forwarded unchanged.
     pub propagation: Option<Propagation>,
-    /// Share of requests that the trace capture samples, from 0 to 1. 0: there is no trace capture.
-    pub capture_ratio: f64,
     /// Sampling of prompt and response text. `None`: no text is sampled.
-    pub payload_sampling: Option<PayloadSampling>,
+    pub text_sampling: Option<TextSampling>,
 }
 
 /// The settings of the proxy that a reload can change.
@@ -149,6 +148,15 @@ impl ProxyContext {
     }
 }
 
+// === impl ProxyState ===
+
+impl ProxyState {
+    /// Number of open requests of a client that go on without a connection.
+    pub(super) fn absent_requests(&self, client: IpAddr) -> usize {
+        self.resumption.registry.absent_of(client)
+    }
+}
+
 // === impl RecordingSettings ===
 
 impl RecordingSettings {
@@ -159,7 +167,8 @@ impl RecordingSettings {
         }
     }
 
-    /// Decides whether the trace capture and the payload log record a request that generates text.
+    /// Keeps the prompt hashes and the session of a request that generates text, and its text if a consumer
+    /// samples it.
     pub(super) fn sample(
         &self,
         record: &mut RequestRecord,
@@ -172,10 +181,9 @@ impl RecordingSettings {
         }
         let BackendRequirements { prompt, session, .. } = requirements;
         record.fingerprint = Some(prompt.clone());
-        record.captured =
-            features::sample_for_capture(self.capture_ratio, prompt, session, fastrand::u64(..));
-        if let Some(sampling) = self.payload_sampling {
-            features::sample_payload(sampling, fields, body, fastrand::u64(..), record);
+        record.session_hash = session;
+        if let Some(sampling) = &self.text_sampling {
+            features::sample_text(sampling, fields, body, record);
         }
     }
 }

@@ -10,13 +10,14 @@
 //!                                     when a backend has capacity
 //! relay    relay/failover.rs          sends the request, and buffers the response to its first output.
 //!                                     Until then it fails over to other backends
+//!          steps/mod.rs               what else happens between attempts, one step for each concern
 //! respond  response                   forwards the response. Its body owns the lease and the exchange
 //! ```
 //!
-//! `forward_read` in `handle.rs` has the steps from `receive` to `relay` in order.
+//! `forward` in `forward/read.rs` has the steps from `receive` to `relay` in order.
 //!
 //! The body of a configured route with a fixed model, and the bytes of a WebSocket, are forwarded unread
-//! while they arrive (`unread.rs`). Such a request is sent to one backend and never retried.
+//! while they arrive (`forward/unread.rs`). Such a request is sent to one backend and never retried.
 //!
 //! A request about a stored response skips the queue: it goes to the backend that has the response.
 //!
@@ -32,9 +33,11 @@
 mod accept;
 pub mod access;
 pub mod admission;
+mod attempt;
+mod configured_routes;
 mod context;
+mod forward;
 mod handle;
-mod lookup;
 mod overload_guard;
 mod relay;
 mod request;
@@ -42,19 +45,19 @@ mod response;
 pub mod resume;
 mod resumption;
 pub mod retry;
-mod routing_headers;
+pub mod rows;
+mod steps;
 mod stored_responses;
-mod unread;
 
 pub use accept::{AcceptedRequest, accept_request};
+pub use configured_routes::{ConfiguredRoute, ConfiguredRoutes};
 pub use context::{ProxyContext, ProxySettings, ProxyState, RecordingSettings};
 pub use handle::handle_request;
 pub use overload_guard::{ClientInfo, OverloadGuard, OverloadLimits};
 pub use request::body::IncomingBody;
 pub use request::body_memory::BodyMemory;
-pub use request::configured_routes::{ConfiguredRoute, ConfiguredRoutes};
-pub use request::continuation::ContinuationMemory;
-pub use request::features::PayloadSampling;
+pub use request::continuation_memory::ContinuationMemory;
+pub use request::features::{TextSample, TextSampling};
 pub use request::identity::{IdentityMode, IdentityReader};
 pub use request::settings::RequestSettings;
 pub use response::{EarlyResponse, ProxyResponseBody, Responding};

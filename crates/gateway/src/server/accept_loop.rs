@@ -42,8 +42,8 @@ impl AcceptLoop {
         handler: Arc<ConnectionHandler>,
         limiter: Arc<ConnectionLimiter>,
     ) -> Self {
-        let (connections, shutdown) = (JoinSet::new(), watch::Sender::new(false));
-        Self { listener, handler, limiter, connections, shutdown }
+        let shutdown = watch::Sender::new(false);
+        Self { listener, handler, limiter, connections: JoinSet::new(), shutdown }
     }
 
     /// Accepts and serves connections until `end` completes.

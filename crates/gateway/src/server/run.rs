@@ -58,7 +58,8 @@ impl Server {
     pub async fn run(self, shutdown: impl Future<Output = ()>) -> DrainOutcome {
         let Self { client_listener, admin_listener, state, admin_router, tls } = self;
         let initial_limits = **state.limits.load();
-        let (proxy, limiter) = (state.proxy.clone(), state.connection_limiter.clone());
+        let proxy = state.proxy.clone();
+        let limiter = state.connection_limiter.clone();
         listener::configure_keepalive(&client_listener, initial_limits.write_timeout);
         listener::configure_keepalive(&admin_listener, initial_limits.write_timeout);
         let serving = admin_listener::serve(
@@ -134,7 +135,8 @@ fn start_background_tasks(
     state: &Arc<ServerState>,
     credentials: Arc<Credentials>,
 ) -> Vec<SupervisedTask> {
-    let (proxy, swept_state) = (state.proxy.clone(), state.clone());
+    let proxy = state.proxy.clone();
+    let swept_state = state.clone();
     let mut tasks = vec![
         supervise::spawn(BackgroundTask::StallSweep, move || sweep_streams(swept_state.clone())),
         supervise::spawn(BackgroundTask::Certificates, move || credentials.clone().run()),

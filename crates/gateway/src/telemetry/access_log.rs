@@ -10,10 +10,12 @@ mod phase_times;
 mod request_log_fields;
 mod start_line;
 
-pub(super) use fields::millis;
+use crate::status::StatusBlock;
+pub use fields::millis;
 use fields::{seconds_to_millis, write_field};
 use json_object::{JsonObject, LogLine, known, member};
 use phase_times::AccessLogPhaseTimes;
+use serde::Serialize;
 use start_line::StartLine;
 use std::fmt::{self, Display};
 use std::io::Write as _;
@@ -51,7 +53,7 @@ pub struct AccessLog {
 pub type AccessLogLineWriter = Box<dyn Fn(String) + Send + Sync>;
 
 /// Number of access log lines by result.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
 pub struct AccessLogCounts {
     /// Number of lines that reached the output.
     pub written: u64,
@@ -60,6 +62,10 @@ pub struct AccessLogCounts {
     /// Number of lines that were dropped because the reader of the log was too slow, or because a
     /// write failed.
     pub dropped: u64,
+}
+
+impl StatusBlock for AccessLogCounts {
+    const KEY: Option<&'static str> = None;
 }
 
 impl AccessLogCounts {

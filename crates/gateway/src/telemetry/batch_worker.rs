@@ -1,5 +1,5 @@
-//! A thread that handles the items of a bounded queue in batches: records, log lines, payloads and
-//! quality samples.
+//! A thread that handles the items of a bounded queue in batches: records, log lines and
+//! sampled texts.
 //!
 //! A producer never waits: the queue returns an item that does not fit. At shutdown the thread
 //! handles the remaining items.
@@ -25,7 +25,7 @@ impl BatchWorkerGuard {
     /// Starts the thread. The thread calls `handle` for each batch, and once more after the queue
     /// was closed. `handle` must take the items from the queue and catch its own panics. The drop
     /// of the guard waits for at most `shutdown_timeout`.
-    pub(crate) fn start<T: Send + 'static>(
+    pub fn start<T: Send + 'static>(
         queue: Arc<BatchQueue<T>>,
         shutdown_timeout: Duration,
         mut handle: impl FnMut(&BatchQueue<T>) + Send + 'static,

@@ -16,17 +16,17 @@ use tokenweir_request::continuation::ContinuationRefusal;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{
     Attempt, ChunkTimings, Continuation, Continuations, PhaseDuration, PredictedCandidate,
-    PrefillLegs, RequestPhases, RequestRecord, RoutingDecision, ShadowDecision, SlowCause,
+    PrefillLegs, RequestPhases, RequestRecord, RoutingDecision, SlowCause,
 };
 use tokenweir_routing::PolicyKind;
 use tokenweir_routing::kv_aware;
 
 /// The sink that retains the last decisions. A decision is added when its request ends.
 ///
-/// One entry takes about 0.8 KiB of memory, plus 0.2 KiB per candidate, plus less than 0.1 KiB per
-/// shadow policy, plus 0.25 KiB for the times of the chunks of a slow or broken stream. An entry has at
-/// most [`RoutingDecision::MAX_RECORDED_CANDIDATES`] candidates. The lock is held only while pointers
-/// are moved or copied.
+/// One entry takes about 0.8 KiB of memory, plus 0.2 KiB per candidate, plus 0.25 KiB for the times of
+/// the chunks of a slow or broken stream. An entry has at most
+/// [`RoutingDecision::MAX_RECORDED_CANDIDATES`] candidates. The lock is held only while pointers are
+/// moved or copied.
 #[derive(Debug)]
 pub struct DecisionLog {
     /// Largest number of entries. 0: no decisions are retained.
@@ -112,7 +112,7 @@ impl Sink for DecisionLog {
 impl DecisionLogEntry {
     /// Builds the entry of a finished request. `None`: no backend was chosen for the request.
     fn from_record(record: &RequestRecord) -> Option<Self> {
-        let [input_tokens, _, cached_tokens, _] = record.engine_token_counts();
+        let counts = record.engine_token_counts();
         Some(Self {
             request: RequestFacts::from_record(record),
             route: record.route,
@@ -123,8 +123,8 @@ impl DecisionLogEntry {
             upstream_ttft: record.upstream_ttft().map(|ttft| ttft.as_secs_f64()),
             phases: RequestPhases::from_record(record),
             backend_wait: record.backend_wait(),
-            input_tokens,
-            cached_tokens,
+            input_tokens: counts.input,
+            cached_tokens: counts.cached,
             resume: record.resume_outcome(),
             chunk_timings: record.examined_chunk_timings().cloned().map(Box::new),
         })
@@ -171,7 +171,7 @@ impl DecisionLogEntry {
             "policy": decision.policy(),
             "reason": decision.reason(),
             "backend": chosen.backend.as_str(),
-            "rank": chosen.candidate.rank,
+            "rank": chosen.candidate.part,
             "tenant": request.caller.as_ref().map(|caller| &*caller.tenant),
             "client": request.client.to_string(),
             "trace_id": request.trace_id.map(|id| format!("{id:032x}")),
@@ -203,7 +203,6 @@ impl DecisionLogEntry {
             "candidates": candidates.collect::<Vec<_>>(),
             "omitted_candidates": decision.omitted_candidates,
             "excluded": excluded.collect::<Vec<_>>(),
-            "shadow": decision.shadow_decisions.iter().map(shadow_to_json).collect::<Vec<_>>(),
             "chunk_timings": self.chunk_timings.as_deref().map(|it| chunks_to_json(it, ended_ms)),
         })
     }
@@ -247,13 +246,13 @@ fn chunks_to_json(timings: &ChunkTimings, ended_ms: u64) -> Value {
 }
 
 fn prefill_legs_to_json(legs: &PrefillLegs) -> Value {
-    let predicted = |index: usize| Some(round_significant(*legs.predicted?.get(index)?));
+    let predicted = legs.predicted;
     json!({
         "sent": legs.sent.iter().map(attempt_to_json).collect::<Vec<_>>(),
         "used": legs.is_used,
         "skipped": legs.skipped.map(PrefillSkip::as_str),
-        "predicted_ttft_seconds": predicted(0),
-        "predicted_ttft_seconds_without": predicted(1),
+        "predicted_ttft_seconds": predicted.map(|ttft| round_significant(ttft.with_leg)),
+        "predicted_ttft_seconds_without": predicted.map(|ttft| round_significant(ttft.alone)),
     })
 }
 
@@ -279,15 +278,6 @@ fn candidate_to_json(candidate: &PredictedCandidate<'_>, is_chosen: bool, has_co
         fields.extend(estimates.into_iter().map(|(name, value)| (name, round_numbers(value))));
     }
     Value::Object(fields)
-}
-
-fn shadow_to_json(shadow: &ShadowDecision) -> Value {
-    json!({
-        "policy": shadow.policy,
-        "reason": shadow.reason,
-        "backend": shadow.backend.as_str(),
-        "regret_seconds": round_significant(shadow.regret),
-    })
 }
 
 /// Rounds a number to six significant digits.

@@ -1,7 +1,6 @@
 //! Telemetry: passes the record of each finished request to all sinks.
 //!
-//! The sinks are metrics, spans, the access log, the decision log, recent requests, the payload
-//! log, quality sampling and the trace capture.
+//! The sinks of the core are metrics, spans, the access log, the decision log and recent requests.
 
 pub mod access_log;
 pub mod batch_dispatcher;
@@ -9,24 +8,20 @@ pub mod batch_worker;
 pub mod catalog;
 pub mod cpu_time;
 pub mod decision_log;
-pub mod metric;
 pub mod metrics_registry;
 pub mod non_blocking_writer;
 pub mod otel;
-pub mod payload_log;
-pub mod quality;
 pub mod recent_requests;
-mod rotating_file;
+pub mod rotating_file;
 pub mod sanitize;
-pub mod status;
-pub mod trace_capture;
 
 use crate::backend::Backend;
 use crate::backend::health_checker::ScrapeObserver;
+use crate::metric;
+use crate::status::StatusSnapshot;
 use batch_dispatcher::{BatchDispatcher, BatchDispatcherGuard};
 use metrics_registry::{ExpositionFormat, Prometheus};
 pub use rotating_file::reopen_files;
-use status::StatusSnapshot;
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_engine::engine_metrics::ScrapeError;

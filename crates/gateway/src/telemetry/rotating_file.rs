@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// An append-only file with a size limit.
-pub(super) struct RotatingFile {
+pub struct RotatingFile {
     path: PathBuf,
     file: File,
     /// Current length of the file in bytes.
@@ -41,9 +41,11 @@ pub fn reopen_files() {
 
 /// Numbers of lines that were written, and of lines whose write failed.
 #[derive(Debug, Default)]
-pub(super) struct RotatingFileCounters {
-    pub(super) written: AtomicU64,
-    pub(super) failed: AtomicU64,
+pub struct RotatingFileCounters {
+    /// Lines that were written.
+    pub written: AtomicU64,
+    /// Lines whose write failed.
+    pub failed: AtomicU64,
 }
 
 /// Number of the records that were to be written to a file, by result.
@@ -67,7 +69,7 @@ impl FileRecordCounts {
 impl RotatingFileCounters {
     /// Returns the numbers of records that were written to the file and that were dropped.
     /// `unwritten`: number of records that the owner of the file dropped.
-    pub(super) fn record_counts(&self, unwritten: u64) -> FileRecordCounts {
+    pub fn record_counts(&self, unwritten: u64) -> FileRecordCounts {
         let [written, failed] =
             [&self.written, &self.failed].map(|count| count.load(Ordering::Relaxed));
         FileRecordCounts { written, dropped: unwritten + failed }
@@ -77,7 +79,7 @@ impl RotatingFileCounters {
 impl RotatingFile {
     /// Opens a file for appending. The file is rotated before a line would make it longer than
     /// `max_bytes`. Fails if the path is not a regular file or cannot be opened.
-    pub(super) fn open(
+    pub fn open(
         path: &Path,
         max_bytes: u64,
         counters: Arc<RotatingFileCounters>,
@@ -95,7 +97,7 @@ impl RotatingFile {
     }
 
     /// Writes a value as one line of JSON.
-    pub(super) fn write_json(&mut self, value: &impl Serialize) {
+    pub fn write_json(&mut self, value: &impl Serialize) {
         let mut line = sanitize::json(serde_json::to_string(value).unwrap_or_default());
         line.push('\n');
         // A failed write is counted and returns no error.

@@ -22,7 +22,7 @@ impl<T: Display> Display for LogFieldValue<T> {
 /// Escapes characters in a JSON text that JSON permits but a terminal may interpret: control
 /// characters above U+001F, line separators and bidirectional formatting characters. The result is
 /// equivalent JSON.
-pub(super) fn json(text: String) -> String {
+pub fn json(text: String) -> String {
     if is_plain_json(text.as_bytes()) {
         return text;
     }

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bounded_map_does_not_grow_beyond_its_capacity_and_keeps_entries_that_are_inserted_often() {
+    fn a_full_map_keeps_often_inserted_entries() {
         let mut map = BoundedMap::new(100, 3);
         map.insert(1_000_000, 7);
         let mut greatest = 0;

@@ -4,22 +4,16 @@
 //! the request causes have this id, so they show the *chain* of the engine blocks of its prompt. The *place*
 //! of a text block is the last engine block that ends before or at the end of the text block.
 //!
-//! Gateways with a shared key write an *outline* of each prompt into the session id. An outline has hashes of
-//! some text blocks of the prompt, the *anchors*. So each gateway also learns from requests that other
-//! gateways sent.
-//!
 //! The gateway ignores a request whose events do not form one chain, or whose events contradict the
 //! number of cached tokens that the engine reported.
 
 mod bounded_map;
 mod prompt_lookup;
-mod prompt_outline;
 mod request_chains;
 mod session_ids;
 mod text_index;
 
 pub use prompt_lookup::{CachedPrompt, PromptLookup, PromptText};
-pub use prompt_outline::PromptOutline;
 pub use request_chains::{RequestChain, RequestChains, RequestKey};
-pub use session_ids::{OutlineKey, SessionIds};
+pub use session_ids::{IssuedSessionId, SessionIds};
 pub use text_index::{Alignment, AnsweredRequest, ChainBlock, TextIndex};

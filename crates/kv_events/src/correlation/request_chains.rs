@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_in_flight_gets_the_engine_blocks_whose_kv_events_have_its_session_id() {
+    fn a_request_gets_the_blocks_of_its_session() {
         let mut fixture = Fixture::new();
         fixture.store(1, None, &[1, 2]);
         fixture.store(2, Some(2), &[30]);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_chain_of_engine_blocks_of_a_request_ends_where_its_several_outputs_begin() {
+    fn a_chain_ends_where_several_outputs_begin() {
         let mut fixture = Fixture::new();
         fixture.store(1, None, &[1, 2]);
         fixture.store(1, Some(2), &[3]);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_after_an_unknown_parent_and_blocks_of_a_removed_backend_belong_to_no_request() {
+    fn orphaned_blocks_belong_to_no_request() {
         let mut fixture = Fixture::new();
         fixture.store(1, Some(99), &[1]);
         assert_eq!(fixture.chains.end(key(1)), None);
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_requests_whose_engine_blocks_are_recorded_is_bounded() {
+    fn the_number_of_requests_is_bounded() {
         let mut fixture = Fixture::new();
         for session in 0..2 * MAX_REQUESTS as u64 + 10 {
             fixture.store(session, None, &[1]);

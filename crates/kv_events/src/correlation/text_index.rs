@@ -9,7 +9,6 @@
 //! have.
 
 use super::bounded_map::BoundedMap;
-use super::prompt_outline::PromptOutline;
 use super::request_chains::RequestChain;
 use crate::decoder::BlockHash;
 use crate::residency::StoredChain;
@@ -22,9 +21,6 @@ pub struct TextIndex {
     texts: BoundedMap<ChainBlock>,
     /// Maps the hash of an engine block to the engine block before it.
     parents: BoundedMap<ChainBlock>,
-    /// Whether the index has ever learned an engine block from an outline. The index may lack the engine
-    /// blocks between two anchors of an outline.
-    pub(super) has_outlines: bool,
 }
 
 /// An engine block, with its position in a prompt.
@@ -33,12 +29,9 @@ pub struct TextIndex {
 pub struct ChainBlock {
     hash: BlockHash,
     /// Number of engine blocks of the prompt up to and including this block. 0: the text is shorter than one
-    /// engine block. The bit [`EXPECTED`] is set if this block was estimated from an outline.
+    /// engine block.
     blocks: u32,
 }
-
-/// The bit of `ChainBlock::blocks` that is set if the block was estimated from another gateway's outline.
-const EXPECTED: u32 = 1 << 31;
 
 /// The prompt of a request whose response has ended. [`TextIndex::align`] reads it.
 #[derive(Debug, Clone, Copy)]
@@ -68,11 +61,7 @@ impl TextIndex {
     /// An empty index for at most `texts` text blocks and `blocks` engine blocks. `seed`: a random
     /// number.
     pub fn new(texts: usize, blocks: usize, seed: u64) -> Self {
-        Self {
-            texts: BoundedMap::new(texts, seed),
-            parents: BoundedMap::new(blocks, seed),
-            has_outlines: false,
-        }
+        Self { texts: BoundedMap::new(texts, seed), parents: BoundedMap::new(blocks, seed) }
     }
 
     /// Number of bytes that the index has allocated.
@@ -138,7 +127,7 @@ impl TextIndex {
                 }
                 None => continue,
             };
-            let learned = |entry: &ChainBlock| entry.blocks() > 0 && !entry.is_expected();
+            let learned = |entry: &ChainBlock| entry.blocks() > 0;
             let entry = self.texts.get(text).filter(learned);
             alignment.push((text, entry.map_or(last, |entry| self.agree(entry, &known, last))));
         }
@@ -150,32 +139,6 @@ impl TextIndex {
         for (text, block) in alignment {
             self.texts.insert(*text, *block);
         }
-    }
-
-    /// Learns from a request of another gateway: estimates which of the blocks that the engine stored for it
-    /// contain the text of its prompt. `outline`: the outline of the prompt. An entry that the index learned
-    /// from a request of this gateway is more exact, so it is kept.
-    pub fn learn_outline(&mut self, outline: &PromptOutline, stored: &StoredChain<'_>) {
-        let first = stored.first_depth;
-        let blocks = stored.event.block_hashes.iter();
-        let mut blocks =
-            (1..).zip(blocks).map(|(n, hash)| (first.saturating_add(n), hash)).peekable();
-        for (text, depth) in outline.places(stored.event.block_size) {
-            if depth == 0 && first == 0 {
-                self.learn_expected(text, ChainBlock::new(0, 0));
-            }
-            while blocks.next_if(|(at, _)| *at < depth).is_some() {}
-            if let Some((_, hash)) = blocks.peek().filter(|(at, _)| *at == depth) {
-                self.learn_expected(text, ChainBlock::new(*hash, depth));
-            }
-        }
-    }
-
-    fn learn_expected(&mut self, text: u64, place: ChainBlock) {
-        let known = self.texts.get(text).filter(|known| !known.is_expected());
-        let expected = ChainBlock { blocks: place.blocks | EXPECTED, ..place };
-        self.texts.insert(text, known.unwrap_or(expected));
-        self.has_outlines = true;
     }
 
     /// The last engine block within the text whose hash is `text`. `None`: the index does not know the text.
@@ -237,12 +200,7 @@ impl ChainBlock {
     /// Number of engine blocks of the prompt up to and including this one. 0: the text is shorter
     /// than one engine block.
     pub fn blocks(self) -> u32 {
-        self.blocks & !EXPECTED
-    }
-
-    /// Whether the block was estimated from an outline, and not learned from a request of this gateway.
-    pub fn is_expected(self) -> bool {
-        self.blocks & EXPECTED != 0
+        self.blocks
     }
 }
 

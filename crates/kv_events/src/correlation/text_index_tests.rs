@@ -77,17 +77,6 @@ impl Prompt {
     }
 }
 
-/// The gateway that sends a prompt.
-#[derive(Clone, Copy)]
-enum Sender {
-    /// The gateway whose index is tested.
-    Own,
-    /// Another gateway, whose session ids have no outlines.
-    Peer,
-    /// Another gateway with the same key, whose session ids have outlines.
-    PeerWithKey,
-}
-
 /// An engine with a cache of bounded size, and a gateway that receives the KV events of the engine.
 struct Fixture {
     contents: CacheContents,
@@ -135,10 +124,6 @@ impl Fixture {
 
     /// Sends a prompt, by this gateway or by another one.
     fn send(&mut self, prompt: &Prompt, is_own: bool) {
-        self.send_as(prompt, if is_own { Sender::Own } else { Sender::Peer });
-    }
-
-    fn send_as(&mut self, prompt: &Prompt, sender: Sender) {
         self.request_count += 1;
         let key = RequestKey { backend: 0, session: self.request_count };
         let cached = self.true_cached(prompt);
@@ -166,15 +151,8 @@ impl Fixture {
             let event = event.unwrap();
             if let Some(chain) = self.contents.apply(&event).unwrap() {
                 self.index.on_stored(&chain);
-                match sender {
-                    Sender::Own => self.chains.on_stored(key, &chain),
-                    Sender::PeerWithKey => {
-                        let (blocks, tokens) = (prompt.text_blocks(), prompt.tokens());
-                        let outline =
-                            PromptOutline::new(&blocks, BLOCK_BYTES, prompt.bytes(), tokens);
-                        self.index.learn_outline(&outline, &chain);
-                    }
-                    Sender::Peer => {}
+                if is_own {
+                    self.chains.on_stored(key, &chain);
                 }
             }
         }
@@ -212,7 +190,7 @@ fn next_prompt(random: &mut fastrand::Rng, sent: &mut Vec<Prompt>) -> Prompt {
 const TEXT_BLOCK_TOKENS: u64 = 128 + BLOCK_SIZE as u64;
 
 #[test]
-fn cached_tokens_of_a_repeated_prompt_are_predicted_to_one_text_block_also_after_eviction() {
+fn a_repeated_prompt_is_predicted_to_one_block() {
     let mut random = fastrand::Rng::with_seed(1);
     let mut fixture = Fixture::new(1_000);
     let prompt = Prompt::random(&mut random, 4_000);
@@ -226,7 +204,7 @@ fn cached_tokens_of_a_repeated_prompt_are_predicted_to_one_text_block_also_after
 }
 
 #[test]
-fn a_prefix_that_another_gateway_sent_is_known_once_this_gateway_has_sent_one_request_with_it() {
+fn one_request_makes_a_foreign_prefix_known() {
     let mut random = fastrand::Rng::with_seed(2);
     let mut fixture = Fixture::new(10_000);
     let system = Prompt::random(&mut random, 3_000);
@@ -247,7 +225,7 @@ fn a_prefix_that_another_gateway_sent_is_known_once_this_gateway_has_sent_one_re
 }
 
 #[test]
-fn predicted_cached_tokens_are_right_to_one_text_block_under_eviction_and_with_a_second_gateway() {
+fn predictions_hold_under_eviction_and_foreign_requests() {
     let mut random = fastrand::Rng::with_seed(3);
     let mut fixture = Fixture::new(3_000);
     // Two lists: the prompts that the other gateway sent, and the prompts that this gateway sent.
@@ -272,7 +250,7 @@ fn predicted_cached_tokens_are_right_to_one_text_block_under_eviction_and_with_a
 }
 
 #[test]
-fn a_certain_prediction_of_cached_tokens_is_right_to_one_engine_block() {
+fn a_certain_prediction_is_right_to_one_block() {
     let mut random = fastrand::Rng::with_seed(4);
     let mut fixture = Fixture::new(2_000);
     let mut prompts = vec![Prompt::random(&mut random, 700)];
@@ -296,7 +274,7 @@ fn a_certain_prediction_of_cached_tokens_is_right_to_one_engine_block() {
 }
 
 #[test]
-fn the_text_index_ignores_a_request_whose_stored_blocks_contradict_its_reported_token_counts() {
+fn blocks_that_contradict_token_counts_are_ignored() {
     let mut index = TextIndex::new(100, 100, 0);
     let chain = RequestChain { parent: Some(1), first_depth: 1, blocks: vec![2, 3] };
     let request = AnsweredRequest {
@@ -316,68 +294,4 @@ fn the_text_index_ignores_a_request_whose_stored_blocks_contradict_its_reported_
     index.learn(&alignment);
     assert_eq!(index.block(10).map(ChainBlock::blocks), Some(3));
     assert_eq!(index.block(11).map(ChainBlock::blocks), Some(3));
-}
-
-#[test]
-fn the_outline_of_another_gateway_predicts_cached_tokens_before_this_gateway_sends_the_prompt() {
-    let mut random = fastrand::Rng::with_seed(5);
-    let mut fixture = Fixture::new(20_000);
-    let system = Prompt::random(&mut random, 6_000);
-    let questions: Vec<Prompt> = (0..3).map(|_| system.branch(&mut random, 6_000, 200)).collect();
-    fixture.send_as(&questions[0], Sender::PeerWithKey);
-    let cached = fixture.lookup(&questions[1]).unwrap();
-    let reported = fixture.true_cached(&questions[1]);
-    assert!(cached.is_expected);
-    assert!(cached.tokens <= reported + TEXT_BLOCK_TOKENS, "{} {reported}", cached.tokens);
-    // The last anchor of the outline lies before the end of the text by at most a fifth of the text.
-    assert!(
-        cached.tokens * 5 >= reported * 4 - 5 * TEXT_BLOCK_TOKENS,
-        "{} {reported}",
-        cached.tokens
-    );
-    // What the index learns from a request of this gateway is exact, and a later outline does not change it.
-    fixture.send(&questions[1], true);
-    fixture.send_as(&questions[0], Sender::PeerWithKey);
-    let cached = fixture.lookup(&questions[1]).unwrap();
-    assert!(cached.is_decided && !cached.is_expected);
-    assert!(fixture.true_cached(&questions[1]).abs_diff(cached.tokens) <= u64::from(BLOCK_SIZE));
-    // After the eviction, no token of the prompt counts as cached.
-    fixture.max_blocks = 100;
-    fixture.send(&Prompt::random(&mut random, 1_600), false);
-    assert_eq!(fixture.predicted(&questions[2]), Some(0));
-}
-
-#[test]
-fn cached_tokens_predicted_from_outlines_are_right_to_one_outline_anchor_under_eviction() {
-    let mut random = fastrand::Rng::with_seed(6);
-    let mut fixture = Fixture::new(3_000);
-    let mut prompts = vec![Prompt::random(&mut random, 2_000)];
-    let (mut known, mut wrong) = (0, 0);
-    for _ in 0..1_000 {
-        let prompt = next_prompt(&mut random, &mut prompts);
-        let reported = fixture.true_cached(&prompt);
-        if let Some(cached) = fixture.lookup(&prompt) {
-            known += 1;
-            assert!(cached.is_expected);
-            let tolerance = TEXT_BLOCK_TOKENS + reported / 4;
-            wrong += u32::from(reported.abs_diff(cached.tokens) > tolerance);
-        }
-        fixture.send_as(&prompt, Sender::PeerWithKey);
-    }
-    assert!(known > 400, "{known}");
-    assert!(wrong * 10 <= known, "{wrong} of {known}");
-}
-
-#[test]
-fn between_two_distant_anchors_of_an_outline_no_block_counts_as_cached() {
-    let mut random = fastrand::Rng::with_seed(8);
-    let prompt = Prompt::random(&mut random, 80_000);
-    let mut fixture = Fixture::new(5_000);
-    fixture.send_as(&prompt, Sender::PeerWithKey);
-    // The last two anchors end after 448 and 512 text blocks, which are some 3,600 and 4,100 engine blocks.
-    fixture.send(&Prompt::random(&mut random, 1_100 * 16), false);
-    assert_eq!(fixture.true_cached(&prompt), 3_900 * 16);
-    let cached = fixture.lookup(&prompt).unwrap();
-    assert_eq!(cached.text_blocks, 448);
-    assert!((3_500 * 16..3_700 * 16).contains(&cached.tokens), "{}", cached.tokens);
 }

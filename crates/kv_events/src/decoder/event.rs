@@ -67,7 +67,7 @@ enum Field {
 
 /// Fields of `BlockStored` in the array encoding, in order, after the element with the event type. Later
 /// elements are skipped, and so is each element without a field: token ids, LoRA adapter and extra keys.
-const STORED_FIELDS: [Option<Field>; 10] = [
+const STORED_FIELDS: &[Option<Field>] = &[
     Some(Field::BlockHashes),
     Some(Field::Parent),
     None,
@@ -80,8 +80,8 @@ const STORED_FIELDS: [Option<Field>; 10] = [
     Some(Field::CacheKind),
 ];
 /// Fields of `BlockRemoved` in the array encoding, in order, after the element with the event type.
-const REMOVED_FIELDS: [Option<Field>; 3] =
-    [Some(Field::BlockHashes), Some(Field::Medium), Some(Field::Group)];
+const REMOVED_FIELDS: &[Option<Field>] =
+    &[Some(Field::BlockHashes), Some(Field::Medium), Some(Field::Group)];
 
 /// Reads the next event.
 pub(super) fn read<'a>(reader: &mut Reader<'a>) -> Result<KvEvent<'a>, DecodeError> {
@@ -129,8 +129,8 @@ impl<'a> Fields<'a> {
         let others = count.checked_sub(1).ok_or(DecodeError::WrongType)?;
         let kind = text(reader)?.ok_or(DecodeError::WrongType)?;
         let order: &[Option<Field>] = match kind {
-            "BlockStored" => &STORED_FIELDS,
-            "BlockRemoved" => &REMOVED_FIELDS,
+            "BlockStored" => STORED_FIELDS,
+            "BlockRemoved" => REMOVED_FIELDS,
             _ => &[],
         };
         for index in 0..others {

@@ -36,8 +36,9 @@ fn events(payload: &[u8]) -> Result<Vec<KvEvent<'_>>, DecodeError> {
 }
 
 #[test]
-fn the_decoder_reads_equal_kv_events_from_the_array_encoding_and_from_the_map_encoding() {
-    let (arrays, maps) = (bytes(ARRAYS), bytes(MAPS));
+fn both_encodings_give_equal_events() {
+    let arrays = bytes(ARRAYS);
+    let maps = bytes(MAPS);
     for (payload, session_id) in [(&arrays, None), (&maps, Some("tw.0123456789abcdef"))] {
         let events = events(payload).unwrap();
         let [KvEvent::Stored(stored), KvEvent::Removed(removed), KvEvent::AllCleared] = events[..]
@@ -55,7 +56,7 @@ fn the_decoder_reads_equal_kv_events_from_the_array_encoding_and_from_the_map_en
 }
 
 #[test]
-fn the_decoder_uses_the_last_8_bytes_of_a_block_hash_of_16_or_32_bytes() {
+fn the_last_8_bytes_of_a_hash_count() {
     let payload = bytes(BYTES);
     let events = events(&payload).unwrap();
     let [KvEvent::Stored(stored), KvEvent::Removed(_)] = events[..] else { panic!("{events:?}") };
@@ -66,7 +67,7 @@ fn the_decoder_uses_the_last_8_bytes_of_a_block_hash_of_16_or_32_bytes() {
 }
 
 #[test]
-fn the_decoder_reads_events_with_unknown_keys_and_with_a_longer_map_head_than_necessary() {
+fn unknown_keys_and_long_map_heads_are_read() {
     let long_head = MAPS.replacen("8ca474797065", "de000ea474797065", 1);
     // "new": {"a": [1.5]}, 9: nil
     let unknown = long_head.replacen(
@@ -75,12 +76,13 @@ fn the_decoder_reads_events_with_unknown_keys_and_with_a_longer_map_head_than_ne
                                       09c0ac626c6f636b5f686173686573",
         1,
     );
-    let (payload, expected) = (bytes(&unknown), bytes(MAPS));
+    let payload = bytes(&unknown);
+    let expected = bytes(MAPS);
     assert_eq!(events(&payload).unwrap(), events(&expected).unwrap());
 }
 
 #[test]
-fn the_decoder_reads_events_of_vllm_0_11_and_events_of_unknown_type() {
+fn old_events_and_unknown_types_are_read() {
     // [0.0, [["BlockStored", [5], 4, [1], 1, nil, "GPU"], ["New", 1], {"type": "New", "a": []}]]
     let payload = [
         &b"\x92\xcb\0\0\0\0\0\0\0\0\x93\x97\xabBlockStored\x91\x05\x04\x91\x01\x01\xc0\xa3GPU"[..],
@@ -95,7 +97,7 @@ fn the_decoder_reads_events_of_vllm_0_11_and_events_of_unknown_type() {
 }
 
 #[test]
-fn a_batch_of_kv_events_that_is_truncated_anywhere_is_an_error() {
+fn a_truncated_batch_is_an_error() {
     for hex in [ARRAYS, MAPS, BYTES] {
         let whole = bytes(hex);
         // The loop leaves out the last byte, the data-parallel rank: the decoder does not read it.
@@ -107,7 +109,7 @@ fn a_batch_of_kv_events_that_is_truncated_anywhere_is_an_error() {
 
 proptest! {
     #[test]
-    fn the_decoder_of_kv_events_ends_without_a_panic_on_any_input(
+    fn any_input_ends_without_a_panic(
         input in proptest::collection::vec(any::<u8>(), 0..200),
         position in 0_usize..300, byte in any::<u8>(),
     ) {

@@ -1,12 +1,11 @@
-//! The blocks that one cache contains. For each block, the set has the number of copies, the depth in its
-//! prompt, and its group.
+//! The blocks that one cache contains. For each block, the set has the number of copies and the depth in its
+//! prompt.
 //!
 //! An engine announces a block once for each copy. Two requests that fill the same block at the same time
 //! store two copies with one hash, and the cache later removes the copies one by one. Copies are rare. So a
 //! separate map stores the number of further copies, and only for blocks that have any.
 
 use crate::decoder::BlockHash;
-use crate::groups::{FreedGroups, GroupNumber};
 use crate::key_hash::position;
 use hashbrown::HashTable;
 use std::collections::HashMap;
@@ -23,22 +22,18 @@ pub struct BlockSet {
     seed: u64,
 }
 
-/// A block in 12 bytes: its hash, depth and group.
+/// A block in 12 bytes.
 #[derive(Debug, Clone, Copy)]
 #[repr(Rust, packed(4))] // an alignment to 8 bytes would take 16 bytes
 struct Block {
     hash: BlockHash,
-    place: BlockPlace,
+    /// Number of blocks of the prompt before the block, or [`UNKNOWN_DEPTH`].
+    depth: u32,
 }
 
-/// The depth of a block in the upper 24 bits, and its group in the lower 8 bits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BlockPlace(u32);
-
-/// Depth of a block if the depth of its parent is not known.
-pub const UNKNOWN_DEPTH: u32 = (1 << 24) - 1;
-/// Number of bits of a [`BlockPlace`] that the group takes.
-const GROUP_BITS: u32 = u8::BITS;
+/// Depth of a block if the depth of its parent is not known. It is the greatest depth, so that the depths of
+/// later blocks are unknown, too.
+pub const UNKNOWN_DEPTH: u32 = u32::MAX;
 
 /// An engine announced more blocks than `kv_events.max_blocks`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -71,61 +66,56 @@ impl BlockSet {
 
     /// Whether the set contains a block.
     pub fn contains(&self, hash: BlockHash) -> bool {
-        self.place(hash).is_some()
+        self.depth(hash).is_some()
     }
 
-    /// The depth and the group of a block. `None`: the set does not contain the block.
-    pub fn place(&self, hash: BlockHash) -> Option<BlockPlace> {
+    /// Number of blocks of the prompt before a block, or [`UNKNOWN_DEPTH`]. `None`: the set does not contain
+    /// the block.
+    pub fn depth(&self, hash: BlockHash) -> Option<u32> {
         let block = self.blocks.find(position(hash, self.seed), |block| block.hash == hash);
-        block.map(|block| block.place)
+        block.map(|block| block.depth)
     }
 
     /// Adds a block. If the set contains the block already and `counts_copy` is true, adds a copy
-    /// of the block. Returns whether the block is new in the set.
+    /// of the block.
     pub fn store(
         &mut self,
         hash: BlockHash,
-        place: BlockPlace,
+        depth: u32,
         counts_copy: bool,
-    ) -> Result<bool, TooManyBlocks> {
+    ) -> Result<(), TooManyBlocks> {
         let seed = self.seed;
         if let Some(block) = self.blocks.find_mut(position(hash, seed), |block| block.hash == hash)
         {
-            if block.place.depth() == UNKNOWN_DEPTH {
-                block.place = BlockPlace::new(place.depth(), block.place.group());
+            if block.depth == UNKNOWN_DEPTH {
+                block.depth = depth;
             }
             if counts_copy {
                 let copies = self.copies.entry(hash).or_default();
                 *copies = copies.saturating_add(1);
             }
-            return Ok(false);
+            return Ok(());
         }
         if self.blocks.len() >= self.max_blocks {
             return Err(TooManyBlocks(self.max_blocks));
         }
         let rehash = |block: &Block| position(block.hash, seed);
-        self.blocks.insert_unique(position(hash, seed), Block { hash, place }, rehash);
-        Ok(true)
+        self.blocks.insert_unique(position(hash, seed), Block { hash, depth }, rehash);
+        Ok(())
     }
 
-    /// Removes one copy of a block. Returns the group of the block if this was its last copy. `None`: the
-    /// block is unknown, or copies are left.
-    pub fn remove(&mut self, hash: BlockHash) -> Option<GroupNumber> {
+    /// Removes one copy of a block, if the set contains the block.
+    pub fn remove(&mut self, hash: BlockHash) {
         if let Some(copies) = self.copies.get_mut(&hash) {
             *copies -= 1;
             if *copies == 0 {
                 self.copies.remove(&hash);
             }
-            return None;
+            return;
         }
         let found = self.blocks.find_entry(position(hash, self.seed), |block| block.hash == hash);
-        found.ok().map(|entry| entry.remove().0.place.group())
-    }
-
-    /// Assigns the blocks of the `freed` groups to [`GroupNumber::OTHER`].
-    pub fn relabel(&mut self, freed: &FreedGroups) {
-        for block in self.blocks.iter_mut().filter(|block| freed.contains(block.place.group())) {
-            block.place = BlockPlace::new(block.place.depth(), GroupNumber::OTHER);
+        if let Ok(entry) = found {
+            entry.remove();
         }
     }
 
@@ -135,66 +125,18 @@ impl BlockSet {
     }
 }
 
-impl BlockPlace {
-    /// Packs a depth and a group. A depth above [`UNKNOWN_DEPTH`] counts as unknown.
-    pub fn new(depth: u32, group: GroupNumber) -> Self {
-        Self(depth.min(UNKNOWN_DEPTH) << GROUP_BITS | u32::from(group.0))
-    }
-
-    /// Number of blocks of the prompt before the block, or [`UNKNOWN_DEPTH`].
-    pub fn depth(self) -> u32 {
-        self.0 >> GROUP_BITS
-    }
-
-    /// The group of the prompts that contain the block.
-    pub fn group(self) -> GroupNumber {
-        GroupNumber(self.0 as u8)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn at(depth: u32) -> BlockPlace {
-        BlockPlace::new(depth, GroupNumber(3))
-    }
-
-    fn depth(set: &BlockSet, hash: BlockHash) -> Option<u32> {
-        set.place(hash).map(BlockPlace::depth)
-    }
-
     #[test]
-    fn a_block_entry_returns_the_depth_and_the_group_from_which_it_was_built() {
-        for (depth, group) in [(0, 0), (5, 255), (UNKNOWN_DEPTH, 7)] {
-            let place = BlockPlace::new(depth, GroupNumber(group));
-            assert_eq!((place.depth(), place.group()), (depth, GroupNumber(group)));
-        }
-        assert_eq!(at(u32::MAX).depth(), UNKNOWN_DEPTH);
-    }
-
-    #[test]
-    fn removing_a_block_returns_its_group_and_blocks_of_freed_groups_move_to_the_group_other() {
-        let mut set = BlockSet::new(10, 0);
-        set.store(1, at(0), true).unwrap();
-        set.store(2, BlockPlace::new(1, GroupNumber(4)), true).unwrap();
-        set.store(3, at(2), true).unwrap();
-        assert_eq!((set.remove(1), set.remove(1)), (Some(GroupNumber(3)), None));
-        set.relabel(&FreedGroups::new(&[GroupNumber(4)]));
-        assert_eq!(
-            (set.remove(2), set.remove(3)),
-            (Some(GroupNumber::OTHER), Some(GroupNumber(3)))
-        );
-    }
-
-    #[test]
-    fn a_set_of_cached_blocks_takes_at_most_32_bytes_for_each_block_at_every_size() {
+    fn a_block_takes_at_most_32_bytes() {
         let mut random = fastrand::Rng::with_seed(1);
         let mut set = BlockSet::new(usize::MAX, 7);
         let mut greatest = 0.0_f64;
         for count in 1..=600_000 {
-            set.store(random.u64(..), at(count), true).unwrap();
+            set.store(random.u64(..), count, true).unwrap();
             if count > 1_000 {
                 greatest = greatest.max(set.bytes() as f64 / f64::from(count));
             }
@@ -204,36 +146,36 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_is_announced_again_without_a_copy_is_not_counted_and_gets_its_depth() {
+    fn a_repeated_block_gets_its_depth() {
         let mut set = BlockSet::new(10, 0);
-        set.store(5, at(UNKNOWN_DEPTH), true).unwrap();
-        set.store(5, at(3), false).unwrap();
-        assert_eq!(depth(&set, 5), Some(3));
+        set.store(5, UNKNOWN_DEPTH, true).unwrap();
+        set.store(5, 3, false).unwrap();
+        assert_eq!(set.depth(5), Some(3));
         set.remove(5);
         assert!(set.is_empty());
     }
 
     #[test]
-    fn a_set_of_cached_blocks_refuses_new_blocks_above_its_limit() {
+    fn new_blocks_above_the_limit_are_refused() {
         let mut set = BlockSet::new(2, 0);
-        set.store(1, at(0), true).unwrap();
-        set.store(2, at(1), true).unwrap();
-        assert_eq!(set.store(3, at(2), true), Err(TooManyBlocks(2)));
-        assert_eq!(set.store(2, at(1), true), Ok(false));
+        set.store(1, 0, true).unwrap();
+        set.store(2, 1, true).unwrap();
+        assert_eq!(set.store(3, 2, true), Err(TooManyBlocks(2)));
+        assert_eq!(set.store(2, 1, true), Ok(()));
         set.clear();
-        assert_eq!((set.store(3, at(2), true), set.contains(1)), (Ok(true), false));
+        assert_eq!((set.store(3, 2, true), set.contains(1)), (Ok(()), false));
     }
 
     proptest! {
         #[test]
-        fn the_set_of_cached_blocks_agrees_with_a_plain_map_of_copy_counts(
+        fn the_set_agrees_with_a_map_of_counts(
             operations in proptest::collection::vec((0_u64..12, any::<bool>()), 0..300), seed: u64,
         ) {
             let mut set = BlockSet::new(100, seed);
             let mut counts = HashMap::<u64, u32>::new();
             for (hash, is_stored) in operations {
                 if is_stored {
-                    set.store(hash, at(hash as u32), true).unwrap();
+                    set.store(hash, hash as u32, true).unwrap();
                     *counts.entry(hash).or_default() += 1;
                 } else {
                     set.remove(hash);
@@ -242,7 +184,7 @@ mod tests {
                 let is_stored = |hash: &u64| counts.get(hash).is_some_and(|count| *count > 0);
                 for hash in 0..12 {
                     let expected = is_stored(&hash).then_some(hash as u32);
-                    prop_assert_eq!((set.contains(hash), depth(&set, hash)), (expected.is_some(), expected));
+                    prop_assert_eq!((set.contains(hash), set.depth(hash)), (expected.is_some(), expected));
                 }
                 prop_assert_eq!(set.len(), (0..12).filter(is_stored).count());
             }

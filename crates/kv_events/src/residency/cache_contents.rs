@@ -1,8 +1,7 @@
 //! The contents of the prefix cache of one engine, from its events.
 
-use super::block_set::{BlockPlace, BlockSet, TooManyBlocks, UNKNOWN_DEPTH};
+use super::block_set::{BlockSet, TooManyBlocks, UNKNOWN_DEPTH};
 use crate::decoder::{BlockHash, BlockRemoved, BlockStored, CacheKind, KvEvent, Medium};
-use crate::groups::{GroupNumber, PrefixGroups};
 
 /// Contents of the prefix cache of one engine.
 ///
@@ -20,16 +19,7 @@ pub struct CacheContents {
     followed: Option<Group>,
     /// Number of tokens in a block. 0: no event has arrived.
     block_size: u32,
-    /// The groups of the prompts whose blocks are on the GPU.
-    groups: PrefixGroups,
 }
-
-/// Number of leading tokens that the prompts of one group share: about as many as a text block of the gateway
-/// has. With fewer tokens, unrelated prompts would be in one group: the chat template makes their first
-/// blocks equal.
-const GROUP_TOKENS: u32 = 128;
-/// Number of evicted blocks to remember: half a million tokens in blocks of 16.
-const EVICTED_BLOCKS: usize = 1 << 15;
 
 /// A group of model layers, by the number that the KV events of its blocks state. `None`: they
 /// state no number.
@@ -57,7 +47,6 @@ impl CacheContents {
             offloaded: BlockSet::new(max_blocks, seed),
             followed: None,
             block_size: 0,
-            groups: PrefixGroups::new(EVICTED_BLOCKS, seed),
         }
     }
 
@@ -73,37 +62,7 @@ impl CacheContents {
 
     /// Number of bytes that the known contents of the cache take in the gateway.
     pub fn bytes(&self) -> usize {
-        self.on_gpu.bytes() + self.offloaded.bytes() + self.groups.bytes()
-    }
-
-    /// The groups of the prompts whose blocks are on the GPU.
-    pub fn groups(&self) -> &PrefixGroups {
-        &self.groups
-    }
-
-    /// Records the text of a group of prompts. A request whose text begins with the text block `text` has
-    /// stored `blocks` after `parent`. `first_depth`: number of blocks of the prompt before `blocks`. The
-    /// cache may have evicted some of the blocks since.
-    pub fn set_text(
-        &mut self,
-        parent: Option<BlockHash>,
-        first_depth: u32,
-        blocks: &[BlockHash],
-        text: u64,
-    ) {
-        let key = self.group_depth().checked_sub(first_depth);
-        let group = if let Some(key) = key.and_then(|index| blocks.get(index as usize)) {
-            self.groups.known(*key)
-        } else {
-            // An engine evicts the last block of a prompt first, so the blocks that are still
-            // cached are the first ones of `blocks`.
-            let resident = blocks.partition_point(|block| self.on_gpu.contains(*block));
-            let last = blocks[..resident].last().copied().or(parent);
-            last.and_then(|block| self.on_gpu.place(block)).map(BlockPlace::group)
-        };
-        if let Some(group) = group {
-            self.groups.set_text(group, text);
-        }
+        self.on_gpu.bytes() + self.offloaded.bytes()
     }
 
     /// Number of tokens in a block. 0: not known.
@@ -139,16 +98,9 @@ impl CacheContents {
     pub fn clear(&mut self) {
         self.on_gpu.clear();
         self.offloaded.clear();
-        self.groups.on_cleared();
         // The next stored block decides which group of layers is kept: the engine may have
         // restarted with another model.
         self.followed = None;
-    }
-
-    /// Number of blocks of a prompt before the key block: the block whose hash is the key of the
-    /// prompt's group.
-    fn group_depth(&self) -> u32 {
-        GROUP_TOKENS.div_ceil(self.block_size.max(1)) - 1
     }
 
     fn store<'a>(
@@ -160,82 +112,48 @@ impl CacheContents {
         if !is_followed {
             return Ok(None);
         }
-        let parent = stored.parent.map(|parent| self.on_gpu.place(parent));
-        let first_depth = match parent {
+        let first_depth = match stored.parent {
             None => 0,
-            Some(Some(parent)) if parent.depth() < UNKNOWN_DEPTH - 1 => parent.depth() + 1,
-            Some(_) => UNKNOWN_DEPTH,
+            Some(parent) => self.on_gpu.depth(parent).map_or(UNKNOWN_DEPTH, next_depth),
         };
         // With `kv_cache_report_mode: full` an engine also announces the blocks that a request reuses, and no
         // later event removes them. If they counted as copies, the blocks would stay in the table forever.
         // These events have no parent, so events without a parent add no copies. If the engine did store a
         // copy, the table removes the block too early, which is better than too late.
         let counts_copies = stored.parent.is_some();
-        match stored.medium {
+        let blocks = match stored.medium {
             Medium::Gpu => {
-                self.store_on_gpu(stored, parent.flatten(), first_depth, counts_copies)?;
+                self.block_size = stored.block_size;
+                &mut self.on_gpu
             }
-            Medium::Offloaded => {
-                for (index, hash) in stored.block_hashes.iter().enumerate() {
-                    let depth = first_depth.saturating_add(index as u32);
-                    let place = BlockPlace::new(depth, GroupNumber::OTHER);
-                    self.offloaded.store(hash, place, counts_copies)?;
-                }
-                return Ok(None);
-            }
+            Medium::Offloaded => &mut self.offloaded,
+        };
+        let mut depth = first_depth;
+        for hash in stored.block_hashes.iter() {
+            blocks.store(hash, depth, counts_copies)?;
+            depth = next_depth(depth);
+        }
+        if stored.medium == Medium::Offloaded {
+            return Ok(None);
         }
         let is_placed = first_depth != UNKNOWN_DEPTH;
         let chain = StoredChain { parent: stored.parent, first_depth, event: stored };
         Ok(is_placed.then_some(chain))
     }
 
-    /// Stores blocks on the GPU and assigns them to the group of their prompt. `parent`: the depth
-    /// and the group of the parent of the first block. `first_depth`: number of blocks of the
-    /// prompt before the first block.
-    fn store_on_gpu(
-        &mut self,
-        stored: &BlockStored<'_>,
-        parent: Option<BlockPlace>,
-        first_depth: u32,
-        counts_copies: bool,
-    ) -> Result<(), TooManyBlocks> {
-        self.block_size = stored.block_size;
-        let group_depth = self.group_depth();
-        let key = group_depth.checked_sub(first_depth);
-        let key = key.and_then(|index| stored.block_hashes.iter().nth(index as usize));
-        let group = match key {
-            Some(key) => self.groups.number(key, |freed| self.on_gpu.relabel(freed)).0,
-            None => parent.map_or(GroupNumber::OTHER, BlockPlace::group),
-        };
-        // The blocks before the key block belong to no group. But the prompt of this group needed space for
-        // these blocks too, so the group counts as the one that evicted the removed blocks.
-        self.groups.settle(group);
-        for (index, hash) in stored.block_hashes.iter().enumerate() {
-            let depth = first_depth.saturating_add(index as u32);
-            let is_before = key.is_some() && depth < group_depth;
-            let group = if is_before { GroupNumber::OTHER } else { group };
-            let place = BlockPlace::new(depth, group);
-            if self.on_gpu.store(hash, place, counts_copies)? {
-                self.groups.on_stored(group, hash);
-            }
-        }
-        Ok(())
-    }
-
     fn remove(&mut self, removed: &BlockRemoved<'_>) {
         for hash in removed.block_hashes.iter() {
             match removed.medium {
-                Medium::Gpu => {
-                    if let Some(group) = self.on_gpu.remove(hash) {
-                        self.groups.on_removed(group, hash);
-                    }
-                }
-                Medium::Offloaded => {
-                    self.offloaded.remove(hash);
-                }
+                Medium::Gpu => self.on_gpu.remove(hash),
+                Medium::Offloaded => self.offloaded.remove(hash),
             }
         }
     }
+}
+
+/// The depth of the block after a block of this depth, or [`UNKNOWN_DEPTH`].
+fn next_depth(depth: u32) -> u32 {
+    depth.saturating_add(1)
 }
 
 #[cfg(test)]
@@ -279,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn the_depth_of_a_cached_block_is_counted_from_the_beginning_of_its_prompt() {
+    fn depth_counts_from_the_beginning_of_the_prompt() {
         let mut contents = contents();
         assert_eq!(apply(&mut contents, &batch(&[STORED, &hashes(&[1, 2, 3])])), Some(0));
         assert_eq!(apply(&mut contents, &batch(&[STORED, &hashes(&[4]), &parent(3)])), Some(3));
@@ -288,79 +206,8 @@ mod tests {
         assert!(contents.contains(9) && contents.contains(4));
     }
 
-    /// Blocks of 64 tokens: the hash of the second block of a prompt is the key of its group.
-    const BLOCK_SIZE: &[u8] = b"\xaablock_size\x40";
-
-    /// The key and the number of blocks of each group, sorted by key.
-    fn group_sizes(contents: &CacheContents) -> Vec<(u64, u32)> {
-        let counts = contents.groups().counts().map(|(_, group)| (group.key, group.blocks));
-        let mut sizes: Vec<(u64, u32)> = counts.collect();
-        sizes.sort_unstable();
-        sizes
-    }
-
     #[test]
-    fn prompts_that_differ_in_their_first_128_tokens_are_in_different_groups() {
-        let mut contents = contents();
-        apply(&mut contents, &batch(&[STORED, &hashes(&[1, 2, 3]), BLOCK_SIZE]));
-        apply(&mut contents, &batch(&[STORED, &hashes(&[1, 12, 13]), BLOCK_SIZE]));
-        apply(&mut contents, &batch(&[STORED, &hashes(&[4]), &parent(3), BLOCK_SIZE]));
-        apply(&mut contents, &batch(&[STORED, &hashes(&[4]), &parent(3), BLOCK_SIZE]));
-        assert_eq!(group_sizes(&contents), [(0, 1), (2, 3), (12, 2)]);
-        apply(&mut contents, &batch(&[REMOVED, &hashes(&[4, 4])]));
-        assert_eq!(group_sizes(&contents), [(0, 1), (2, 2), (12, 2)]);
-        assert_eq!(apply(&mut contents, &batch(&[b"\xa4type\xb0AllBlocksCleared"])), None);
-        assert_eq!(group_sizes(&contents), [(0, 0), (2, 0), (12, 0)]);
-    }
-
-    #[test]
-    fn removed_blocks_count_as_evicted_by_the_group_of_prompts_of_the_next_stored_block() {
-        let mut contents = contents();
-        apply(&mut contents, &batch(&[STORED, &hashes(&[1, 2, 3]), BLOCK_SIZE]));
-        apply(&mut contents, &batch(&[REMOVED, &hashes(&[3, 2])]));
-        apply(&mut contents, &batch(&[STORED, &hashes(&[1, 12, 13]), BLOCK_SIZE]));
-        let evictions = |contents: &CacheContents| {
-            let pairs = contents.groups().evictions().map(|(.., counts)| counts);
-            pairs.map(|counts| (counts.evicted, counts.recomputed)).collect::<Vec<_>>()
-        };
-        assert_eq!(evictions(&contents), [(2, 0)]);
-        apply(&mut contents, &batch(&[STORED, &hashes(&[1, 2]), BLOCK_SIZE]));
-        assert_eq!(evictions(&contents), [(2, 1)]);
-    }
-
-    #[test]
-    fn evictions_by_the_first_blocks_of_a_prompt_count_for_the_group_of_its_later_blocks() {
-        let mut contents = contents();
-        apply(&mut contents, &batch(&[STORED, &hashes(&[1, 2, 3]), BLOCK_SIZE]));
-        apply(&mut contents, &batch(&[REMOVED, &hashes(&[3, 2, 1])]));
-        apply(&mut contents, &batch(&[STORED, &hashes(&[11, 12, 13]), BLOCK_SIZE]));
-        let group = contents.groups().known(12).unwrap();
-        let evictors: Vec<GroupNumber> =
-            contents.groups().evictions().map(|(_, evictor, _)| evictor).collect();
-        assert_eq!(evictors, [group; 2], "group 2 and the block before it were evicted");
-    }
-
-    #[test]
-    fn a_group_of_prompts_gets_its_text_from_a_request_whose_blocks_were_evicted_meanwhile() {
-        let mut contents = contents();
-        let texts = |contents: &CacheContents| {
-            contents.groups().counts().filter_map(|(_, group)| group.text).collect::<Vec<_>>()
-        };
-        apply(&mut contents, &batch(&[STORED, &hashes(&[1, 2, 3]), BLOCK_SIZE]));
-        apply(&mut contents, &batch(&[REMOVED, &hashes(&[3, 2, 1])]));
-        contents.set_text(None, 0, &[1, 2, 3], 70);
-        assert_eq!(texts(&contents), [70]);
-        apply(&mut contents, &batch(&[STORED, &hashes(&[11, 12]), BLOCK_SIZE]));
-        apply(&mut contents, &batch(&[STORED, &hashes(&[13, 14]), &parent(12), BLOCK_SIZE]));
-        apply(&mut contents, &batch(&[REMOVED, &hashes(&[14, 13])]));
-        contents.set_text(Some(99), 2, &[13, 14], 71);
-        assert_eq!(texts(&contents), [70], "no block is known any more");
-        contents.set_text(Some(12), 2, &[13, 14], 71);
-        assert_eq!(texts(&contents).len(), 2);
-    }
-
-    #[test]
-    fn cached_blocks_that_a_later_event_announces_again_are_not_counted_as_copies() {
+    fn blocks_announced_again_are_no_copies() {
         let mut contents = contents();
         apply(&mut contents, &batch(&[STORED, &hashes(&[1, 2])]));
         apply(&mut contents, &batch(&[STORED, &hashes(&[1, 2, 3])]));
@@ -371,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_sliding_window_layers_and_of_a_second_group_of_layers_are_ignored() {
+    fn only_one_group_of_layers_is_followed() {
         let mut contents = contents();
         for (block, number, cache_kind) in
             [(1, 0, "sliding_window"), (2, 1, "full_attention"), (3, 2, "full_attention")]
@@ -384,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_stays_cached_while_an_offload_tier_has_it_and_a_clear_event_removes_all_blocks() {
+    fn an_offloaded_block_stays_cached_until_cleared() {
         let mut contents = contents();
         let cpu: &[u8] = b"\xa6medium\xa3CPU";
         apply(&mut contents, &batch(&[STORED, &hashes(&[1])]));

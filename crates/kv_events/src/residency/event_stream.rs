@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn without_replays_the_known_cache_contents_are_exact_only_from_message_0_on() {
+    fn without_replays_only_message_0_is_exact() {
         for (first, state) in [(0, StreamState::Exact), (7, StreamState::FromHere)] {
             let mut stream = EventStream::default();
             assert_eq!(stream.on_connect(false), clearing(StreamStep::default()));
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn the_subscriber_requests_a_replay_of_the_missing_kv_event_messages() {
+    fn missing_messages_are_requested() {
         let mut stream = exact();
         assert_eq!(stream.on_published(12, 12), ask(10));
         assert_eq!(stream.state(), StreamState::Gap);
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn the_known_cache_contents_are_cleared_if_the_publisher_no_longer_has_the_missing_messages() {
+    fn lost_messages_clear_the_contents() {
         let mut stream = exact();
         assert_eq!(stream.on_published(40, 40), ask(10));
         assert_eq!(stream.on_replayed(30, 30), clearing(apply()));
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_publisher_that_replays_none_of_the_missing_messages_does_not_cause_endless_replays() {
+    fn an_empty_replay_is_not_repeated() {
         let mut stream = exact();
         assert_eq!(stream.on_published(12, 12), ask(10));
         assert_eq!(stream.on_replay_end(), clearing(StreamStep::default()));
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_reconnection_an_equal_last_message_proves_that_the_publisher_is_the_same_process() {
+    fn an_equal_last_message_proves_the_same_process() {
         let mut stream = exact();
         stream.on_disconnect();
         assert_eq!(stream.state(), StreamState::Gap);
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn after_an_engine_restart_the_cache_contents_are_cleared_and_all_messages_are_requested() {
+    fn a_restart_clears_contents_and_requests_all() {
         for other in [None, Some(9)] {
             let mut stream = exact();
             stream.on_disconnect();
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cache_contents_of_an_engine_that_has_published_no_message_are_exact() {
+    fn without_any_message_contents_are_exact() {
         let mut stream = EventStream::default();
         assert_eq!(stream.on_connect(true), clearing(ask(0)));
         assert_eq!(stream.on_replay_end(), StreamStep::default());
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_subscriber_requests_a_replay_that_brings_a_lost_last_message() {
+    fn an_idle_stream_requests_a_lost_last_message() {
         let mut stream = exact();
         assert_eq!(stream.on_idle(), ask(10));
         assert_eq!(stream.on_replayed(10, 10), apply());
@@ -462,7 +462,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_state_of_a_kv_event_stream_is_exact_only_if_all_messages_were_applied_in_order(
+        fn exact_means_all_messages_applied_in_order(
             operations in proptest::collection::vec(0_u8..11, 0..400),
             has_replay: bool,
             buffered in 1_usize..60,

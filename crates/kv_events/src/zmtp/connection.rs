@@ -57,15 +57,20 @@ impl FromStr for ZmqEndpoint {
     type Err = InvalidEndpoint;
 
     fn from_str(text: &str) -> Result<Self, InvalidEndpoint> {
-        let parts = text.strip_prefix("tcp://").and_then(|address| address.rsplit_once(':'));
-        let endpoint = parts.and_then(|(host, port)| {
-            let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
-            let is_valid = !host.is_empty() && (bare.is_some() || !host.contains(':'));
-            let host = bare.unwrap_or(host).to_owned();
-            Some(Self { host, port: port.parse().ok().filter(|port| *port > 0)? })
-                .filter(|_| is_valid)
-        });
+        let endpoint = text.strip_prefix("tcp://").and_then(Self::from_host_and_port);
         endpoint.ok_or_else(|| InvalidEndpoint(text.to_owned()))
+    }
+}
+
+impl ZmqEndpoint {
+    fn from_host_and_port(text: &str) -> Option<Self> {
+        let (host, port) = text.rsplit_once(':')?;
+        let port = port.parse::<u16>().ok().filter(|port| *port > 0)?;
+        let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
+        if host.is_empty() || bare.is_none() && host.contains(':') {
+            return None;
+        }
+        Some(Self { host: bare.unwrap_or(host).to_owned(), port })
     }
 }
 
@@ -184,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_endpoint_of_kv_events_is_a_tcp_address_with_a_port() {
+    fn an_endpoint_is_a_tcp_address_with_port() {
         let parse = |text: &str| text.parse::<ZmqEndpoint>().map(|e| (e.host, e.port)).ok();
         assert_eq!(parse("tcp://vllm-0:5557"), Some(("vllm-0".into(), 5557)));
         assert_eq!(parse("tcp://[fd00::1]:5557"), Some(("fd00::1".into(), 5557)));

@@ -143,7 +143,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn decode(bytes: &[u8], piece: usize) -> Result<Vec<Traffic>, ProtocolError> {
-        let (mut decoder, mut found) = (FrameDecoder::default(), Vec::new());
+        let mut decoder = FrameDecoder::default();
+        let mut found = Vec::new();
         for piece in bytes.chunks(piece) {
             decoder.buffer().extend_from_slice(piece);
             while let Some(traffic) = decoder.next()? {
@@ -154,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn zmtp_messages_and_commands_are_decoded_equally_from_received_pieces_of_any_size() {
+    fn pieces_of_any_size_are_decoded_equally() {
         let long = vec![7; 300];
         let mut bytes = Vec::new();
         write_message(&[b"topic", b"", &long], &mut bytes);
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zmtp_frame_with_a_length_above_the_limit_is_refused_before_memory_is_allocated() {
+    fn a_long_frame_is_refused_before_allocation() {
         for length in [u64::MAX, 1 << 60, MAX_MESSAGE_BYTES as u64 + 1] {
             let frame = [&[FLAG_LONG][..], &length.to_be_bytes()].concat();
             assert_eq!(decode(&frame, 9), Err(ProtocolError::TooLong));
@@ -177,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_zmtp_message_of_too_many_parts_and_a_frame_with_invalid_flags_are_refused() {
+    fn too_many_parts_and_invalid_flags_are_refused() {
         let parts = [FLAG_MORE, 0].repeat(MAX_PARTS + 1);
         assert_eq!(decode(&parts, 2), Err(ProtocolError::TooLong));
         assert_eq!(decode(&[0x80, 0], 2), Err(ProtocolError::Frame));
@@ -186,7 +187,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_decoder_of_zmtp_frames_does_not_panic_on_any_bytes(
+        fn any_bytes_are_decoded_without_a_panic(
             bytes in proptest::collection::vec(any::<u8>(), 0..200), piece in 1_usize..50,
         ) {
             let _ = decode(&bytes, piece);

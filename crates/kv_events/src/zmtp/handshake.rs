@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn the_error_of_a_failed_zmtp_handshake_states_what_the_peer_is() {
+    fn the_error_states_what_the_peer_is() {
         let mut curve = greeting();
         curve[12..17].copy_from_slice(b"CURVE");
         assert_eq!(check_greeting(&curve), Err(ProtocolError::Mechanism("CURVE".into())));

@@ -78,10 +78,11 @@ fn parts(number: u64, payload: &str) -> Vec<Bytes> {
 }
 
 #[tokio::test]
-async fn a_subscriber_gets_the_messages_with_its_topic_that_are_published_after_its_subscription() {
+async fn a_subscriber_gets_later_messages_of_its_topic() {
     let served = Served::start().await;
     served.publish("before");
-    let (mut matching, mut other) = (served.subscribe("kv@").await, served.subscribe("else").await);
+    let mut matching = served.subscribe("kv@").await;
+    let mut other = served.subscribe("else").await;
     served.publish("a");
     served.publish("b");
     assert_eq!(matching.receive().await.unwrap(), Some(parts(1, "a")));
@@ -91,7 +92,7 @@ async fn a_subscriber_gets_the_messages_with_its_topic_that_are_published_after_
 }
 
 #[tokio::test]
-async fn the_publisher_replays_its_stored_messages_from_a_requested_number_on() {
+async fn stored_messages_are_replayed_from_a_number() {
     let served = Served::start().await;
     assert_eq!(served.replayed(0).await, [0; 0]);
     for _ in 0..BUFFER_MESSAGES + 5 {
@@ -104,7 +105,7 @@ async fn the_publisher_replays_its_stored_messages_from_a_requested_number_on() 
 }
 
 #[tokio::test]
-async fn a_subscriber_that_does_not_read_delays_no_message_and_misses_dropped_messages() {
+async fn a_slow_subscriber_delays_no_message() {
     let served = Served::start().await;
     let mut slow = served.subscribe("").await;
     // These messages exceed what the socket buffers and the buffer of the publisher can hold together.

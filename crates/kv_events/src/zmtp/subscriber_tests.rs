@@ -130,7 +130,7 @@ impl Subscription {
 }
 
 #[tokio::test]
-async fn kv_events_before_and_after_the_subscription_are_applied_in_order() {
+async fn events_around_the_subscription_are_applied_in_order() {
     for with_topic in [true, false] {
         let served = Served::start().await;
         served.publish("a");
@@ -144,8 +144,9 @@ async fn kv_events_before_and_after_the_subscription_are_applied_in_order() {
 }
 
 #[tokio::test]
-async fn the_subscriber_gets_a_lost_kv_event_message_by_a_replay() {
-    let (served, live) = (Served::start().await, listener().await);
+async fn a_replay_brings_a_lost_message() {
+    let served = Served::start().await;
+    let live = listener().await;
     served.publish("a");
     let mut subscription = Subscription::start(endpoint(&live), Some(served.replay.clone()));
     let (stream, _) = live.accept().await.unwrap();
@@ -163,7 +164,7 @@ async fn the_subscriber_gets_a_lost_kv_event_message_by_a_replay() {
 }
 
 #[tokio::test]
-async fn after_a_publisher_restart_the_subscriber_applies_only_messages_of_the_new_process() {
+async fn a_restart_applies_only_new_messages() {
     let served = Served::start().await;
     for payload in ["a", "b", "c"] {
         served.publish(payload);
@@ -178,7 +179,7 @@ async fn after_a_publisher_restart_the_subscriber_applies_only_messages_of_the_n
 }
 
 #[tokio::test]
-async fn without_a_replay_socket_the_state_of_the_kv_event_stream_is_from_here() {
+async fn without_a_replay_socket_the_state_is_from_here() {
     let served = Served::start().await;
     served.publish("a");
     let mut subscription = Subscription::start(served.live.clone(), None);
@@ -198,7 +199,7 @@ async fn without_a_replay_socket_the_state_of_the_kv_event_stream_is_from_here()
 }
 
 #[tokio::test]
-async fn after_a_damaged_message_the_state_is_from_here_until_the_engine_clears_its_cache() {
+async fn a_damaged_message_counts_until_a_clear_event() {
     let served = Served::start().await;
     served.publish("a");
     let mut subscription = Subscription::to(&served);
@@ -210,7 +211,7 @@ async fn after_a_damaged_message_the_state_is_from_here_until_the_engine_clears_
 }
 
 #[tokio::test]
-async fn the_subscriber_reports_a_peer_that_is_no_publisher_of_kv_events() {
+async fn a_peer_without_events_is_reported() {
     let listener = listener().await;
     let mut subscription = Subscription::start(endpoint(&listener), None);
     let (mut stream, _) = listener.accept().await.unwrap();

@@ -5,7 +5,7 @@ use crate::idle_pool::IdlePool;
 use crate::request_stream::RequestStream;
 use crate::send_error::SendError;
 use bytes::{Buf, Bytes, BytesMut};
-use http::{Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -51,55 +51,31 @@ impl Connection {
         // For a WebSocket, the bytes of the client are sent only after the backend has accepted the upgrade.
         let (stream, upgraded) = if is_upgrade { (None, stream) } else { (stream, None) };
         let head = http1::encode_request_head(&parts, framing);
-        let mut unsent = UnsentRequest::new(head, body, stream);
-        // The future has only the parts of the request that are needed after the head is encoded.
-        let method = parts.method;
+        let unsent = UnsentRequest::new(head, body, stream);
+        let mut sending = Sending {
+            unsent,
+            // The future has only the parts of the request that are needed after the head is encoded.
+            method: parts.method,
+            is_upgrade,
+            is_writing: true,
+            is_written: false,
+            received: BytesMut::new(),
+        };
         async move {
-            let (mut is_writing, mut is_written, mut received) = (true, false, BytesMut::new());
-            let head = poll_fn(|cx| {
-                if is_writing {
-                    match self.poll_write_request(cx, &mut unsent) {
-                        Poll::Pending => {}
-                        Poll::Ready(Ok(())) => {
-                            is_writing = false;
-                            is_written = true;
-                        }
-                        Poll::Ready(Err(error @ ConnectionError::RequestBody(_))) => {
-                            return Poll::Ready(Err(error));
-                        }
-                        // A backend that responds before it has read the whole request may close the
-                        // connection for writing. The response head can still be read.
-                        Poll::Ready(Err(_)) => is_writing = false,
-                    }
-                }
-                self.poll_response_head(cx, (&method, is_upgrade), &mut received)
-            });
-            let ResponseHead { response, body, is_keep_alive, length } = match head.await {
+            let head = poll_fn(|cx| sending.poll_head(cx, &mut self)).await;
+            let ResponseHead { response, body, is_keep_alive, length } = match head {
                 Ok(head) => head,
-                Err(ConnectionError::Malformed(error)) => {
-                    return Err(SendError::InvalidResponse(error.to_string()));
-                }
-                Err(ConnectionError::RequestBody(error)) => {
-                    return Err(SendError::RequestBody(error));
-                }
-                Err(error) => {
-                    // The backend may have closed the idle connection before the request arrived. How
-                    // late the gateway sees this depends on the network, so no time limit decides.
-                    if self.served_requests > 0 && received.is_empty() {
-                        return Err(SendError::StaleConnection { was_request_written: is_written });
-                    }
-                    return Err(SendError::Closed(error.to_string()));
-                }
+                Err(error) => return Err(sending.failure(error, &self)),
             };
-            received.advance(length);
+            sending.received.advance(length);
             if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-                unsent = UnsentRequest::new(Bytes::new(), Bytes::new(), upgraded);
+                sending.unsent = UnsentRequest::new(Bytes::new(), Bytes::new(), upgraded);
             }
-            let unsent = (!unsent.is_written()).then(|| Box::new(unsent));
+            let unsent = sending.unsent;
             let mut body = BackendBody {
                 decoder: body,
-                prefetched: received.freeze(),
-                unsent_request: unsent,
+                prefetched: sending.received.freeze(),
+                unsent_request: (!unsent.is_written()).then(|| Box::new(unsent)),
                 connection: Some(self),
                 is_reusable: is_keep_alive,
                 idle_pool: idle.clone(),
@@ -114,12 +90,67 @@ impl Connection {
     }
 }
 
+/// A request whose response head has not arrived.
+struct Sending {
+    unsent: UnsentRequest,
+    method: Method,
+    is_upgrade: bool,
+    /// Whether a part of the request is still to be written.
+    is_writing: bool,
+    /// Whether the whole request was written.
+    is_written: bool,
+    /// The bytes of the response so far.
+    received: BytesMut,
+}
+
+impl Sending {
+    /// Writes the request, and reads until the response head is complete.
+    fn poll_head(
+        &mut self,
+        cx: &mut Context<'_>,
+        connection: &mut Connection,
+    ) -> Poll<Result<ResponseHead, ConnectionError>> {
+        if self.is_writing {
+            match connection.poll_write_request(cx, &mut self.unsent) {
+                Poll::Pending => {}
+                Poll::Ready(Ok(())) => {
+                    self.is_writing = false;
+                    self.is_written = true;
+                }
+                Poll::Ready(Err(error @ ConnectionError::RequestBody(_))) => {
+                    return Poll::Ready(Err(error));
+                }
+                // A backend that responds before it has read the whole request may close the
+                // connection for writing. The response head can still be read.
+                Poll::Ready(Err(_)) => self.is_writing = false,
+            }
+        }
+        connection.poll_response_head(cx, &self.method, self.is_upgrade, &mut self.received)
+    }
+
+    /// The error of a request without a response head.
+    fn failure(&self, error: ConnectionError, connection: &Connection) -> SendError {
+        match error {
+            ConnectionError::Malformed(error) => SendError::InvalidResponse(error.to_string()),
+            ConnectionError::RequestBody(error) => SendError::RequestBody(error),
+            // The backend may have closed the idle connection before the request arrived. How
+            // late the gateway sees this depends on the network, so no time limit decides.
+            _ if connection.served_requests > 0 && self.received.is_empty() => {
+                SendError::StaleConnection { was_request_written: self.is_written }
+            }
+            error => SendError::Closed(error.to_string()),
+        }
+    }
+}
+
 impl BackendBody {
     /// Ready with [`ConnectionError::Silent`] when no part of the body has come for `max_silence`. Pending
     /// while a part of the request is not written yet: then the backend may wait for the client.
     fn poll_silence(&mut self, cx: &mut Context<'_>) -> Poll<ConnectionError> {
-        let max_silence = self.max_silence.filter(|_| self.unsent_request.is_none());
-        let Some(max_silence) = max_silence else { return Poll::Pending };
+        if self.unsent_request.is_some() {
+            return Poll::Pending;
+        }
+        let Some(max_silence) = self.max_silence else { return Poll::Pending };
         let silence = self.silence.get_or_insert_with(|| Box::pin(sleep(max_silence)));
         silence.as_mut().poll(cx).map(|()| ConnectionError::Silent(max_silence))
     }
@@ -129,8 +160,8 @@ impl BackendBody {
     fn finish(&mut self) {
         let is_reusable =
             self.is_reusable && self.prefetched.is_empty() && self.unsent_request.is_none();
-        let connection = self.connection.take().filter(|_| is_reusable);
-        if let Some(mut connection) = connection {
+        let Some(mut connection) = self.connection.take() else { return };
+        if is_reusable {
             connection.served_requests = connection.served_requests.saturating_add(1);
             connection.idle_since = clock::now();
             self.idle_pool.put(connection);

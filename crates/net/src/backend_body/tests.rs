@@ -9,7 +9,7 @@ fn request_with_body(length: usize) -> Request<Bytes> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_close_of_a_reused_connection_before_the_response_is_stale_however_late_it_comes() {
+async fn a_close_before_the_response_is_stale() {
     const LONG: usize = 64 << 20;
     let second = Duration::from_secs(1);
     for (served_requests, length, delay, sent, expected) in [
@@ -41,7 +41,7 @@ async fn a_close_of_a_reused_connection_before_the_response_is_stale_however_lat
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_response_body_fails_when_the_backend_sends_no_part_of_it_in_time() {
+async fn silence_in_a_body_is_an_error() {
     let (connection, mut peer) = connection_and_peer().await;
     let idle = IdlePool::default();
     let head = b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nab";

@@ -170,7 +170,8 @@ impl Service<Uri> for Connector {
         let context =
             (uri.scheme() == Some(&Scheme::HTTPS)).then(|| self.outbound.context_for(&uri));
         let host = context.is_some().then(|| uri.host().unwrap_or_default().to_owned());
-        let (tcp_connection, timeout) = (self.tcp.call(uri), self.timeout);
+        let tcp_connection = self.tcp.call(uri);
+        let timeout = self.timeout;
         Box::pin(async move {
             let stream = tcp_connection.await.map_err(ConnectError::Tcp)?.into_inner();
             let Some((context, host)) = context.zip(host) else {

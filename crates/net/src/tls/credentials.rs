@@ -71,7 +71,8 @@ impl Credentials {
     pub fn reload_changed_files(&self) {
         for (peer, reloadable) in self.reloadables() {
             let Some(result) = reloadable.reload_if_changed() else { continue };
-            let (side, files) = (peer.as_str(), reloadable.describe_files());
+            let side = peer.as_str();
+            let files = reloadable.describe_files();
             match result {
                 Ok(()) => {
                     tracing::info!(side, files, "reloaded certificate files");

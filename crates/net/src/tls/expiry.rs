@@ -55,8 +55,12 @@ fn time(form: u8, digits: &str) -> Option<SystemTime> {
         _ => return None,
     };
     let part = |from: usize, to: usize| digits.get(from..to);
-    let (year, month, day) = (part(0, 4)?, part(4, 6)?, part(6, 8)?);
-    let (hour, minute, second) = (part(8, 10)?, part(10, 12)?, digits.get(12..)?);
+    let year = part(0, 4)?;
+    let month = part(4, 6)?;
+    let day = part(6, 8)?;
+    let hour = part(8, 10)?;
+    let minute = part(10, 12)?;
+    let second = digits.get(12..)?;
     humantime::parse_rfc3339(&format!("{year}-{month}-{day}T{hour}:{minute}:{second}")).ok()
 }
 
@@ -82,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn the_expiry_of_a_certificate_is_read_in_both_time_forms_with_and_without_a_version_field() {
+    fn both_time_forms_are_read() {
         let version = encode(VERSION, &encode(0x02, &[2]));
         for (form, digits, expected) in [
             (UTC_TIME, "491231235959Z", "2049-12-31T23:59:59Z"),

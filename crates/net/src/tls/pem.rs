@@ -82,7 +82,7 @@ mod tests {
     use crate::testing::TempFolder;
 
     #[test]
-    fn a_pem_file_above_the_size_limit_is_an_error_and_is_not_truncated() {
+    fn a_file_above_the_limit_is_an_error() {
         let folder = TempFolder::new("pem");
         for (length, is_read) in [(MAX_PEM_FILE_BYTES, true), (MAX_PEM_FILE_BYTES + 1, false)] {
             let path = folder.write("pem", &"#".repeat(length as usize));

@@ -41,7 +41,7 @@ fn critical_verdict() -> Alert {
 /// An alert that reads one verdict at each backend. `aggregation`: with `max` the alert fires if at least one
 /// gateway finds the fault, with `min` only if all gateways find it.
 fn of_verdict(name: &'static str, verdict: &'static str, aggregation: &str) -> Alert {
-    let description = verdict_descriptions().find(|it| it.name == verdict);
+    let description = verdict_descriptions().find(|description| description.name == verdict);
     Alert {
         name,
         severity: AlertSeverity::Ticket,
@@ -53,7 +53,7 @@ fn of_verdict(name: &'static str, verdict: &'static str, aggregation: &str) -> A
         holds_for: "1m",
         stays_for: Some("2m"),
         summary: "Diagnosis of {{ $labels.backend }}: {{ $labels.verdict }}",
-        description: description.map_or(verdict, |it| it.meaning),
+        description: description.map_or(verdict, |description| description.meaning),
         runbook: Runbook::Verdict(verdict),
     }
 }

@@ -7,7 +7,6 @@
 
 use super::alert::{Alert, AlertSeverity, Runbook};
 
-const DRIFT_METRIC: &str = "tokenweir_quality_output_drift_ratio";
 const RECENT_REFUSAL_RATIO: &str = "tokenweir_quality_refusal_ratio{window=\"recent\"}";
 const BASELINE_REFUSAL_RATIO: &str = "tokenweir_quality_refusal_ratio{window=\"baseline\"}";
 const RECENT_SCORE: &str = "tokenweir_quality_score_ratio{window=\"recent\"}";
@@ -34,12 +33,12 @@ fn labelled(change: &str, condition: &str) -> String {
 }
 
 fn quality_changed() -> Alert {
-    let [drift, refusals, usual_refusals, score, usual_score] =
-        [DRIFT_METRIC, RECENT_REFUSAL_RATIO, BASELINE_REFUSAL_RATIO, RECENT_SCORE, BASELINE_SCORE]
-            .map(gateway_mean);
+    let refusals = gateway_mean(RECENT_REFUSAL_RATIO);
+    let usual_refusals = gateway_mean(BASELINE_REFUSAL_RATIO);
+    let score = gateway_mean(RECENT_SCORE);
+    let usual_score = gateway_mean(BASELINE_SCORE);
     let has_traffic = format!("and on (gen_ai_request_model)\n  {MIN_TRAFFIC_CONDITION}");
     let changes = [
-        labelled("length", &format!("({drift} > 1.5 or {drift} < 0.67)\n  {has_traffic}")),
         labelled(
             "refusals",
             &format!(
@@ -62,9 +61,8 @@ fn quality_changed() -> Alert {
         description: "Complete responses of {{ $labels.gen_ai_request_model }} recently differ from the \
                       usual ones: {{ $labels.change }}, now {{ $value | humanizePercentage }}.",
         runbook: Runbook::Own {
-            meaning: "Responses of a model differ from its baseline. `length`: 50 % longer or a \
-                      third shorter. `refusals`: twice as many, and 5 percentage points more. \
-                      `score`: 0.15 lower.",
+            meaning: "Responses of a model differ from its baseline. `refusals`: twice as many, and 5 \
+                      percentage points more. `score`: 0.15 lower.",
             confirm: "Dashboard, row Quality; `quality.file`. Send an old line to the judge \
                       again.",
             action: "Find what was deployed before: a model, a prompt, a client or the judge. An \

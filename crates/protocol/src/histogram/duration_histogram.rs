@@ -154,8 +154,9 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_of_durations_are_within_the_relative_error_and_never_above_the_longest_one() {
-        let (fine, coarse) = (one_to_thousand_millis::<8>(), one_to_thousand_millis::<3>());
+    fn quantiles_are_within_the_relative_error() {
+        let fine = one_to_thousand_millis::<8>();
+        let coarse = one_to_thousand_millis::<3>();
         assert_eq!((fine.count(), fine.max()), (1_000, 1.0));
         assert!((fine.mean() - 0.5005).abs() < 1e-9);
         for q in [0.01, 0.5, 0.9, 0.99, 1.0] {
@@ -166,8 +167,9 @@ mod tests {
     }
 
     #[test]
-    fn merged_duration_histograms_equal_one_of_all_durations_and_a_cleared_one_is_empty() {
-        let (mut low, mut high) = (Coarse::default(), Coarse::default());
+    fn merged_histograms_equal_one_of_all_durations() {
+        let mut low = Coarse::default();
+        let mut high = Coarse::default();
         (1..=500).for_each(|millis| low.record(Duration::from_millis(millis)));
         (501..=1_000).for_each(|millis| high.record(Duration::from_millis(millis)));
         low.merge(&high);
@@ -178,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_duration_histogram_counts_durations_above_its_limit_and_keeps_their_maximum() {
+    fn durations_above_the_limit_keep_their_maximum() {
         let mut histogram = Coarse::default();
         histogram.record_seconds(-1.0);
         histogram.record(Duration::from_secs(1_000_000));
@@ -188,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_between_two_bounds_count_as_the_midpoint_of_the_bounds() {
+    fn a_duration_counts_as_its_buckets_midpoint() {
         let mut histogram = Fine::default();
         histogram.record_between(1.0, 3.0, 5);
         assert_eq!((histogram.count(), histogram.max()), (5, 3.0));
@@ -197,8 +199,9 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_relative_error_of_a_duration_in_its_histogram_bucket_is_bounded(nanos in 0..MAX_NANOSECONDS) {
-            let (value, exact) = (Duration::from_nanos(nanos), nanos as f64);
+        fn the_relative_error_is_bounded(nanos in 0..MAX_NANOSECONDS) {
+            let value = Duration::from_nanos(nanos);
+            let exact = nanos as f64;
             let fine = Fine::midpoint(Fine::bucket_index(value)) * 1e9;
             let coarse = Coarse::midpoint(Coarse::bucket_index(value)) * 1e9;
             prop_assert!((fine - exact).abs() <= 0.5 + exact / 512.0);
@@ -206,7 +209,7 @@ mod tests {
         }
 
         #[test]
-        fn a_longer_duration_is_never_in_a_lower_histogram_bucket(a in 0_u64..u64::MAX, b in 0_u64..u64::MAX) {
+        fn a_longer_duration_is_never_lower(a in 0_u64..u64::MAX, b in 0_u64..u64::MAX) {
             let index = |nanos| Fine::bucket_index(Duration::from_nanos(nanos));
             prop_assert!((index(a) <= index(b)) == (a <= b) || index(a) == index(b));
         }

@@ -118,7 +118,8 @@ impl ExponentialHistogram {
     /// Merges each two neighbouring buckets.
     fn decrease_scale(&mut self) {
         self.scale -= 1;
-        let (indexes, mut merged) = (self.offset.., 0);
+        let indexes = self.offset..;
+        let mut merged = 0;
         self.offset >>= 1;
         for (index, position) in indexes.zip(0..self.counts.len()) {
             let target = self.position(index >> 1);
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exponential_bucket_includes_its_upper_bound_and_tiny_values_count_as_zero() {
+    fn a_bucket_includes_its_upper_bound() {
         let histogram = histogram(&[1.0, 2.0, 2.000_001, 0.0, -1.0, f64::NAN, ZERO_THRESHOLD]);
         let ends: Vec<f64> = buckets(&histogram).iter().map(|(_, end, _)| *end).collect();
         assert_eq!((ends[0], ends[1], ends.len()), (1.0, 2.0, 3));
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_exponential_buckets_is_bounded_for_every_range_of_values() {
+    fn the_number_of_buckets_is_bounded() {
         let mut histogram = histogram(&[1e-3, 60.0]);
         assert_eq!(histogram.scale(), INITIAL_SCALE);
         for value in [ZERO_THRESHOLD * 1.1, f64::INFINITY, 1.0] {
@@ -178,7 +179,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_value_is_within_the_bounds_of_its_exponential_bucket(values in prop::collection::vec(1e-9_f64..1e9, 1..50)) {
+        fn every_value_is_within_its_bucket(values in prop::collection::vec(1e-9_f64..1e9, 1..50)) {
             let histogram = histogram(&values);
             let buckets = buckets(&histogram);
             let count = buckets.iter().map(|(_, _, count)| count).sum::<u64>();

@@ -28,9 +28,10 @@ pub enum Http1ParseError {
 /// Parses a number in this radix that consists only of digits. `None`: the text is empty, has other
 /// characters such as a sign or blanks, or does not fit into 64 bits.
 pub fn parse_digits(digits: &[u8], radix: u32) -> Option<u64> {
-    let is_digits = digits.iter().all(|byte| char::from(*byte).is_digit(radix));
-    let digits = str::from_utf8(digits).ok().filter(|_| is_digits)?;
-    u64::from_str_radix(digits, radix).ok()
+    if !digits.iter().all(|byte| char::from(*byte).is_digit(radix)) {
+        return None;
+    }
+    u64::from_str_radix(str::from_utf8(digits).ok()?, radix).ok()
 }
 
 /// Whether the sender of a message with these headers keeps the connection open for further

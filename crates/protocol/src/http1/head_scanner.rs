@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_lines_before_a_request_head_are_dropped_and_never_parsed_again() {
+    fn empty_lines_before_a_head_are_dropped() {
         let mut connection = ByteByByteConnection::default();
         for _ in 0..10_000 {
             assert!(connection.receive(b'\r').unwrap().is_none());
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_head_that_arrives_byte_by_byte_is_parsed_only_at_its_beginning_and_its_end() {
+    fn a_bytewise_head_is_parsed_twice_only() {
         let head = format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "a".repeat(30_000));
         let mut connection = ByteByByteConnection::default();
         let mut parsed = None;
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_lines_count_towards_the_length_limit_of_a_request_head() {
+    fn empty_lines_count_towards_the_length_limit() {
         let mut connection = ByteByByteConnection::default();
         let lines = b"\r\n".repeat(LIMITS.max_bytes / 2 + 1);
         let error = lines.iter().find_map(|byte| connection.receive(*byte).err());
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bare_line_feed_before_a_request_head_is_rejected_at_once() {
+    fn a_bare_line_feed_is_rejected_at_once() {
         for start in ["\n", "\r\n\n"] {
             let mut connection = ByteByByteConnection::default();
             let error = start.bytes().find_map(|byte| connection.receive(byte).err());

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn keep_alive_of_a_client_connection_follows_the_http_version_and_the_connection_header() {
+    fn keep_alive_follows_version_and_connection_header() {
         for (head, is_keep_alive) in [
             ("HTTP/1.1\r\n", true),
             ("HTTP/1.1\r\nconnection: x, Close\r\n", false),
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn request_heads_with_too_many_headers_and_with_too_long_a_target_give_different_errors() {
+    fn long_targets_and_many_headers_are_different_errors() {
         let head_with_headers =
             |count: usize| format!("GET / HTTP/1.1\r\n{}\r\n", "x: a\r\n".repeat(count));
         assert!(parse(&head_with_headers(100)).unwrap().is_some());
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_head_that_is_too_long_is_rejected_however_many_bytes_have_arrived() {
+    fn too_long_heads_are_rejected_at_any_time() {
         let head = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(MAX_TARGET_BYTES));
         for cut in [LIMITS.max_bytes, MAX_TARGET_BYTES, 1_001] {
             let received = Bytes::from(head[..cut.min(head.len())].to_owned());
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_waits_for_100_continue_only_with_http_1_1_and_a_request_body() {
+    fn only_http_1_1_bodies_wait_for_continue() {
         let is_expectant = |head: &str| {
             let head = format!("P / {head}\r\n\r\n");
             parse(&head).unwrap().unwrap().is_expectant

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_body_is_framed_by_its_length_by_chunks_or_by_connection_close() {
+    fn bodies_are_framed_by_length_chunks_or_close() {
         let http10 = RequestSummary { is_http10: true, is_keep_alive: false, ..KEEP_ALIVE_REQUEST };
         let head = RequestSummary { method: Method::HEAD, ..KEEP_ALIVE_REQUEST };
         let usual = &KEEP_ALIVE_REQUEST;

@@ -101,7 +101,8 @@ fn response_body_framing(
 ) -> Result<BodyDecoder, Http1ParseError> {
     if headers.contains_key(TRANSFER_ENCODING) {
         let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
-        let (coding, others) = (codings.next(), codings.next());
+        let coding = codings.next();
+        let others = codings.next();
         let is_chunked =
             coding.is_some_and(|coding| coding.as_bytes().eq_ignore_ascii_case(b"chunked"));
         if is_http10 || !is_chunked || others.is_some() {

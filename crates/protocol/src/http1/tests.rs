@@ -12,7 +12,8 @@ const CHUNKED_HEAD: &str = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\
 
 /// The body of a response that arrives in reads of `chunk_size` bytes, and whether it has ended.
 fn decoded_body(text: &str, chunk_size: usize) -> Result<(String, bool), Http1ParseError> {
-    let (mut bytes, mut data) = (BytesMut::new(), BytesMut::new());
+    let mut bytes = BytesMut::new();
+    let mut data = BytesMut::new();
     let mut body: Option<BodyDecoder> = None;
     for chunk in text.as_bytes().chunks(chunk_size) {
         bytes.extend_from_slice(chunk);
@@ -32,7 +33,7 @@ fn decoded_body(text: &str, chunk_size: usize) -> Result<(String, bool), Http1Pa
 }
 
 #[test]
-fn a_decoded_response_body_is_the_same_however_its_bytes_are_split() {
+fn decoding_does_not_depend_on_splits() {
     let length = "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello".to_owned();
     let interim = format!("HTTP/1.1 103 Early Hints\r\nlink: a\r\n\r\n{length}");
     let chunks = format!("{CHUNKED_HEAD}2;a=\"b\"\r\nhe\r\n003 \r\nllo\r\n0\r\nx: y\r\n\r\n");
@@ -49,7 +50,7 @@ fn a_decoded_response_body_is_the_same_however_its_bytes_are_split() {
 }
 
 #[test]
-fn trailers_after_the_last_chunk_of_a_body_are_read() {
+fn trailers_after_the_last_chunk_are_read() {
     let read = |lines: &str| {
         let mut body = BodyDecoder::chunked();
         for byte in format!("0\r\n{lines}\r\n").as_bytes() {
@@ -64,7 +65,7 @@ fn trailers_after_the_last_chunk_of_a_body_are_read() {
 }
 
 #[test]
-fn bytes_after_the_end_of_a_response_body_do_not_belong_to_it() {
+fn later_bytes_do_not_belong_to_the_body() {
     for framing in
         ["content-length: 2\r\n\r\nhi", "transfer-encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\n\r\n"]
     {
@@ -77,7 +78,7 @@ fn bytes_after_the_end_of_a_response_body_do_not_belong_to_it() {
 }
 
 #[test]
-fn a_response_with_an_ambiguous_body_length_is_rejected() {
+fn an_ambiguous_body_length_is_rejected() {
     for headers in [
         "content-length: 1\r\ncontent-length: 2\r\n",
         "content-length: 1, 1\r\n",
@@ -125,7 +126,7 @@ fn invalid_chunks_of_a_response_body_are_rejected() {
 }
 
 #[test]
-fn a_response_that_cannot_have_a_body_has_none_whatever_its_headers_state() {
+fn some_responses_never_have_a_body() {
     let framing = |method: Method, status: &str| {
         let text = format!("HTTP/1.1 {status}\r\ncontent-length: 7\r\n\r\n");
         parse_response_head(&method, false, text.as_bytes()).unwrap().unwrap().body
@@ -137,7 +138,7 @@ fn a_response_that_cannot_have_a_body_has_none_whatever_its_headers_state() {
 }
 
 #[test]
-fn a_backend_connection_is_kept_alive_if_the_response_is_self_delimiting() {
+fn self_delimiting_responses_keep_the_connection() {
     let is_keep_alive = |text: &str| {
         parse_response_head(&Method::GET, false, text.as_bytes()).unwrap().unwrap().is_keep_alive
     };
@@ -214,7 +215,7 @@ fn tokens_in_response_heads_are_compared_without_case() {
 }
 
 #[test]
-fn an_encoded_request_head_states_the_body_length_once() {
+fn a_request_head_states_its_length_once() {
     let request = Request::post("http://a:1/v1/x?y=z")
         .header("content-length", "77")
         .header("transfer-encoding", "chunked")
@@ -227,7 +228,7 @@ fn an_encoded_request_head_states_the_body_length_once() {
 }
 
 #[test]
-fn the_end_of_a_response_head_is_found_wherever_the_bytes_are_split() {
+fn the_heads_end_is_found_across_splits() {
     let text = b"HTTP/1.1 200 OK\r\na: b\r\n\r\n";
     for count in 1..=text.len() {
         assert!(has_blank_line(text, count), "{count}");
@@ -239,7 +240,8 @@ fn the_end_of_a_response_head_is_found_wherever_the_bytes_are_split() {
 #[test]
 fn ambiguous_chunks_of_a_request_body_are_rejected() {
     let read = |chunks: &str, piece: usize| {
-        let (mut body, mut data) = (BodyDecoder::chunked_strict(), BytesMut::new());
+        let mut body = BodyDecoder::chunked_strict();
+        let mut data = BytesMut::new();
         for bytes in chunks.as_bytes().chunks(piece) {
             body.decode(bytes, &mut data)?;
         }

@@ -18,7 +18,7 @@ pub struct Member {
 /// Calls `visit` with each member of the object that `data` consists of. `None`: the data is no
 /// object. White space may surround the object.
 pub fn visit_members(data: &[u8], mut visit: impl FnMut(Member)) -> Option<()> {
-    visit_items(data, [b'{', b'}'], |at| {
+    visit_items(data, Brackets::OBJECT, |at| {
         let name = skip_byte(data, at, b'"')?;
         let name = name..name + find_string_end(data.get(name..)?)?;
         let value = value_at(data, skip_byte(data, name.end + 1, b':')?)?;
@@ -31,7 +31,7 @@ pub fn visit_members(data: &[u8], mut visit: impl FnMut(Member)) -> Option<()> {
 /// Calls `visit` with the offsets of each element of the array that `data` consists of. `None`: the
 /// data is no array.
 pub fn visit_elements(data: &[u8], mut visit: impl FnMut(Range<usize>)) -> Option<()> {
-    visit_items(data, [b'[', b']'], |at| {
+    visit_items(data, Brackets::ARRAY, |at| {
         let value = value_at(data, at)?;
         let end = value.end;
         visit(value);
@@ -66,7 +66,8 @@ pub fn count(value: &[u8]) -> Option<u64> {
 /// Finds the end of an object or array. `text` begins after its opening bracket. Returns the offset after its
 /// closing bracket. `None`: `text` does not contain the closing bracket.
 pub fn length_until_closed(text: &[u8]) -> Option<usize> {
-    let (mut at, mut depth) = (0, 1_u32);
+    let mut at = 0;
+    let mut depth = 1_u32;
     loop {
         match text.get(at)? {
             b'"' => at += find_string_end(&text[at + 1..])? + 1,
@@ -81,20 +82,32 @@ pub fn length_until_closed(text: &[u8]) -> Option<usize> {
     }
 }
 
+/// The brackets around the items of an object or an array.
+#[derive(Clone, Copy)]
+struct Brackets {
+    open: u8,
+    close: u8,
+}
+
+impl Brackets {
+    const OBJECT: Self = Self { open: b'{', close: b'}' };
+    const ARRAY: Self = Self { open: b'[', close: b']' };
+}
+
 /// Calls `item` with the offset of each item between two brackets. `item` returns the offset after the item,
 /// or `None` if the item is invalid. Returns `None` if an item or the text around the items is invalid.
 fn visit_items(
     data: &[u8],
-    [open, close]: [u8; 2],
+    brackets: Brackets,
     mut item: impl FnMut(usize) -> Option<usize>,
 ) -> Option<()> {
-    let mut at = skip_byte(data, 0, open)?;
-    let mut end = skip_byte(data, at, close);
+    let mut at = skip_byte(data, 0, brackets.open)?;
+    let mut end = skip_byte(data, at, brackets.close);
     while end.is_none() {
         let after = item(at)?;
         match skip_byte(data, after, b',') {
             Some(next) => at = next,
-            None => end = Some(skip_byte(data, after, close)?),
+            None => end = Some(skip_byte(data, after, brackets.close)?),
         }
     }
     (skip_spaces(data, end?) == data.len()).then_some(())

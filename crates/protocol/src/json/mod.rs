@@ -17,7 +17,7 @@ pub use string_end::{find_string_end, is_string_content};
 pub use value::{JsonText, JsonValue};
 
 use path_table::TrieNodeId;
-use string_end::find_quote;
+use string_end::{NoQuote, find_quote};
 use token_buffer::{MAX_TOKEN_BYTES, TokenBuffer};
 use value::read_literal;
 
@@ -244,8 +244,8 @@ impl JsonScanner {
                 self.state = ScanState::SkipContainer;
                 end + 1
             }
-            Err(is_escaped) => {
-                self.state = ScanState::SkipString { is_escaped };
+            Err(NoQuote { ends_in_escape }) => {
+                self.state = ScanState::SkipString { is_escaped: ends_in_escape };
                 piece.len()
             }
         }
@@ -349,21 +349,26 @@ impl<S: Copy, F: FnMut(S, JsonValue<'_>, usize)> PieceScan<'_, S, F> {
 
     fn read_string(&mut self, start: usize, is_key: bool, is_escaped: bool) -> usize {
         let Self { scanner, paths, piece, .. } = self;
-        let Ok(end) = find_quote(piece, start, is_escaped) else {
-            let is_escaped = find_quote(piece, start, is_escaped) == Err(true);
-            scanner.token_buffer.extend(&piece[start..]);
-            scanner.state = ScanState::String { is_key, is_escaped };
-            return piece.len();
+        let end = match find_quote(piece, start, is_escaped) {
+            Ok(end) => end,
+            Err(NoQuote { ends_in_escape }) => {
+                scanner.token_buffer.extend(&piece[start..]);
+                scanner.state = ScanState::String { is_key, is_escaped: ends_in_escape };
+                return piece.len();
+            }
         };
         let (raw, len) = scanner.token_buffer.finish(&piece[start..end]);
         if is_key {
             let object = scanner.containers[scanner.depth - 1].node;
-            let decoded_name = || JsonText::new(raw, len).decode_if_escaped();
-            scanner.next_node = paths
-                .member(object, raw)
-                .filter(|_| raw.len() == len)
-                .or_else(|| decoded_name().and_then(|name| paths.member(object, name.as_bytes())))
-                .or_else(|| paths.other_members(object));
+            // A long name is stored in part, and must not match the name of a path.
+            let is_complete = raw.len() == len;
+            let mut member = if is_complete { paths.member(object, raw) } else { None };
+            if member.is_none()
+                && let Some(name) = JsonText::new(raw, len).decode_if_escaped()
+            {
+                member = paths.member(object, name.as_bytes());
+            }
+            scanner.next_node = member.or_else(|| paths.other_members(object));
             scanner.token_buffer.clear();
             let value = ScanState::Value { can_end: false };
             return scanner.skip_expected(piece, end + 1, ScanState::Colon, b":", value);

@@ -6,10 +6,16 @@ use memchr::memchr2;
 /// crate memchr.
 const MAX_WORDS_BEFORE_VECTOR_SEARCH: usize = 2;
 
+/// The error for a piece without the closing quote of its string.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct NoQuote {
+    /// Whether the piece ends with a backslash that escapes the next byte.
+    pub(super) ends_in_escape: bool,
+}
+
 /// The offset in `piece` of the closing quote of a string, searched from `start` on. `is_escaped`:
-/// the byte at `start` follows a backslash. `Err`: `piece` has no closing quote. The error states
-/// whether `piece` ends with a backslash that escapes the next byte.
-pub(super) fn find_quote(piece: &[u8], start: usize, is_escaped: bool) -> Result<usize, bool> {
+/// the byte at `start` follows a backslash.
+pub(super) fn find_quote(piece: &[u8], start: usize, is_escaped: bool) -> Result<usize, NoQuote> {
     let mut at = start + usize::from(is_escaped);
     // For short texts, such as most names and many values, a search by words is faster than a vector search.
     let (words, _) = piece.get(at..).unwrap_or_default().as_chunks();
@@ -29,12 +35,12 @@ pub(super) fn find_quote(piece: &[u8], start: usize, is_escaped: bool) -> Result
     }
     while at < piece.len() {
         match memchr2(b'"', b'\\', &piece[at..]) {
-            None => return Err(false),
+            None => return Err(NoQuote { ends_in_escape: false }),
             Some(offset) if piece[at + offset] == b'"' => return Ok(at + offset),
             Some(offset) => at += offset + 2,
         }
     }
-    Err(at > piece.len())
+    Err(NoQuote { ends_in_escape: at > piece.len() })
 }
 
 /// Returns a word whose lowest set bit is in the first byte of `word` that equals `byte`. 0: no byte of
@@ -54,5 +60,5 @@ pub fn find_string_end(text: &[u8]) -> Option<usize> {
 /// Whether these bytes have no quotes and no backslashes, so that they can be a part of a string
 /// without escapes.
 pub fn is_string_content(bytes: &[u8]) -> bool {
-    find_quote(bytes, 0, false) == Err(false)
+    find_quote(bytes, 0, false) == Err(NoQuote { ends_in_escape: false })
 }

@@ -28,7 +28,7 @@ fn path_table() -> PathTable<&'static str> {
 }
 
 #[test]
-fn the_json_scanner_reports_only_the_values_that_its_paths_name() {
+fn only_named_values_are_reported() {
     let document = br#"{"id":"x","choices":[{"delta":{"role":"a","content":"Hi \"you\""},
         "token_ids":[1,22],"logprobs":{"content":[{"a":[]}]}}],"usage":{"total":12}}"#;
     let (values, is_complete) = scanned_values(&path_table(), &[document]);
@@ -47,7 +47,7 @@ fn the_json_scanner_reports_only_the_values_that_its_paths_name() {
 }
 
 #[test]
-fn a_star_in_a_json_path_matches_the_members_that_no_other_path_names() {
+fn a_star_matches_otherwise_unnamed_members() {
     let paths = PathTable::new(&[("", &[("a.b", "named"), ("a.*", "other"), ("*", "outer")])])
         .with_skipped(&["id", "a.c"]);
     let document = br#"{"id":[1],"a":{"b":1,"c":"x","d":{"e":[2]},"f":[ ],"\u0062":2},"z":null}"#;
@@ -66,7 +66,7 @@ fn a_star_in_a_json_path_matches_the_members_that_no_other_path_names() {
 }
 
 #[test]
-fn a_json_document_can_be_a_number_or_a_literal() {
+fn a_document_can_be_a_number_or_literal() {
     for (document, is_complete) in [
         ("12", true),
         ("-1.5e3", true),
@@ -83,7 +83,7 @@ fn a_json_document_can_be_a_number_or_a_literal() {
 }
 
 #[test]
-fn a_long_json_string_is_reported_truncated_with_its_full_length() {
+fn a_long_string_is_truncated_with_its_length() {
     let document = format!(r#"{{"error":"{}"}}"#, "a".repeat(10_000));
     let mut scanner = JsonScanner::default();
     let mut lengths = Vec::new();
@@ -97,7 +97,7 @@ fn a_long_json_string_is_reported_truncated_with_its_full_length() {
 }
 
 #[test]
-fn the_json_scanner_fails_on_input_that_is_not_json_and_stays_failed() {
+fn invalid_json_fails_and_stays_failed() {
     for invalid in ["[DONE]", "{\"a\" 1}", "{]", "}", "{\"a\":1,}", "nul", "{\"usage\":{]"] {
         let mut scanner = JsonScanner::default();
         scanner.scan(&path_table(), invalid.as_bytes(), |_, _, _| {});
@@ -107,7 +107,7 @@ fn the_json_scanner_fails_on_input_that_is_not_json_and_stays_failed() {
 
 proptest! {
     #[test]
-    fn splitting_a_json_document_never_changes_the_reported_values(
+    fn splits_never_change_the_reported_values(
         cuts in proptest::collection::vec(0_usize..200, 0..6),
     ) {
         let document: &[u8] = "{\"choices\":[{\"delta\":{\"content\":\"a\\\\\\\"é\\n\"}},{\"token_ids\":[10,-2.5e3]}],\
@@ -118,7 +118,7 @@ proptest! {
     }
 
     #[test]
-    fn the_json_scanner_reads_numbers_as_serde_json_does(total in any::<u64>(), cut in 0_usize..40) {
+    fn numbers_are_read_as_serde_json_does(total in any::<u64>(), cut in 0_usize..40) {
         let document =
             serde_json::json!({"z": [{"usage": {"total": 1}}], "usage": {"total": total}});
         let bytes = document.to_string().into_bytes();
@@ -129,7 +129,7 @@ proptest! {
     }
 
     #[test]
-    fn the_json_scanner_does_not_panic_on_any_input(pieces in proptest::collection::vec(
+    fn the_scanner_does_not_panic_on_any_input(pieces in proptest::collection::vec(
         proptest::collection::vec(prop_oneof![
             Just(b'{'), Just(b'}'), Just(b'['), Just(b']'), Just(b'"'), Just(b'\\'), Just(b':'),
             Just(b','), Just(b'e'), Just(b'1'), Just(b' '), any::<u8>()

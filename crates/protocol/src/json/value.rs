@@ -89,8 +89,8 @@ impl<'a> JsonValue<'a> {
     /// The number as a duration in milliseconds. `None`: the value is not a number from 0 to 10⁹,
     /// which are eleven days.
     pub fn as_millis(self) -> Option<Duration> {
-        let millis: f64 = self.as_number()?;
-        Duration::try_from_secs_f64(millis / 1e3).ok().filter(|_| millis <= MAX_MILLIS)
+        let millis = self.as_number().filter(|millis: &f64| *millis <= MAX_MILLIS)?;
+        Duration::try_from_secs_f64(millis / 1e3).ok()
     }
 
     fn as_number<T: FromStr>(self) -> Option<T> {

@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clients_in_the_same_ipv6_network_are_one_party_unless_they_have_tenants() {
+    fn an_ipv6_network_is_one_party_without_tenants() {
         let party = |address: &str| Party::new(None, address.parse().unwrap());
         assert_eq!(party("2001:db8::1"), party("2001:db8::2"));
         assert_ne!(party("2001:db8::1"), party("2001:db8:0:1::1"));

@@ -52,7 +52,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_rate_limiter_grants_a_burst_of_one_second_and_then_the_allowed_rate() {
+    fn a_burst_of_one_second_precedes_the_rate() {
         let epoch = clock::now();
         let limiter = GcraLimiter::new(100);
         let mut acquired = Vec::new();
@@ -67,16 +67,17 @@ mod tests {
     }
 
     #[test]
-    fn unused_permits_of_a_rate_limiter_accumulate_for_at_most_one_second() {
+    fn unused_permits_last_for_one_second() {
         let limiter = GcraLimiter::new(10);
         let now = clock::now() + Duration::from_hours(1);
         assert_eq!((0..50).filter(|_| limiter.try_acquire(now)).count(), 10);
     }
 
     #[test]
-    fn a_rate_limiter_passes_a_flow_within_its_rate_and_with_rate_zero_blocks_everything() {
+    fn flows_within_the_rate_pass() {
         let epoch = clock::now();
-        let (limiter, blocked) = (GcraLimiter::new(1_000), GcraLimiter::new(0));
+        let limiter = GcraLimiter::new(1_000);
+        let blocked = GcraLimiter::new(0);
         let instants = (0..5_000).map(|tick| epoch + Duration::from_millis(1) * tick);
         assert!(instants.clone().all(|now| limiter.try_acquire(now)));
         assert!(!instants.clone().any(|now| blocked.try_acquire(now)));

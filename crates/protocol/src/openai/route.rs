@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn inference_paths_are_forwarded_and_administrative_paths_of_backends_are_not_found() {
+    fn inference_paths_are_forwarded_administrative_ones_not() {
         let chat = ApiRoute::lookup(&Method::POST, "/v1/chat/completions");
         assert_eq!(chat, Ok((ApiRoute::Forward(Api::Chat), "/v1/chat/completions")));
         for path in [
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_path_with_a_valid_id_is_the_path_of_a_stored_response() {
+    fn a_stored_response_needs_a_valid_id() {
         let lookup = |method, path| ApiRoute::lookup(&method, path);
         let stored = ApiRoute::StoredResponse;
         assert_eq!(lookup(Method::GET, "/v1/responses/resp_1"), Ok((stored, STORED_RESPONSE_PATH)));
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn the_id_in_the_path_of_a_model_can_have_any_characters() {
+    fn a_model_id_can_have_any_characters() {
         let lookup = |method: Method, path: &str| ApiRoute::lookup(&method, path);
         for id in ["tiny", "org/big", "org%2Fbig", "a/b/c", "a%20b:c"] {
             let path = format!("/v1/models/{id}");
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn for_an_unknown_path_the_nearest_api_path_is_the_one_that_the_client_meant() {
+    fn the_nearest_path_is_the_suggestion() {
         let configured = ["/v1/audio/speech"];
         let nearest = |path| ApiRoute::nearest_path(path, configured.into_iter());
         for (path, expected) in [
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_with_a_wrong_method_is_rejected_with_the_allowed_methods() {
+    fn wrong_methods_are_answered_with_the_allowed_ones() {
         let result = ApiRoute::lookup(&Method::GET, "/v1/completions");
         assert_eq!(result, Err(RouteError::MethodNotAllowed("POST")));
         assert_eq!(ApiRoute::lookup(&Method::CONNECT, ""), result);
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn health_paths_take_options_and_other_paths_do_not() {
+    fn only_health_paths_take_options() {
         for path in ["/", "/health", "/ping", "*"] {
             assert_eq!(ApiRoute::lookup(&Method::OPTIONS, path), Ok((ApiRoute::Health, path)));
         }

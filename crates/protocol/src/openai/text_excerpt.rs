@@ -74,7 +74,7 @@ mod tests {
             event.as_bytes().chunks(piece_bytes).for_each(|piece| reader.data(piece));
             reader.finish_event("");
         }
-        String::from_utf8(reader.take_captured_text().unwrap().bytes().to_vec()).unwrap()
+        String::from_utf8(reader.take_text_excerpt().unwrap().bytes().to_vec()).unwrap()
     }
 
     /// The text captured from a complete response, which arrives in pieces of `piece_bytes` bytes.
@@ -83,11 +83,11 @@ mod tests {
         reader.capture_text(TextExcerpt::new(2_000));
         document.as_bytes().chunks(piece_bytes).for_each(|piece| reader.data(piece));
         reader.end_whole();
-        String::from_utf8(reader.take_captured_text().unwrap().bytes().to_vec()).unwrap()
+        String::from_utf8(reader.take_text_excerpt().unwrap().bytes().to_vec()).unwrap()
     }
 
     #[test]
-    fn the_text_of_the_first_choice_of_a_stream_is_captured_without_reasoning_and_tools() {
+    fn reasoning_and_tools_are_not_captured() {
         let chat = [
             r#"{"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}"#,
             r#"{"choices":[{"index":0,"delta":{"reasoning_content":"secret"}}]}"#,
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_text_of_a_complete_response_is_captured_across_all_chunk_boundaries() {
+    fn long_text_is_captured_across_chunks() {
         let long = "0123456789".repeat(100);
         let chat = format!(
             r#"{{"choices":[{{"index":0,"message":{{"reasoning":"secret","content":"{long}","tool_calls":[{{"a":"secret"}}]}}}},
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_of_an_incomplete_event_is_not_captured() {
+    fn an_incomplete_event_is_not_captured() {
         let events = [
             r#"{"choices":[{"index":0,"delta":{"content":"one"}}]}"#,
             r#"{"choices":[{"index":0,"delta":{"content":"two""#,
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_captured_up_to_its_capacity_and_without_discarded_pieces() {
+    fn capture_stops_at_its_capacity() {
         let mut excerpt = TextExcerpt::new(8);
         excerpt.push(b"abc");
         excerpt.commit_or_discard(true);

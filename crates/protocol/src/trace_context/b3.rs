@@ -25,7 +25,8 @@ pub(super) fn is_b3_header(name: &str) -> bool {
 /// header.
 pub(super) fn read_single_header(headers: &HeaderMap) -> Option<RemoteTraceContext> {
     let mut fields = single_value(headers, &B3_SINGLE)?.split('-');
-    let (trace_id, span_id) = (fields.next()?, fields.next()?);
+    let trace_id = fields.next()?;
+    let span_id = fields.next()?;
     let decision = fields.next();
     let is_span_id = |id: &str| parse_hex(id, 16).is_some();
     if !fields.next().is_none_or(is_span_id) || fields.next().is_some() {

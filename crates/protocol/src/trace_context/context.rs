@@ -56,16 +56,19 @@ impl TraceContext {
             names.for_each(|name| drop(headers.remove(name)));
         }
         let parent = self.trace_parent(span_id).to_header_bytes();
-        let propagated = self.is_propagated;
-        let values = [
-            (&TRACESTATE, self.trace_state.as_deref().map(str::as_bytes).filter(|_| propagated)),
-            (&TRACEPARENT, Some(&parent[..]).filter(|_| propagated)),
-            (&BAGGAGE, self.baggage.as_deref().map(str::as_bytes)),
-        ];
-        for (name, text) in values {
-            if let Some(value) = text.and_then(|text| HeaderValue::from_bytes(text).ok()) {
+        let mut insert = |name: &HeaderName, text: &[u8]| {
+            if let Ok(value) = HeaderValue::from_bytes(text) {
                 headers.insert(name, value);
             }
+        };
+        if self.is_propagated {
+            if let Some(state) = &self.trace_state {
+                insert(&TRACESTATE, state.as_bytes());
+            }
+            insert(&TRACEPARENT, &parent);
+        }
+        if let Some(baggage) = &self.baggage {
+            insert(&BAGGAGE, baggage.as_bytes());
         }
     }
 }

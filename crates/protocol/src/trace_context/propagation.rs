@@ -59,13 +59,15 @@ impl Propagation {
     /// Continues the client's trace, or starts a trace with the id `random`. `now` is the time for
     /// the rate limit.
     pub fn start_trace(&self, headers: &HeaderMap, random: u128, now: Instant) -> TraceContext {
-        let remote =
-            self.formats.extract(headers).filter(|_| self.parent_mode != TraceParentMode::Ignore);
-        let link = remote
-            .as_ref()
-            .map(|remote| remote.parent)
-            .filter(|_| self.parent_mode == TraceParentMode::Link);
-        let continued = remote.filter(|_| self.parent_mode == TraceParentMode::Continue);
+        let mut link = None;
+        let mut continued = None;
+        match self.parent_mode {
+            TraceParentMode::Ignore => {}
+            TraceParentMode::Link => {
+                link = self.formats.extract(headers).map(|remote| remote.parent);
+            }
+            TraceParentMode::Continue => continued = self.formats.extract(headers),
+        }
         let parent = continued.as_ref().map(|remote| remote.parent);
         let trace_id = parent.map_or(random.max(1), |parent| parent.trace_id);
         let decision = continued.as_ref().and_then(|remote| remote.sampling_decision);
@@ -175,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_parent_based_sampler_follows_the_sampling_decision_of_the_client() {
+    fn only_parent_based_samplers_follow_the_client() {
         assert!(started_trace(0.0, &[W3C_HEADER]).is_sampled);
         assert!(propagation(1.0).sampler.should_sample(None, u128::MAX), "all without a parent");
         let mut never = propagation(0.0);
@@ -184,15 +186,15 @@ mod tests {
     }
 
     #[test]
-    fn trace_and_parent_span_are_read_from_each_trace_context_format() {
+    fn each_format_gives_trace_and_parent_span() {
         for (b3, decided) in [
             ("0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-1", Some(true)),
             ("0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-d", Some(true)),
             ("0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0-00f067aa0ba902b7", Some(false)),
             ("0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331", None),
         ] {
-            let (never, always) =
-                (started_trace(0.0, &[("b3", b3)]), started_trace(1.0, &[("b3", b3)]));
+            let never = started_trace(0.0, &[("b3", b3)]);
+            let always = started_trace(1.0, &[("b3", b3)]);
             assert_eq!((never.trace_id, never.parent_span_id), (TRACE_ID, Some(SPAN_ID)), "{b3}");
             let expected = (decided.unwrap_or(false), decided.unwrap_or(true));
             assert_eq!((never.is_sampled, always.is_sampled), expected, "{b3}");
@@ -215,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_with_invalid_trace_headers_starts_a_new_trace() {
+    fn invalid_headers_start_a_new_trace() {
         for invalid in [
             &[W3C_HEADER, W3C_HEADER][..],
             &[("traceparent", "hello")],
@@ -247,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn trace_headers_of_a_disabled_format_are_not_read() {
+    fn headers_of_disabled_formats_are_not_read() {
         let default = Propagation { formats: PropagationFormats::default(), ..propagation(1.0) };
         let trace = start(&default, &[B3_ID_HEADERS[0], B3_ID_HEADERS[1], ("baggage", "tier=a")]);
         assert_eq!((trace.trace_id, trace.baggage.as_deref()), (7, Some("tier=a")));
@@ -257,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn with_baggage_as_the_only_propagator_no_trace_header_is_sent_upstream() {
+    fn baggage_alone_sends_no_trace_header() {
         let formats = PropagationFormats { baggage: true, ..PropagationFormats::NONE };
         let received = [W3C_HEADER, ("tracestate", "a=1"), ("baggage", "tier=a")];
         let mut sent = header_map(&received);
@@ -266,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn unless_it_is_continued_the_trace_of_the_client_adds_at_most_a_link() {
+    fn an_ignored_trace_adds_at_most_a_link() {
         let received = [W3C_HEADER, ("tracestate", "a=1"), ("baggage", "tier=a")];
         for parent_mode in [TraceParentMode::Link, TraceParentMode::Ignore] {
             let trace = start(&Propagation { parent_mode, ..propagation(0.0) }, &received);
@@ -278,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn upstream_requests_have_only_the_trace_context_of_the_gateway() {
+    fn upstream_requests_have_only_the_gateways_context() {
         let received = [W3C_HEADER, ("tracestate", "a=1"), ("baggage", "x=1,tier=a")];
         let mut sent = header_map(&[&received[..], &[("b3", "0")]].concat());
         let trace = started_trace(1.0, &received);
@@ -296,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn beyond_the_rate_limit_only_traces_that_the_client_sampled_are_recorded() {
+    fn beyond_the_limit_only_sampled_traces_count() {
         let now = clock::epoch();
         let limiter = Some(Arc::new(GcraLimiter::new(10)));
         let limited = Propagation { rate_limit: limiter, ..propagation(0.5) };

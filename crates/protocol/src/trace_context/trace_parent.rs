@@ -31,8 +31,10 @@ impl TraceParent {
     /// Parses a `traceparent` header. `None` if it is invalid: then the gateway starts a new trace.
     pub fn parse(header: &str) -> Option<Self> {
         let mut fields = header.trim().split('-');
-        let (version, trace_id) = (fields.next()?, fields.next()?);
-        let (span_id, flags) = (fields.next()?, fields.next()?);
+        let version = fields.next()?;
+        let trace_id = fields.next()?;
+        let span_id = fields.next()?;
+        let flags = fields.next()?;
         let is_known = version == "00" && fields.next().is_none();
         let is_later = version != "00" && version != "ff" && parse_hex(version, 2).is_some();
         if !(is_known || is_later) {

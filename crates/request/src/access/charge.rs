@@ -31,13 +31,17 @@ impl TokenCharge {
                 .any(|kind| last_failure == Some(kind.as_str()));
         let is_charged =
             is_ok_or_ended_by_client && computes_prompt(record) && !record.attempts.is_empty();
-        let input =
-            observed.usage.input.or_else(|| estimated_tokens(record).filter(|_| is_charged));
+        let input = match observed.usage.input {
+            None if is_charged => estimated_tokens(record),
+            input => input,
+        };
         let is_whole = is_charged && !observed.is_stream && record.api.is_some_and(Api::generates);
         let estimated_output =
-            || is_whole.then_some((record.bytes_out as f64 * TOKENS_PER_BYTE) as u64);
-        let output = record.output_tokens().or_else(estimated_output);
-        Self { input: input.unwrap_or(0), output: output.unwrap_or(0) }
+            if is_whole { (record.bytes_out as f64 * TOKENS_PER_BYTE) as u64 } else { 0 };
+        Self {
+            input: input.unwrap_or(0),
+            output: record.output_tokens().unwrap_or(estimated_output),
+        }
     }
 
     /// Sum of the prompt and output tokens.
@@ -86,7 +90,7 @@ mod tests {
     use tokenweir_protocol::openai::Usage;
 
     #[test]
-    fn a_request_is_charged_with_the_token_usage_that_the_engine_reports() {
+    fn reported_usage_is_charged() {
         let record = fixtures::streamed();
         let usage = record.observed.usage;
         let charge = TokenCharge::from_record(&record);
@@ -98,7 +102,7 @@ mod tests {
 
     /// The gateway has counted 7 tokens of output.
     #[test]
-    fn a_prompt_without_reported_usage_is_charged_only_if_the_client_ended_the_request() {
+    fn unreported_prompts_are_charged_if_the_client_left() {
         use UsageSource::{Estimated, Missing};
         let fixture = fixtures::streamed();
         let predicted = fixture.selected_candidate().unwrap().candidate.prompt.round() as u64;
@@ -124,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cancelled_request_is_charged_for_the_text_and_media_of_its_body_on_each_path() {
+    fn cancelled_requests_pay_for_text_and_media() {
         let mut record = fixtures::streamed();
         let predicted = record.selected_candidate().unwrap().candidate.prompt;
         record.outcome = Outcome::Cancelled;
@@ -153,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_non_streaming_response_without_a_token_count_is_charged_by_its_bytes() {
+    fn uncounted_whole_responses_are_charged_by_bytes() {
         let mut record = fixtures::streamed();
         record.observed.is_stream = false;
         record.observed.usage = Usage::default();

@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_model_is_allowed_by_its_name_or_by_its_prefix() {
+    fn names_and_prefixes_allow_models() {
         let list = ["qwen".to_owned(), "llama-*".to_owned()];
         let models = ModelAllowlist::new(Some(&list));
         for allowed in ["qwen", "llama-", "llama-3"] {
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn no_list_allows_all_models_and_an_empty_list_allows_no_model() {
+    fn no_list_allows_all_an_empty_list_none() {
         assert!(
             ModelAllowlist::new(None).allow(Some("any")) && ModelAllowlist::new(None).allow(None)
         );

@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pseudonym_depends_on_the_value_its_kind_and_the_secret_and_hides_the_value() {
+    fn value_kind_and_secret_decide_the_pseudonym() {
         let key = PseudonymKey::default();
         let alice = key.pseudonym("user", "alice@example.com");
         assert_eq!(alice, PseudonymKey::default().pseudonym("user", "alice@example.com"));

@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn gateways_with_the_same_secret_derive_the_same_salts() {
+    fn equal_secrets_derive_equal_salts() {
         let derive =
             |secret: &[u8]| SaltKey::new(KeyDigest::from_key(secret)).derive("a", Some("s"));
         assert_eq!(derive(b"one"), derive(b"one"));

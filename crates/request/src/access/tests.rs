@@ -65,7 +65,7 @@ fn rejection(
 }
 
 #[test]
-fn an_api_key_is_accepted_in_both_headers_and_any_other_text_is_rejected() {
+fn keys_are_accepted_in_both_headers_only() {
     let keys = keys(UsageLimits::default(), UsageLimits::default());
     let is_known = |pairs: &[(&'static str, &str)]| keys.authenticate(&headers(pairs)).is_some();
     assert!(is_known(&[("authorization", "Bearer sk-tw-one")]));
@@ -88,7 +88,7 @@ fn an_api_key_is_accepted_in_both_headers_and_any_other_text_is_rejected() {
 }
 
 #[test]
-fn a_limit_of_requests_per_minute_allows_a_burst_and_refills_evenly() {
+fn request_limits_allow_bursts_and_refill_evenly() {
     let key = authenticated_key(&keys(limits(60, 0, 0), UsageLimits::default()));
     let now = clock::epoch();
     assert!((0..60).all(|_| rejection(key.enter(now)).is_none()));
@@ -103,7 +103,7 @@ fn a_limit_of_requests_per_minute_allows_a_burst_and_refills_evenly() {
 }
 
 #[test]
-fn after_charges_above_the_token_limit_no_request_starts_until_usage_is_below_the_limit() {
+fn exceeded_token_limits_block_until_usage_falls() {
     let keys = keys(limits(0, 600, 0), UsageLimits::default());
     let key = authenticated_key(&keys);
     let now = clock::epoch();
@@ -119,7 +119,7 @@ fn after_charges_above_the_token_limit_no_request_starts_until_usage_is_below_th
 }
 
 #[test]
-fn a_request_must_be_within_the_limits_of_its_tenant_and_of_its_key() {
+fn tenant_and_key_limits_both_apply() {
     let file = one_tenant_file(
         limits(0, 0, 3),
         vec![entry("one", KEY, limits(0, 0, 2)), entry("two", "sk-two", UsageLimits::default())],
@@ -140,7 +140,7 @@ fn a_request_must_be_within_the_limits_of_its_tenant_and_of_its_key() {
 }
 
 #[test]
-fn a_rejected_request_uses_no_quota_and_gets_the_longest_retry_time() {
+fn rejected_requests_use_no_quota() {
     let keys = keys(limits(60, 600, 0), limits(0, 0, 1));
     let (key, now) = (authenticated_key(&keys), clock::epoch());
     let permit = key.enter(now).1.unwrap();
@@ -155,7 +155,7 @@ fn a_rejected_request_uses_no_quota_and_gets_the_longest_retry_time() {
 }
 
 #[test]
-fn a_reload_of_the_key_file_keeps_token_usage_and_open_requests() {
+fn a_reload_keeps_usage_and_open_requests() {
     let before = keys(limits(0, 600, 2), UsageLimits::default());
     let (key, now) = (authenticated_key(&before), clock::epoch());
     let permit = key.enter(now).1.unwrap();
@@ -183,7 +183,7 @@ fn a_reload_of_the_key_file_keeps_token_usage_and_open_requests() {
 }
 
 #[test]
-fn the_number_of_tenant_labels_stays_bounded_across_reloads_of_the_key_file() {
+fn reloads_keep_tenant_labels_bounded() {
     let mut keys = ApiKeys::default();
     let mut last_principal: Option<Arc<ClientIdentity>> = None;
     for round in 0..50 {

@@ -85,7 +85,8 @@ impl RemainingQuota {
 /// Formats a duration like Go, as the OpenAI API does: `0s`, `250ms`, `1.5s`, `6m0s`, `1h0m0s`.
 /// Fractions of a millisecond are cut off.
 fn format_go_duration(duration: Duration) -> HeaderValue {
-    let (seconds, millis) = (duration.as_secs(), duration.subsec_millis());
+    let seconds = duration.as_secs();
+    let millis = duration.subsec_millis();
     let seconds_text = format!("{}.{millis:03}", seconds % 60);
     let seconds_text = seconds_text.trim_end_matches('0').trim_end_matches('.');
     let text = match (seconds / 3_600, seconds / 60 % 60) {
@@ -103,7 +104,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_lower_remaining_quota_is_written_as_rate_limit_headers_of_openai() {
+    fn the_lower_quota_is_written_as_headers() {
         let quota = |remaining, millis| {
             Some(RemainingQuota { limit: 60, remaining, reset: Duration::from_millis(millis) })
         };
@@ -123,14 +124,14 @@ mod tests {
     }
 
     #[test]
-    fn a_response_without_rate_limits_has_no_rate_limit_headers() {
+    fn no_limits_give_no_headers() {
         let mut headers = HeaderMap::new();
         RateLimitStatus::default().write(&mut headers);
         assert!(headers.is_empty());
     }
 
     #[test]
-    fn the_reset_time_of_a_rate_limit_is_written_in_the_duration_format_of_go() {
+    fn reset_times_have_the_format_of_go() {
         for (millis, expected) in [
             (0, "0s"),
             (120, "120ms"),

@@ -36,34 +36,63 @@ pub(super) fn add_usage(
     drops_details: bool,
     edits: &mut Vec<Edit>,
 ) {
-    let mut counts = [None, None, None, None];
-    let mut on_count = |name: Range<usize>, value: Range<usize>| {
-        let index = match &event[name] {
-            b"prompt_tokens" => 0,
-            b"completion_tokens" => 1,
-            b"total_tokens" => 2,
-            b"cached_tokens" => 3,
+    let mut counts = UsageCounts::default();
+    let _ = members(event, range.clone(), |name, value| match &event[name.clone()] {
+        b"prompt_tokens_details" => {
+            let _ = members(event, value, |name, value| counts.read(event, name, value));
+        }
+        b"completion_tokens_details" if drops_details => edits.push((value, NULL.into())),
+        _ => counts.read(event, name, value),
+    });
+    let UsageCounts { prompt, completion, total, cached } = counts;
+    let new_prompt = prompt_tokens.or_else(|| prompt.as_ref()?.number?.checked_sub(earlier));
+    // A sum that overflows is not that of an engine, so its count stays as it is.
+    let new_completion = completion.as_ref().and_then(|count| count.number?.checked_add(earlier));
+    if let Some(new_prompt) = new_prompt {
+        let new_total = new_completion.and_then(|completion| new_prompt.checked_add(completion));
+        // The backend may also have had tokens of the earlier output in its cache, so the cached tokens are
+        // limited to the tokens of the prompt.
+        let cached_number = cached.as_ref().and_then(|count| count.number);
+        let new_cached = cached_number.map(|cached| cached.min(new_prompt));
+        replace(edits, total, new_total);
+        replace(edits, cached, new_cached);
+    }
+    replace(edits, prompt, new_prompt);
+    replace(edits, completion, new_completion);
+}
+
+/// The counts of a `usage` object. `None`: the object does not have the count.
+#[derive(Default)]
+struct UsageCounts {
+    prompt: Option<Count>,
+    completion: Option<Count>,
+    total: Option<Count>,
+    cached: Option<Count>,
+}
+
+/// A count, and the range of its value in the event.
+struct Count {
+    /// `None`: the value is no count.
+    number: Option<u64>,
+    range: Range<usize>,
+}
+
+impl UsageCounts {
+    fn read(&mut self, event: &[u8], name: Range<usize>, value: Range<usize>) {
+        let slot = match &event[name] {
+            b"prompt_tokens" => &mut self.prompt,
+            b"completion_tokens" => &mut self.completion,
+            b"total_tokens" => &mut self.total,
+            b"cached_tokens" => &mut self.cached,
             _ => return,
         };
-        counts[index] = Some((number::<u64>(&event[value.clone()]), value));
-    };
-    let _ = members(event, range.clone(), |name, value| match &event[name.clone()] {
-        b"prompt_tokens_details" => drop(members(event, value, &mut on_count)),
-        b"completion_tokens_details" if drops_details => edits.push((value, NULL.into())),
-        _ => on_count(name, value),
-    });
-    let value = |index: usize| counts[index].as_ref().and_then(|(count, _)| *count);
-    let prompt = prompt_tokens.or_else(|| value(0)?.checked_sub(earlier));
-    // A sum that overflows is not that of an engine, so its count stays as it is.
-    let completion = value(1).and_then(|completion| completion.checked_add(earlier));
-    let total = prompt.zip(completion);
-    let total = total.and_then(|(prompt, completion)| prompt.checked_add(completion));
-    // The backend may also have had tokens of the earlier output in its cache, so the cached tokens are
-    // limited to the tokens of the prompt.
-    let cached = value(3).zip(prompt).map(|(cached, prompt)| cached.min(prompt));
-    for (slot, count) in counts.into_iter().zip([prompt, completion, total, cached]) {
-        if let (Some((_, range)), Some(count)) = (slot, count) {
-            edits.push((range, count.to_string().into_bytes().into()));
-        }
+        *slot = Some(Count { number: number(&event[value.clone()]), range: value });
+    }
+}
+
+/// Adds the edit that replaces a count, if there is one to replace, and a new one.
+fn replace(edits: &mut Vec<Edit>, old: Option<Count>, new: Option<u64>) {
+    if let (Some(old), Some(new)) = (old, new) {
+        edits.push((old.range, new.to_string().into_bytes().into()));
     }
 }

@@ -59,8 +59,9 @@ pub(super) fn event_end(bytes: &[u8], mut at: usize) -> Option<usize> {
 pub(super) fn numbers(array: &[u8]) -> Option<impl Iterator<Item = Option<u32>>> {
     let inner = array.strip_prefix(b"[")?.strip_suffix(b"]")?.trim_ascii();
     let number = |part: &[u8]| std::str::from_utf8(part.trim_ascii()).ok()?.parse().ok();
-    let parts = inner.split(|byte| *byte == b',').filter(|_| !inner.is_empty());
-    Some(parts.map(number))
+    // `split` returns one part of an empty array.
+    let parts = (!inner.is_empty()).then(|| inner.split(|byte| *byte == b','));
+    Some(parts.into_iter().flatten().map(number))
 }
 
 impl Event {

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_read_in_the_same_way_whatever_event_precedes_it() {
+    fn earlier_events_do_not_change_the_result() {
         let events = events();
         for before in &events {
             for (is_chat, event) in [true, false]
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_that_differs_only_in_text_and_token_ids_is_read_by_comparison() {
+    fn like_events_are_read_by_comparison() {
         let event =
             |text, ids| format!("data: {}\n\n", CHAT.replace("TEXT", text).replace("IDS", ids));
         let mut layout = Layout::default();

@@ -39,10 +39,13 @@ impl ContinuationPlan {
         };
         let is_exact = mode == ContinuationMode::Exact;
         let mut plan = Self { is_chat, is_exact, ..Self::default() };
-        let [mut has_seed, mut has_max_tokens, mut has_max_completion_tokens] = [false; 3];
+        let mut has_seed = false;
+        let mut has_max_tokens = false;
+        let mut has_max_completion_tokens = false;
         let mut refused = None;
         visit_members(body, |member| {
-            let (name, value) = (&body[member.name], &body[member.value]);
+            let name = &body[member.name];
+            let value = &body[member.value];
             let is_set = is_set(value);
             match name {
                 b"logprobs" if is_chat => plan.has_logprobs |= is_set,
@@ -64,15 +67,19 @@ impl ContinuationPlan {
             }
         })
         .ok_or(ContinuationRefusal::Unreadable)?;
-        let of_sampling = match (has_seed, is_greedy_only) {
-            (true, _) if !plan.is_greedy => Some(ContinuationRefusal::Seed),
-            (_, true) if !plan.is_greedy => Some(ContinuationRefusal::Sampled),
-            _ => None,
-        };
+        if let Some(refused) = refused {
+            return Err(refused);
+        }
+        if has_seed && !plan.is_greedy {
+            return Err(ContinuationRefusal::Seed);
+        }
+        if is_greedy_only && !plan.is_greedy {
+            return Err(ContinuationRefusal::Sampled);
+        }
         if !is_chat && !has_max_tokens {
             plan.max_tokens = Some(DEFAULT_COMPLETION_TOKENS);
         }
-        refused.or(of_sampling).map_or(Ok(plan), Err)
+        Ok(plan)
     }
 
     /// Whether the gateway must ask for token ids in the request, because the client did not ask for them.
@@ -119,7 +126,8 @@ fn refusal(name: &[u8], value: &[u8], is_exact: bool) -> Option<ContinuationRefu
 
 /// Whether a `response_format` asks for plain text.
 fn is_text_format(value: &[u8]) -> bool {
-    let (mut is_text, mut members) = (false, 0);
+    let mut is_text = false;
+    let mut members = 0;
     let read = visit_members(value, |member| {
         members += 1;
         is_text |= value[member.name] == *b"type" && value[member.value] == *b"\"text\"";

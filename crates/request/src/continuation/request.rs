@@ -11,7 +11,7 @@ use tokenweir_protocol::openai::Splice;
 /// The output that the next backend continues.
 pub(super) enum Continued<'a> {
     /// The token ids of the prompt and of the output.
-    Ids([&'a [u32]; 2]),
+    Ids { prompt: &'a [u32], output: &'a [u32] },
     /// The text of the output, with the escapes of a JSON string.
     Text(&'a str),
 }
@@ -25,9 +25,12 @@ impl ContinuationPlan {
         continued: &Continued<'_>,
         tokens: u64,
     ) -> Result<Bytes, ContinuationRefusal> {
-        let (mut edits, mut input, mut has_max_tokens) = (Vec::new(), None, false);
+        let mut edits = Vec::new();
+        let mut input = None;
+        let mut has_max_tokens = false;
         visit_members(body, |member| {
-            let (name, value) = (&body[member.name], &body[member.value.clone()]);
+            let name = &body[member.name];
+            let value = &body[member.value.clone()];
             match name {
                 b"messages" if self.is_chat => input = Some(member.value),
                 b"prompt" if !self.is_chat => input = Some(member.value),
@@ -59,11 +62,14 @@ impl ContinuationPlan {
         edits: &mut Vec<Splice>,
     ) -> Option<()> {
         match continued {
-            Continued::Ids(ids) if self.is_chat => {
-                let parameters = format!(r#"{{"prompt_token_ids":{}}}"#, id_list(*ids));
+            Continued::Ids { prompt, output } if self.is_chat => {
+                let ids = id_list(prompt, output);
+                let parameters = format!(r#"{{"prompt_token_ids":{ids}}}"#);
                 edits.push(Splice::set(body, "kv_transfer_params", &parameters)?);
             }
-            Continued::Ids(ids) => edits.push(Splice::replace(input?, id_list(*ids))),
+            Continued::Ids { prompt, output } => {
+                edits.push(Splice::replace(input?, id_list(prompt, output)));
+            }
             Continued::Text(text) => {
                 let end = input?.end - 1;
                 let text = if self.is_chat {
@@ -80,9 +86,9 @@ impl ContinuationPlan {
     }
 }
 
-fn id_list(ids: [&[u32]; 2]) -> String {
-    let mut list = String::with_capacity(2 + 7 * (ids[0].len() + ids[1].len()));
-    for id in ids.into_iter().flatten() {
+fn id_list(prompt: &[u32], output: &[u32]) -> String {
+    let mut list = String::with_capacity(2 + 7 * (prompt.len() + output.len()));
+    for id in prompt.iter().chain(output) {
         list.push(if list.is_empty() { '[' } else { ',' });
         // Writing to a string cannot fail.
         let _ = write!(list, "{id}");

@@ -181,7 +181,8 @@ impl StreamSplicer {
     /// Records that the stream will not be continued.
     pub fn refuse(&mut self, reason: ContinuationRefusal) {
         self.refusal.get_or_insert(reason);
-        (self.ids, self.prompt_ids) = Default::default();
+        self.ids = Vec::new();
+        self.prompt_ids = Vec::new();
         self.text.tail = String::new();
     }
 
@@ -280,8 +281,11 @@ impl StreamSplicer {
 
     /// The event with the usage of the whole stream. `None`: it is not known.
     fn usage_event(&self) -> Option<Vec<u8>> {
+        if !self.has_all_ids {
+            return None;
+        }
         let head = self.head.as_ref()?;
-        let prompt = self.prompt_tokens.filter(|_| self.has_all_ids)?;
+        let prompt = self.prompt_tokens?;
         let output = self.tokens as u64;
         let total = prompt.checked_add(output)?;
         let mut event = b"data: {".to_vec();
@@ -324,7 +328,7 @@ impl StreamSplicer {
         let position = self.position()?;
         let continued = if self.plan.is_exact {
             let ids = self.ids.get(..position.tokens).ok_or(ContinuationRefusal::NoTokenIds)?;
-            Continued::Ids([&self.prompt_ids, ids])
+            Continued::Ids { prompt: &self.prompt_ids, output: ids }
         } else {
             Continued::Text(&self.text.tail)
         };
@@ -337,7 +341,8 @@ impl StreamSplicer {
         self.ids.truncate(position.tokens);
         self.tokens = position.tokens;
         self.text.generated = position.bytes;
-        (self.latest, self.certain) = (position, [position; 2]);
+        self.latest = position;
+        self.certain = [position; 2];
         self.partial.clear();
         self.held.clear();
         self.interruption = None;

@@ -92,7 +92,7 @@ fn unbroken(is_chat: bool, engine: Engine, body: &Value) -> Read {
 }
 
 #[test]
-fn a_greedy_stream_that_breaks_at_any_byte_is_continued_to_the_unbroken_stream() {
+fn greedy_streams_continue_identically_from_any_byte() {
     for (is_chat, merges, max_tokens) in
         [(true, false, 12), (true, true, 40), (false, false, 40), (false, true, 12)]
     {
@@ -110,7 +110,7 @@ fn a_greedy_stream_that_breaks_at_any_byte_is_continued_to_the_unbroken_stream()
 }
 
 #[test]
-fn a_sampled_stream_that_breaks_at_any_byte_is_continued_or_refused_as_diverged() {
+fn sampled_streams_continue_or_diverge_at_any_byte() {
     for merges in [false, true] {
         let (engine, body) = (Engine { merges, ..ENGINE }, request(true, 40, 1.0));
         let whole = unbroken(true, engine, &body);
@@ -127,7 +127,7 @@ fn a_sampled_stream_that_breaks_at_any_byte_is_continued_or_refused_as_diverged(
 }
 
 #[test]
-fn a_continuation_that_repeats_the_stream_or_lacks_token_ids_is_refused() {
+fn repetitions_and_missing_ids_are_refused() {
     let (mut splicer, body, stream) = after_events(6);
     splicer.request(body.to_string().as_bytes()).unwrap();
     splicer.switch();
@@ -140,7 +140,7 @@ fn a_continuation_that_repeats_the_stream_or_lacks_token_ids_is_refused() {
 }
 
 #[test]
-fn the_gateway_writes_the_missing_last_events_of_a_stream_if_its_usage_is_known() {
+fn missing_last_events_are_written() {
     let (body, end) = (request(true, 12, 0.0), "data: [DONE]\n\n");
     for (has_ids, lacks, asks, expected) in [
         (true, 1, true, Some("")),
@@ -176,7 +176,7 @@ fn the_gateway_writes_the_missing_last_events_of_a_stream_if_its_usage_is_known(
 }
 
 #[test]
-fn repeated_text_that_differs_from_the_text_of_the_client_is_not_forwarded() {
+fn differing_repetitions_are_not_forwarded() {
     let body = request(false, 40, 0.0);
     let stream = Engine { merges: true, ..ENGINE }.answer(false, body.to_string().as_bytes());
     // The cut follows the first event with two tokens, which comes after an event with one token.
@@ -197,7 +197,7 @@ fn repeated_text_that_differs_from_the_text_of_the_client_is_not_forwarded() {
 }
 
 #[test]
-fn an_abort_or_engine_error_event_is_forwarded_only_if_no_backend_continues_the_stream() {
+fn failure_events_are_forwarded_only_after_refusal() {
     let abort = "data: {\"id\":\"a\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"abort\",\"token_ids\":[]}]}\n\n";
     let error = "data: {\"error\":{\"message\":\"dead\",\"code\":500}}\n\n";
     for (event, cause) in
@@ -213,7 +213,7 @@ fn an_abort_or_engine_error_event_is_forwarded_only_if_no_backend_continues_the_
 }
 
 #[test]
-fn a_stream_refused_for_lack_of_memory_is_not_continued_after_a_failover_either() {
+fn a_memory_refusal_outlasts_a_failover() {
     let mut splicer = splicer(true, &request(true, 40, 0.0), ContinuationMode::Exact);
     splicer.refuse(ContinuationRefusal::Memory);
     splicer.restart();
@@ -221,7 +221,7 @@ fn a_stream_refused_for_lack_of_memory_is_not_continued_after_a_failover_either(
 }
 
 #[test]
-fn an_error_of_the_continuing_backend_is_forwarded_if_no_further_backend_continues() {
+fn later_errors_are_forwarded_after_refusal() {
     let error = b"data: {\"error\":{\"message\":\"EngineCore died\",\"code\":500}}\n\n";
     let (mut splicer, body, _) = after_events(4);
     splicer.request(body.to_string().as_bytes()).unwrap();
@@ -232,7 +232,7 @@ fn an_error_of_the_continuing_backend_is_forwarded_if_no_further_backend_continu
 }
 
 #[test]
-fn a_continuation_by_text_appends_the_output_to_the_messages_or_the_prompt() {
+fn text_continuations_append_the_output() {
     for is_chat in [true, false] {
         let body = asked(&request(is_chat, 40, 0.0));
         let mut splicer = splicer(is_chat, &body, ContinuationMode::Text);
@@ -266,7 +266,7 @@ fn a_continuation_by_text_appends_the_output_to_the_messages_or_the_prompt() {
 }
 
 #[test]
-fn the_splicer_keeps_four_bytes_for_each_output_token() {
+fn each_token_takes_four_bytes() {
     let mut splicer = splicer(true, &asked(&request(true, 4000, 0.0)), ContinuationMode::Exact);
     for id in 0..1000 {
         let event = format!(
@@ -278,7 +278,7 @@ fn the_splicer_keeps_four_bytes_for_each_output_token() {
 }
 
 #[test]
-fn a_request_whose_continuation_could_differ_is_refused_with_the_reason() {
+fn uncertain_requests_are_refused_with_a_reason() {
     use ContinuationRefusal as R;
     let read =
         |api, body: &[u8]| ContinuationPlan::read(Some(api), body, ContinuationMode::Exact, true);
@@ -333,7 +333,7 @@ fn nothing_is_added_to_an_unfinished_event() {
 }
 
 #[test]
-fn events_of_another_form_are_forwarded_as_they_came() {
+fn events_of_other_forms_pass_unchanged() {
     for stream in [
         "event: a\ndata: {}\n\ndata: {\"b\"",
         "data: {}\r\rdata: {\"b\"",
@@ -352,7 +352,7 @@ fn events_of_another_form_are_forwarded_as_they_came() {
 }
 
 #[test]
-fn a_long_event_in_small_pieces_is_forwarded_whole() {
+fn long_events_in_pieces_pass_whole() {
     let body = request(true, 40, 0.0);
     let mut splicer = splicer(true, &asked(&body), ContinuationMode::Exact);
     let event = format!("data: {{\"choices\":[],\"x\":\"{}\"}}\n\n", "x".repeat(2 << 20));

@@ -1,6 +1,6 @@
 //! The format of an error body: OpenAI's, or Anthropic's on the paths of the Messages API.
 
-use super::table::ErrorRow;
+use super::gateway_error::GatewayError;
 use serde_json::{Value, json};
 
 /// The format of an error body, which depends on the path of the request.
@@ -25,17 +25,20 @@ impl ErrorEnvelope {
     }
 
     /// The error body. Only Anthropic's envelope contains the request id.
-    pub(super) fn body(self, row: &ErrorRow, message: &str, request_id: Option<&str>) -> Value {
+    pub(super) fn body(self, error: &GatewayError, request_id: Option<&str>) -> Value {
+        let row = error.row();
+        let message = error.to_string();
+        let status = row.status.as_u16();
         match self {
             Self::OpenAi => json!({ "error": {
                 "message": message,
                 "type": row.kind,
-                "param": row.param,
-                "code": row.code.map_or_else(|| row.status.as_u16().into(), Value::from),
+                "param": error.param(),
+                "code": error.code().map_or_else(|| status.into(), Value::from),
             }}),
             Self::Anthropic => json!({
                 "type": "error",
-                "error": { "type": anthropic_type(row.status.as_u16()), "message": message },
+                "error": { "type": anthropic_type(status), "message": message },
                 "request_id": request_id,
             }),
         }
@@ -64,7 +67,7 @@ mod tests {
     use crate::error::{GatewayError, RateLimitKind};
 
     #[test]
-    fn only_errors_on_the_paths_of_the_messages_api_use_the_anthropic_envelope() {
+    fn messages_paths_use_the_anthropic_envelope() {
         for path in ["/v1/messages", "/v1/messages/count_tokens", "/v1/messages/none"] {
             assert_eq!(ErrorEnvelope::for_path(path), ErrorEnvelope::Anthropic, "{path}");
         }
@@ -74,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn the_type_of_an_anthropic_error_follows_from_its_status() {
+    fn anthropic_types_follow_from_the_status() {
         for (error, expected) in [
             (GatewayError::BadHead, "invalid_request_error"),
             (GatewayError::MethodNotAllowed { allow: "POST" }, "invalid_request_error"),

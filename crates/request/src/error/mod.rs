@@ -32,11 +32,6 @@ impl GatewayError {
         self.row().fault
     }
 
-    /// The reason in metrics, in spans and in the `x-gateway-error` header: one of [`REASONS`].
-    pub fn reason(&self) -> &'static str {
-        self.row().reason
-    }
-
     /// The outcome of a request that the gateway answered with this error, for its record.
     pub fn outcome(&self) -> Outcome {
         match (self, self.fault()) {
@@ -67,13 +62,13 @@ impl GatewayError {
         request_id: Option<&str>,
     ) -> Response<Full<Bytes>> {
         let row = self.row();
-        let body = envelope.body(&row, &self.to_string(), request_id);
+        let body = envelope.body(self, request_id);
         let mut response = Response::new(Full::new(Bytes::from(body.to_string())));
         *response.status_mut() = row.status;
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         headers.insert(X_GATEWAY_ERROR, HeaderValue::from_static(row.reason));
-        if let Some(seconds) = row.retry_after {
+        if let Some(seconds) = self.retry_after() {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
         // The SDKs of OpenAI and Anthropic retry after 5xx, but a retry of these errors fails again.

@@ -1,53 +1,9 @@
-//! Status, fault, error type and retry time of every [`GatewayError`].
+//! Reason, status, fault, error type and retry time of every [`GatewayError`].
 
 use super::gateway_error::{GatewayError, IdempotencyProblem, RateLimitKind};
+use Fault::{Backend, Client, Gateway};
 use http::StatusCode;
-
-/// The reasons of all errors: the values of the `reason` label, of the `x-gateway-error` header and
-/// of the span attribute.
-pub const REASONS: &[&str] = &[
-    "not_found",
-    "method_not_allowed",
-    "upgrade_not_offered",
-    "websocket_required",
-    "response_not_found",
-    "bad_body",
-    "signed_body",
-    "engine_control",
-    "bad_head",
-    "head_too_large",
-    "uri_too_long",
-    "encoded_body",
-    "body_too_large",
-    "body_cut",
-    "invalid_api_key",
-    "model_not_allowed",
-    "idempotency_key",
-    "last_event_id",
-    "request_limit",
-    "token_limit",
-    "concurrency_limit",
-    "body_timeout",
-    "client_busy",
-    "overloaded",
-    "gateway_exhausted",
-    "body_memory",
-    "unknown_model",
-    "no_backend",
-    "request_loop",
-    "saturated",
-    "shed",
-    "queue_timeout",
-    "late",
-    "connection_reset",
-    "bad_response",
-    "timeout",
-    "first_output_timeout",
-    "client_timeout",
-    "total_timeout",
-    "poison",
-    "internal",
-];
+use http::StatusCode as S;
 
 /// The reasons of requests that were shed because no backend had capacity.
 pub const SHED_REASONS: &[&str] = &["saturated", "shed", "queue_timeout", "late"];
@@ -68,137 +24,189 @@ pub enum Fault {
 /// One row of the error table.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ErrorRow {
+    /// One of [`REASONS`].
+    pub(super) reason: &'static str,
     pub(super) status: StatusCode,
     pub(super) fault: Fault,
     /// The value of `error.type`. If vLLM defines a type for the error, it is that type.
     pub(super) kind: &'static str,
-    /// One of [`REASONS`].
-    pub(super) reason: &'static str,
-    /// The value of `error.code`, if OpenAI defines one. `None`: the status is the code.
-    pub(super) code: Option<&'static str>,
-    /// The value of `error.param`: the name of the field that caused the error.
-    pub(super) param: Option<&'static str>,
-    /// The value of `Retry-After`, in seconds. `None`: the response has no such header.
-    pub(super) retry_after: Option<u32>,
 }
 
+/// All errors, in the order of the label values.
+const ROWS: [ErrorRow; 41] = [
+    row("not_found", S::NOT_FOUND, Client, "NotFoundError"),
+    row("method_not_allowed", S::METHOD_NOT_ALLOWED, Client, BAD_REQUEST),
+    row("upgrade_not_offered", S::UPGRADE_REQUIRED, Client, BAD_REQUEST),
+    row("websocket_required", S::UPGRADE_REQUIRED, Client, BAD_REQUEST),
+    row("response_not_found", S::NOT_FOUND, Client, "NotFoundError"),
+    row("bad_body", S::BAD_REQUEST, Client, BAD_REQUEST),
+    row("signed_body", S::BAD_REQUEST, Client, BAD_REQUEST),
+    row("engine_control", S::BAD_REQUEST, Client, BAD_REQUEST),
+    row("bad_head", S::BAD_REQUEST, Client, BAD_REQUEST),
+    row("head_too_large", S::REQUEST_HEADER_FIELDS_TOO_LARGE, Client, BAD_REQUEST),
+    row("uri_too_long", S::URI_TOO_LONG, Client, BAD_REQUEST),
+    row("encoded_body", S::UNSUPPORTED_MEDIA_TYPE, Client, BAD_REQUEST),
+    row("body_too_large", S::PAYLOAD_TOO_LARGE, Client, BAD_REQUEST),
+    row("body_cut", S::BAD_REQUEST, Client, BAD_REQUEST),
+    row("invalid_api_key", S::UNAUTHORIZED, Client, "invalid_request_error"),
+    row("model_not_allowed", S::FORBIDDEN, Client, "PermissionDeniedError"),
+    row("idempotency_key", S::UNPROCESSABLE_ENTITY, Client, "UnprocessableEntityError"),
+    row("last_event_id", S::PRECONDITION_FAILED, Client, BAD_REQUEST),
+    row("request_limit", S::TOO_MANY_REQUESTS, Client, "requests"),
+    row("token_limit", S::TOO_MANY_REQUESTS, Client, "tokens"),
+    row("concurrency_limit", S::TOO_MANY_REQUESTS, Client, "requests"),
+    row("body_timeout", S::REQUEST_TIMEOUT, Client, BAD_REQUEST),
+    row("client_busy", S::TOO_MANY_REQUESTS, Client, TOO_MANY),
+    row("overloaded", S::SERVICE_UNAVAILABLE, Gateway, UNAVAILABLE),
+    row("gateway_exhausted", S::SERVICE_UNAVAILABLE, Gateway, UNAVAILABLE),
+    row("body_memory", S::SERVICE_UNAVAILABLE, Gateway, UNAVAILABLE),
+    row("unknown_model", S::NOT_FOUND, Client, "NotFoundError"),
+    row("no_backend", S::SERVICE_UNAVAILABLE, Gateway, UNAVAILABLE),
+    row("request_loop", S::LOOP_DETECTED, Gateway, INTERNAL),
+    row("saturated", S::TOO_MANY_REQUESTS, Gateway, TOO_MANY),
+    row("shed", S::TOO_MANY_REQUESTS, Gateway, TOO_MANY),
+    row("queue_timeout", S::TOO_MANY_REQUESTS, Gateway, TOO_MANY),
+    row("late", S::TOO_MANY_REQUESTS, Gateway, TOO_MANY),
+    row("connection_reset", S::BAD_GATEWAY, Backend, BAD_GATEWAY),
+    row("bad_response", S::BAD_GATEWAY, Backend, BAD_GATEWAY),
+    row("timeout", S::GATEWAY_TIMEOUT, Backend, TIMEOUT),
+    row("first_output_timeout", S::GATEWAY_TIMEOUT, Backend, TIMEOUT),
+    row("client_timeout", S::GATEWAY_TIMEOUT, Client, TIMEOUT),
+    row("total_timeout", S::GATEWAY_TIMEOUT, Gateway, TIMEOUT),
+    row("poison", S::BAD_GATEWAY, Backend, BAD_GATEWAY),
+    INTERNAL_ERROR,
+];
+const INTERNAL_ERROR: ErrorRow = row("internal", S::INTERNAL_SERVER_ERROR, Gateway, INTERNAL);
+const BAD_REQUEST: &str = "BadRequestError";
+const TOO_MANY: &str = "TooManyRequestsError";
+const UNAVAILABLE: &str = "ServiceUnavailableError";
+const INTERNAL: &str = "InternalServerError";
+const BAD_GATEWAY: &str = "BadGatewayError";
+const TIMEOUT: &str = "GatewayTimeoutError";
+
+/// The reasons of all errors: the values of the `reason` label, of the `x-gateway-error` header and
+/// of the span attribute.
+pub const REASONS: &[&str] = &{
+    let mut reasons = [""; ROWS.len()];
+    let mut index = 0;
+    while index < reasons.len() {
+        reasons[index] = ROWS[index].reason;
+        index += 1;
+    }
+    reasons
+};
+
 const fn row(
+    reason: &'static str,
     status: StatusCode,
     fault: Fault,
     kind: &'static str,
-    reason: &'static str,
 ) -> ErrorRow {
-    ErrorRow { status, fault, kind, reason, code: None, param: None, retry_after: None }
+    ErrorRow { reason, status, fault, kind }
 }
 
 impl GatewayError {
     pub(super) fn row(&self) -> ErrorRow {
-        use Fault::{Backend, Client, Gateway};
-        use StatusCode as S;
-        let too_many = |reason, retry_after: u32| ErrorRow {
-            retry_after: Some(retry_after),
-            ..row(S::TOO_MANY_REQUESTS, Gateway, "TooManyRequestsError", reason)
-        };
-        let unavailable = |reason| ErrorRow {
-            retry_after: Some(1),
-            ..row(S::SERVICE_UNAVAILABLE, Gateway, "ServiceUnavailableError", reason)
-        };
-        let bad_request = |status, reason| row(status, Client, "BadRequestError", reason);
-        let not_found = |reason| row(S::NOT_FOUND, Client, "NotFoundError", reason);
-        let timeout = |fault, reason| row(S::GATEWAY_TIMEOUT, fault, "GatewayTimeoutError", reason);
+        let reason = self.reason();
+        let found = ROWS.iter().find(|row| row.reason == reason);
+        let row = *found.unwrap_or(&INTERNAL_ERROR);
+        if matches!(self, Self::IdempotencyKey(IdempotencyProblem::TooManyReaders)) {
+            return ErrorRow { status: S::CONFLICT, kind: "ConflictError", ..row };
+        }
+        row
+    }
+
+    /// The reason in metrics, in spans and in the `x-gateway-error` header: one of [`REASONS`].
+    pub const fn reason(&self) -> &'static str {
         match self {
-            Self::InvalidApiKey => ErrorRow {
-                code: Some("invalid_api_key"),
-                ..row(S::UNAUTHORIZED, Client, "invalid_request_error", "invalid_api_key")
-            },
-            Self::ModelNotAllowed { .. } => ErrorRow {
-                param: Some("model"),
-                ..row(S::FORBIDDEN, Client, "PermissionDeniedError", "model_not_allowed")
-            },
-            Self::RateLimited { limited, retry_after, .. } => {
-                let (kind, reason) = limited.error_type_and_reason();
-                ErrorRow {
-                    fault: Client,
-                    kind,
-                    code: Some("rate_limit_exceeded"),
-                    ..too_many(reason, *retry_after)
-                }
+            Self::NotFound { .. } => "not_found",
+            Self::MethodNotAllowed { .. } => "method_not_allowed",
+            Self::UpgradeNotOffered { .. } => "upgrade_not_offered",
+            Self::WebSocketRequired => "websocket_required",
+            Self::ResponseNotFound { .. } => "response_not_found",
+            Self::BadBody(_) => "bad_body",
+            Self::SignedBody { .. } | Self::SignedField { .. } => "signed_body",
+            Self::EngineControl { .. } => "engine_control",
+            Self::BadHead => "bad_head",
+            Self::HeadTooLarge => "head_too_large",
+            Self::UriTooLong => "uri_too_long",
+            Self::EncodedBody { .. } => "encoded_body",
+            Self::BodyTooLarge { .. } => "body_too_large",
+            Self::IncompleteBody => "body_cut",
+            Self::InvalidApiKey => "invalid_api_key",
+            Self::ModelNotAllowed { .. } => "model_not_allowed",
+            Self::IdempotencyKey(IdempotencyProblem::UnknownEvent) => "last_event_id",
+            Self::IdempotencyKey(_) => "idempotency_key",
+            Self::RateLimited { limited, .. } => limited.reason(),
+            Self::BodyTimeout { .. } => "body_timeout",
+            Self::ClientBusy => "client_busy",
+            Self::Overloaded => "overloaded",
+            Self::Exhausted => "gateway_exhausted",
+            Self::BodyMemory => "body_memory",
+            Self::UnknownModel { .. } => "unknown_model",
+            Self::NoBackend => "no_backend",
+            Self::Loop => "request_loop",
+            Self::Saturated { .. } => "saturated",
+            Self::Shed { .. } => "shed",
+            Self::QueueTimeout { .. } => "queue_timeout",
+            Self::Late { .. } => "late",
+            Self::Closed => "connection_reset",
+            Self::Garbage => "bad_response",
+            Self::ResponseHeadTimeout { .. } => "timeout",
+            Self::FirstOutputTimeout { .. } => "first_output_timeout",
+            Self::ClientTimeout { .. } => "client_timeout",
+            Self::TotalTimeout { .. } => "total_timeout",
+            Self::Poison => "poison",
+            Self::Internal => "internal",
+        }
+    }
+
+    /// The value of `error.code`, if OpenAI defines one. `None`: the status is the code.
+    pub(super) const fn code(&self) -> Option<&'static str> {
+        match self {
+            Self::InvalidApiKey => Some("invalid_api_key"),
+            Self::RateLimited { .. } => Some("rate_limit_exceeded"),
+            Self::UnknownModel { .. } => Some("model_not_found"),
+            _ => None,
+        }
+    }
+
+    /// The value of `error.param`: the name of the field that caused the error.
+    pub(super) const fn param(&self) -> Option<&'static str> {
+        match self {
+            Self::ModelNotAllowed { .. } | Self::SignedBody { .. } | Self::UnknownModel { .. } => {
+                Some("model")
             }
-            Self::NotFound { .. } => not_found("not_found"),
-            Self::MethodNotAllowed { .. } => {
-                bad_request(S::METHOD_NOT_ALLOWED, "method_not_allowed")
-            }
-            Self::UpgradeNotOffered { .. } => {
-                bad_request(S::UPGRADE_REQUIRED, "upgrade_not_offered")
-            }
-            Self::WebSocketRequired => bad_request(S::UPGRADE_REQUIRED, "websocket_required"),
-            Self::ResponseNotFound { .. } => not_found("response_not_found"),
-            Self::BadBody(_) => bad_request(S::BAD_REQUEST, "bad_body"),
-            Self::SignedBody { .. } => {
-                ErrorRow { param: Some("model"), ..bad_request(S::BAD_REQUEST, "signed_body") }
-            }
-            Self::SignedField { field } => {
-                ErrorRow { param: Some(field), ..bad_request(S::BAD_REQUEST, "signed_body") }
-            }
-            Self::EngineControl { field, .. } => {
-                ErrorRow { param: Some(field), ..bad_request(S::BAD_REQUEST, "engine_control") }
-            }
-            Self::BadHead => bad_request(S::BAD_REQUEST, "bad_head"),
-            Self::HeadTooLarge => bad_request(S::REQUEST_HEADER_FIELDS_TOO_LARGE, "head_too_large"),
-            Self::UriTooLong => bad_request(S::URI_TOO_LONG, "uri_too_long"),
-            Self::EncodedBody { .. } => bad_request(S::UNSUPPORTED_MEDIA_TYPE, "encoded_body"),
-            Self::BodyTooLarge { .. } => bad_request(S::PAYLOAD_TOO_LARGE, "body_too_large"),
-            Self::IncompleteBody => bad_request(S::BAD_REQUEST, "body_cut"),
-            Self::IdempotencyKey(IdempotencyProblem::OtherRequest) => {
-                row(S::UNPROCESSABLE_ENTITY, Client, "UnprocessableEntityError", "idempotency_key")
-            }
-            Self::IdempotencyKey(IdempotencyProblem::TooManyReaders) => ErrorRow {
-                retry_after: Some(1),
-                ..row(S::CONFLICT, Client, "ConflictError", "idempotency_key")
-            },
-            Self::IdempotencyKey(IdempotencyProblem::UnknownEvent) => {
-                bad_request(S::PRECONDITION_FAILED, "last_event_id")
-            }
-            Self::BodyTimeout { .. } => bad_request(S::REQUEST_TIMEOUT, "body_timeout"),
-            Self::ClientBusy => ErrorRow {
-                retry_after: Some(1),
-                ..row(S::TOO_MANY_REQUESTS, Client, "TooManyRequestsError", "client_busy")
-            },
-            Self::Overloaded => unavailable("overloaded"),
-            Self::Exhausted => unavailable("gateway_exhausted"),
-            Self::BodyMemory => unavailable("body_memory"),
-            Self::UnknownModel { .. } => ErrorRow {
-                code: Some("model_not_found"),
-                param: Some("model"),
-                ..not_found("unknown_model")
-            },
-            Self::NoBackend => unavailable("no_backend"),
-            Self::Loop => row(S::LOOP_DETECTED, Gateway, "InternalServerError", "request_loop"),
-            Self::Saturated { retry_after } => too_many("saturated", *retry_after),
-            Self::Shed { retry_after } => too_many("shed", *retry_after),
-            Self::QueueTimeout { retry_after, .. } => too_many("queue_timeout", *retry_after),
-            Self::Late { retry_after, .. } => too_many("late", *retry_after),
-            Self::Closed => row(S::BAD_GATEWAY, Backend, "BadGatewayError", "connection_reset"),
-            Self::Garbage => row(S::BAD_GATEWAY, Backend, "BadGatewayError", "bad_response"),
-            Self::ResponseHeadTimeout { .. } => timeout(Backend, "timeout"),
-            Self::FirstOutputTimeout { .. } => timeout(Backend, "first_output_timeout"),
-            Self::ClientTimeout { .. } => timeout(Client, "client_timeout"),
-            Self::TotalTimeout { .. } => timeout(Gateway, "total_timeout"),
-            Self::Poison => row(S::BAD_GATEWAY, Backend, "BadGatewayError", "poison"),
-            Self::Internal => {
-                row(S::INTERNAL_SERVER_ERROR, Gateway, "InternalServerError", "internal")
-            }
+            Self::SignedField { field } | Self::EngineControl { field, .. } => Some(field),
+            _ => None,
+        }
+    }
+
+    /// The value of `Retry-After`, in seconds. `None`: the response has no such header.
+    pub(super) const fn retry_after(&self) -> Option<u32> {
+        match self {
+            Self::RateLimited { retry_after, .. }
+            | Self::Saturated { retry_after }
+            | Self::Shed { retry_after }
+            | Self::QueueTimeout { retry_after, .. }
+            | Self::Late { retry_after, .. } => Some(*retry_after),
+            Self::IdempotencyKey(IdempotencyProblem::TooManyReaders)
+            | Self::ClientBusy
+            | Self::Overloaded
+            | Self::Exhausted
+            | Self::BodyMemory
+            | Self::NoBackend => Some(1),
+            _ => None,
         }
     }
 }
 
 impl RateLimitKind {
-    /// The value of `error.type`, as OpenAI defines it, and the reason, one of [`REASONS`].
-    const fn error_type_and_reason(self) -> (&'static str, &'static str) {
+    const fn reason(self) -> &'static str {
         match self {
-            Self::Requests => ("requests", "request_limit"),
-            Self::Tokens => ("tokens", "token_limit"),
-            Self::Concurrency => ("requests", "concurrency_limit"),
+            Self::Requests => "request_limit",
+            Self::Tokens => "token_limit",
+            Self::Concurrency => "concurrency_limit",
         }
     }
 }

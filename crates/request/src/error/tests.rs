@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokenweir_protocol::openai::request_fields::RequestBodyError;
 
 #[test]
-fn a_long_list_of_names_in_an_error_message_is_truncated() {
+fn long_lists_of_names_are_truncated() {
     assert_eq!(listed(["a", "b"].iter()), "`a`, `b`");
     let names: Vec<usize> = (1..=23).collect();
     let list = listed(names.iter());
@@ -15,7 +15,7 @@ fn a_long_list_of_names_in_an_error_message_is_truncated() {
 }
 
 #[test]
-fn the_reason_of_each_error_is_listed_and_its_fault_agrees_with_its_status() {
+fn reasons_are_listed_and_faults_match_statuses() {
     let errors = [
         GatewayError::NotFound { path: "/x".into(), nearest: None },
         GatewayError::MethodNotAllowed { allow: "POST" },
@@ -71,7 +71,7 @@ fn the_reason_of_each_error_is_listed_and_its_fault_agrees_with_its_status() {
 }
 
 #[test]
-fn the_response_to_a_shed_request_has_retry_after_and_is_no_client_error() {
+fn shed_requests_get_retry_after() {
     for error in [
         GatewayError::Saturated { retry_after: 7 },
         GatewayError::Shed { retry_after: 7 },
@@ -88,7 +88,7 @@ pub(super) fn rate_limited(limited: RateLimitKind) -> GatewayError {
 }
 
 #[test]
-fn a_rate_limit_error_has_the_fields_that_sdks_read() {
+fn rate_limit_errors_have_the_fields_of_sdks() {
     for (limited, kind, message) in [
         (RateLimitKind::Requests, "requests", "the limit of 60 requests per minute is reached"),
         (RateLimitKind::Tokens, "tokens", "the limit of 60 tokens per minute is reached"),

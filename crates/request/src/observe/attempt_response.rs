@@ -26,9 +26,8 @@ pub(super) struct AttemptResponse {
     pub(super) unwritten_since: Option<Instant>,
     /// Whether the regular end of the body has been processed.
     body_ended: bool,
-    /// Whether the bytes of the response pass through the splicer of the exchange, which joins the streams of
-    /// several backends.
-    pub(super) is_spliced: bool,
+    /// Whether the bytes of the response pass the stages of the exchange.
+    pub(super) is_staged: bool,
 }
 
 /// Shortest write stall that is recorded. A shorter pause between taking a frame and asking for the
@@ -46,8 +45,9 @@ impl AttemptResponse {
     /// Records that the body ended regularly by HTTP framing, for example with its last chunk or
     /// after its declared length. Repeated calls have no effect.
     pub(super) fn on_end(&mut self, record: &mut RequestRecord, now: impl FnOnce() -> Instant) {
-        let Self { observer, body_ended, .. } = self;
-        if let Some(observer) = observer.as_mut().filter(|_| !std::mem::replace(body_ended, true)) {
+        if let Some(observer) = &mut self.observer
+            && !std::mem::replace(&mut self.body_ended, true)
+        {
             observer.on_end(now(), &mut record.timings);
         }
     }
@@ -93,8 +93,9 @@ pub(super) fn record_write_stall(observer: &mut ResponseObserver, since: Instant
 
 /// Adds a stall to the observations, up to [`MAX_RECORDED_STALLS`].
 pub(super) fn record_stall(observer: &mut ResponseObserver, stall: Option<Stall>) {
+    let Some(stall) = stall else { return };
     let stalls = &mut observer.observed_mut().stalls;
-    if let Some(stall) = stall.filter(|_| stalls.len() < MAX_RECORDED_STALLS) {
+    if stalls.len() < MAX_RECORDED_STALLS {
         stalls.push(stall);
     }
 }

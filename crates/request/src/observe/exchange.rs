@@ -4,7 +4,6 @@
 //! ([`Exchange::refuse`]), or when it is dropped. hyper drops the exchange when the client
 //! disconnects.
 
-mod continuation;
 mod response;
 
 use super::attempt_response::AttemptResponse;
@@ -14,8 +13,8 @@ use super::open_streams::{
     StreamPolicy,
 };
 use super::sink::RecordReceiver;
-use super::stream_end::Cut;
-use crate::continuation::{InterruptionCause, StreamSplicer};
+use super::stages::{self, KEEP_ALIVE_COMMENT, ResponseStages};
+use super::stream_end::{Cut, LeaveReason, ObservedBodyError};
 use crate::record::{Outcome, RequestRecord, SlowCause, Termination, Timings};
 use bytes::Bytes;
 use std::ops::{Deref, DerefMut};
@@ -28,27 +27,26 @@ use tokenweir_protocol::openai::Api;
 /// The owner of the record of one request. When the exchange is dropped, it completes the record
 /// and passes the record to the receiver.
 pub struct Exchange {
-    inner: Box<ExchangeState>,
+    pub(super) inner: Box<ExchangeState>,
 }
 
-struct ExchangeState {
-    record: RecordSlot,
+pub(super) struct ExchangeState {
+    pub(super) record: RecordSlot,
     /// The response of the current attempt.
-    response: AttemptResponse,
-    policy: StreamPolicy,
+    pub(super) response: AttemptResponse,
+    pub(super) stages: ResponseStages,
+    pub(super) policy: StreamPolicy,
     receiver: Arc<dyn RecordReceiver>,
-    in_flight: InFlightGuard,
+    pub(super) in_flight: InFlightGuard,
     /// Aborts the response if the client does not read it. `None`: there is no write timeout.
     abort: Option<ResponseAbortHandle>,
     /// Number of request bytes so far, of a body that the gateway forwards unread. `None`: the body
     /// was received as a whole.
     forwarded_bytes: Option<Arc<AtomicU64>>,
-    /// Joins the streams of several backends into one. `None`: the stream cannot be continued.
-    splicer: Option<Box<StreamSplicer>>,
 }
 
 /// Holds the record of an exchange. When the exchange ends, it takes the record out of the slot.
-struct RecordSlot(Option<Box<RequestRecord>>);
+pub(super) struct RecordSlot(Option<Box<RequestRecord>>);
 
 /// The response of an attempt that is set aside while the request is sent to another backend.
 pub struct AttemptAside {
@@ -59,15 +57,6 @@ pub struct AttemptAside {
     /// Id of the span of the attempt. `None`: there was no attempt.
     span_id: Option<u64>,
 }
-
-/// SSE comment that the gateway sends while the backend sends nothing, so that proxies between
-/// client and gateway do not close an idle connection.
-pub const KEEP_ALIVE_COMMENT: Bytes = Bytes::from_static(b": keep-alive\n\n");
-const TRUNCATION_MESSAGE: &str = "the backend ended the stream before the response was complete";
-const TOTAL_TIMEOUT_MESSAGE: &str =
-    "the gateway ended the stream: the request took longer than its total timeout";
-const KEY_REVOKED_MESSAGE: &str = "the gateway ended the stream: its API key was removed";
-const STALL_MESSAGE: &str = "the gateway ended the stream: the backend sent no output for too long";
 
 impl Exchange {
     /// Starts an exchange with the record of a request and registers it in `registry`. The outcome
@@ -88,12 +77,12 @@ impl Exchange {
             ExchangeState {
                 record: RecordSlot(Some(record)),
                 response: AttemptResponse::default(),
+                stages: ResponseStages::default(),
                 policy: StreamPolicy { rules, ..StreamPolicy::default() },
                 receiver,
                 in_flight,
                 abort: None,
                 forwarded_bytes: None,
-                splicer: None,
             },
         );
         Self { inner }
@@ -231,18 +220,14 @@ impl Exchange {
         is_due.then_some(KEEP_ALIVE_COMMENT)
     }
 
-    /// The error event that reports a truncated stream to the client. `None`:
+    /// The error event that reports a truncated stream to the client. Empty:
     /// [`OnTruncation::ErrorEvent`] is not configured, or the stream is inside an event.
-    pub(super) fn truncation_event(&self, termination: Termination) -> Option<Bytes> {
-        let message = match termination {
-            Termination::IdleTimeout => STALL_MESSAGE,
-            Termination::TotalTimeout => TOTAL_TIMEOUT_MESSAGE,
-            Termination::KeyRevoked => KEY_REVOKED_MESSAGE,
-            _ => TRUNCATION_MESSAGE,
-        };
-        let sends_error_event = self.inner.policy.rules.on_truncation == OnTruncation::ErrorEvent;
-        let api = self.inner.record.api.unwrap_or(Api::Other);
-        (sends_error_event && self.is_between_events()).then(|| api.error_event(message))
+    fn error_event(&self, termination: Termination) -> Bytes {
+        let is_sent = self.inner.policy.rules.on_truncation == OnTruncation::ErrorEvent;
+        if termination == Termination::Complete || !is_sent || !self.is_between_events() {
+            return Bytes::new();
+        }
+        stages::error_event(self.inner.record.api.unwrap_or(Api::Other), termination)
     }
 
     /// Whether the response is an event stream that is between two events. `false` before its head.
@@ -253,36 +238,43 @@ impl Exchange {
     /// Whether forwarded frames can be shorter than received ones, because usage is removed or events
     /// are held back.
     pub(super) fn may_shorten_frames(&self) -> bool {
-        self.inner.response.is_spliced
+        self.inner.response.is_staged
             || self.observer().is_some_and(ResponseObserver::is_filtering_usage)
+    }
+
+    /// Whether the stream had its last event.
+    pub(super) fn has_last_event(&self) -> bool {
+        self.inner.record.timings.terminal.is_some()
     }
 
     /// How to interrupt the stream now. `None`: the stream continues, and `waker` is woken when it must
     /// be interrupted.
-    pub(super) fn cut(&self, waker: &Waker) -> Option<Cut> {
-        let ExchangeState { response, policy, .. } = &*self.inner;
+    pub(super) fn cut<E>(&self, waker: &Waker) -> Option<Cut<E>> {
+        let ExchangeState { response, policy, in_flight, .. } = &*self.inner;
         let activity = response.entry.as_ref()?.activity();
         if !activity.is_cut(waker) {
             return None;
         }
         if activity.take_move() {
-            return Some(Cut::Move(InterruptionCause::Migrated));
+            return Some(Cut::Leave(LeaveReason::Removed));
         }
-        match activity.take_loss(clock::now()) {
+        let now = clock::now();
+        match activity.take_loss(now) {
             None => {}
             Some(Loss::Over) => return None,
-            Some(Loss::Moves) => return Some(Cut::Move(InterruptionCause::BackendDown)),
-            Some(Loss::Ends) => return Some(Cut::Lost),
+            Some(Loss::Moves) => return Some(Cut::Leave(LeaveReason::Down)),
+            Some(Loss::Ends) => return Some(Cut::End(ObservedBodyError::Lost)),
         }
-        if self.inner.in_flight.is_closing(activity) {
-            return Some(Cut::End(Termination::Shutdown));
-        }
-        if activity.is_revoked(clock::now()) {
-            return Some(Cut::End(Termination::KeyRevoked));
-        }
-        let is_overdue = policy.ends_by.is_some_and(|deadline| clock::now() >= deadline);
-        let end = if is_overdue { Termination::TotalTimeout } else { Termination::IdleTimeout };
-        Some(Cut::End(end))
+        let termination = if in_flight.is_closing(activity) {
+            Termination::Shutdown
+        } else if activity.is_revoked(now) {
+            Termination::KeyRevoked
+        } else if policy.ends_by.is_some_and(|deadline| now >= deadline) {
+            Termination::TotalTimeout
+        } else {
+            Termination::IdleTimeout
+        };
+        Some(Cut::End(ObservedBodyError::Aborted(termination)))
     }
 
     /// Finishes a request that the gateway answered itself, with a body of `bytes` bytes. `reason`
@@ -296,7 +288,25 @@ impl Exchange {
         record.end = Termination::LocalReply;
     }
 
-    /// Finishes the exchange when the body has ended.
+    /// Finishes the exchange when the body has ended. Returns the last bytes for the client: `before`, those
+    /// that stages hold back, and an error event.
+    pub(super) fn finish(mut self, before: Bytes, termination: Termination) -> Bytes {
+        let mut last_event = Bytes::new();
+        if termination == Termination::Complete {
+            last_event = self.inner.stages.on_end();
+            if !last_event.is_empty() {
+                last_event = self.observe(last_event, clock::now());
+            }
+            // The end can complete the last event, which the usage filter holds back.
+            self.on_end();
+        }
+        let held = self.flush();
+        let last = if held.is_empty() { self.error_event(termination) } else { held };
+        self.end(termination);
+        [before, last_event, last].concat().into()
+    }
+
+    /// Finishes the exchange of a body that has ended, and of which no bytes are held back.
     pub(super) fn end(mut self, termination: Termination) {
         let now = clock::now();
         let ExchangeState { record, response, .. } = &mut *self.inner;
@@ -317,7 +327,7 @@ impl Drop for Exchange {
             in_flight,
             abort,
             forwarded_bytes,
-            splicer,
+            stages,
             ..
         } = &mut *self.inner;
         if let Some(bytes) = forwarded_bytes {
@@ -334,7 +344,6 @@ impl Drop for Exchange {
             record.end = Termination::Shutdown;
             record.outcome = Outcome::Shutdown;
         }
-        record.refuse_continuation(splicer.as_deref().and_then(StreamSplicer::refusal));
         if std::thread::panicking() {
             record.outcome = Outcome::Rejected;
             record.refusal = Some("internal");
@@ -344,10 +353,8 @@ impl Drop for Exchange {
         if let Some(attempt) = record.attempts.last_mut() {
             attempt.ended.get_or_insert(now);
         }
+        stages.on_record(record);
         record.slow = SlowCause::from_record(record, &in_flight.settings.slow);
-        if let Some(note) = record.resume.as_ref().filter(|_| record.outcome != Outcome::Ok) {
-            note.set_failed();
-        }
         if let Some(record) = record.0.take() {
             receiver.finished(record);
         }

@@ -2,7 +2,7 @@
 //!
 //! [`ResponseObserver`] is a state machine without I/O: it turns response bytes and instants into
 //! milestones and counts. [`Exchange`] owns the record of one request and reports it once to the
-//! sinks. [`ObservedBody`] forwards the frames of a response body and passes each of them to its
+//! sinks. [`stages`] lists what a response passes on its way. [`ObservedBody`] forwards the frames of a response body and passes each of them to its
 //! exchange. [`ExchangeRegistry`] lists the open streams, so that stalls are detected while they
 //! last.
 
@@ -12,6 +12,7 @@ mod open_streams;
 mod usage_filters;
 
 mod sink;
+mod stages;
 mod stream_end;
 
 mod observer;
@@ -20,17 +21,21 @@ mod attempt_response;
 
 mod exchange;
 
-mod continuer;
+mod continuation;
+
+mod replacement;
 
 mod observed_body;
 
-pub use continuer::{Continue, Interrupted};
-pub use exchange::{AttemptAside, Exchange, KEEP_ALIVE_COMMENT};
-pub use observed_body::{ObservedBody, ObservedBodyError, PrefetchedBody};
+pub use exchange::{AttemptAside, Exchange};
+pub use observed_body::{ObservedBody, PrefetchedBody};
 pub use observer::ResponseObserver;
 pub use open_streams::{
     AbortRegistry, BackendMonitor, ExchangeRegistry, ObservationSettings, OnTruncation, OpenStream,
     OpenStreamsSnapshot, RegisteredAbortHandle, ResponseAbortHandle, StallLimits, StreamInfo,
     StreamPhase, StreamPolicy, StreamRules,
 };
+pub use replacement::{Continue, Interrupted};
 pub use sink::{RecordReceiver, Sink};
+pub use stages::KEEP_ALIVE_COMMENT;
+pub use stream_end::ObservedBodyError;

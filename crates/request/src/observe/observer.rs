@@ -3,12 +3,10 @@
 //! The observer can neither fail nor delay a stream. It forwards bytes that it cannot parse
 //! unchanged.
 
-mod usage;
-
 use super::choice_timer::{ChoiceTimer, MAX_TIMED_CHOICES};
 use super::inspection::{BodyStart, ChunkSummary, InspectionMode, is_text};
-use super::usage_filters::{EventParts, UsageFilter, UsageSplitter};
-use crate::record::{ObservedResponse, Timings, UninspectedReason, UsageEventOutcome};
+use super::usage_filters::{EventParts, UsageStage};
+use crate::record::{ObservedResponse, RequestOptions, Timings, UninspectedReason};
 use bytes::Bytes;
 use std::time::{Duration, Instant};
 use tokenweir_protocol::openai::{Api, Delta, FinishReason, OutputKind, ResponseReader};
@@ -27,16 +25,8 @@ pub struct ResponseObserver {
     write_stalled_until: Option<Instant>,
     /// Sum of the write stalls since the last output.
     recent_write_stall: Duration,
-    /// Removes the usage that the gateway requested. `None`: nothing is removed from this response.
-    usage_filter: Option<Box<UsageFilter>>,
-    /// Splits the usage from each event. `None`: the gateway did not request continuous usage.
-    usage_splitter: Option<Box<UsageSplitter>>,
-    /// Whether the request asked for the usage event and not for continuous usage, so the stream
-    /// shows where the server writes usage.
-    shows_usage_layout: bool,
-    /// Whether the gateway requested usage, the response is not read as a stream, and no byte has
-    /// arrived.
-    may_leak_usage: bool,
+    /// Removes the usage that the gateway requested.
+    usage: UsageStage,
     /// Number of events that only keep the connection open.
     keep_alive_events: u64,
     /// Whether the stream had lines that are no part of an event.
@@ -62,10 +52,7 @@ impl ResponseObserver {
             choice_timers: Vec::new(),
             write_stalled_until: None,
             recent_write_stall: Duration::ZERO,
-            usage_filter: None,
-            usage_splitter: None,
-            shows_usage_layout: false,
-            may_leak_usage: false,
+            usage: UsageStage::default(),
             keep_alive_events: 0,
             has_unknown_lines: false,
             has_line_output: false,
@@ -113,23 +100,30 @@ impl ResponseObserver {
             InspectionMode::Json => self.reader.data(bytes),
             InspectionMode::Opaque => self.start = self.start.after(bytes),
         }
-        if std::mem::take(&mut self.may_leak_usage) {
-            self.look_for_events(bytes);
-        }
+        self.usage.on_unread(bytes, &mut self.observed);
         ChunkSummary::default()
+    }
+
+    /// Removes the usage that the gateway requested and the client did not. Called after [`Self::on_head`].
+    /// `fingerprint`: the `system_fingerprint` member that was found in an earlier stream of the server.
+    pub fn remove_injected_usage(&mut self, options: &RequestOptions, fingerprint: Option<Bytes>) {
+        self.usage = UsageStage::new(options, fingerprint, &mut self.observed);
+    }
+
+    /// Whether [`ResponseObserver::forward`] can return other bytes than it receives, because usage
+    /// is removed.
+    pub fn is_filtering_usage(&self) -> bool {
+        self.usage.is_active()
     }
 
     /// The bytes to forward of a frame that was passed to [`ResponseObserver::on_data`].
     pub fn forward(&mut self, frame: Bytes) -> Bytes {
-        match &mut self.usage_filter {
-            Some(filter) => filter.forward(frame),
-            None => frame,
-        }
+        self.usage.forward(frame)
     }
 
-    /// The bytes that the usage filter holds back. Called when the body has ended.
+    /// The bytes that are held back. Called when the body has ended.
     pub fn flush(&mut self) -> Bytes {
-        self.usage_filter.as_mut().map(|filter| filter.flush()).unwrap_or_default()
+        self.usage.flush()
     }
 
     /// Records a write stall: from `since` to `until` the client did not read the data that was
@@ -166,9 +160,9 @@ impl ResponseObserver {
             while let Some(piece) = self.decoder.next(&mut rest) {
                 if piece == SsePiece::Dispatch {
                     let delta = self.reader.finish_event(self.decoder.event_type());
-                    let event = self.event_parts(&delta);
+                    let event = self.usage.on_event(&delta, &mut self.observed);
                     self.on_event(delta, now, timings, &mut ChunkSummary::default());
-                    self.on_block(0, event);
+                    self.usage.on_block(0, event, &mut self.observed);
                 }
             }
         }
@@ -253,7 +247,7 @@ impl ResponseObserver {
             timer.finish_arrival(&mut self.observed);
         }
         let observed = &mut self.observed;
-        observed.text_excerpt = self.reader.take_captured_text();
+        observed.text_excerpt = self.reader.take_text_excerpt();
         let answer = self.reader.answer();
         observed.finish_reasons = answer.finish_reasons().collect();
         observed.response_id.clone_from(&answer.id);
@@ -261,30 +255,18 @@ impl ResponseObserver {
         observed.has_refusal_phrase = answer.has_phrase;
         observed.is_refusal = answer.is_refusal;
         observed.usage_source = observed.token_count_source();
-        if let Some(filter) = &self.usage_filter {
-            observed.fingerprint.clone_from(&filter.fingerprint);
-            if filter.has_failed {
-                observed.usage_event = Some(UsageEventOutcome::NotRemoved);
-            }
-        }
+        self.usage.report(observed);
         self.observed
     }
 
     fn read_events(&mut self, bytes: &[u8], now: Instant, timings: &mut Timings) -> ChunkSummary {
         let mut chunk_summary = ChunkSummary::default();
         let mut rest = bytes;
-        let mut usage_at = None;
         while let Some(piece) = self.decoder.next(&mut rest) {
             let mut event = EventParts::default();
             match piece {
                 SsePiece::Data(data) => {
-                    if self.usage_splitter.is_some() {
-                        // The line feed that joins two `data` lines of an event does not lie in the frame.
-                        let offset = data.as_ptr().addr().wrapping_sub(bytes.as_ptr().addr());
-                        usage_at = self.read_without_usage(data, offset);
-                    } else {
-                        self.reader.data(data);
-                    }
+                    self.usage.read(data, bytes, &mut self.reader);
                     continue;
                 }
                 SsePiece::Comment => {
@@ -292,31 +274,39 @@ impl ResponseObserver {
                     continue;
                 }
                 SsePiece::UnknownLine => {
-                    self.has_unknown_lines = true;
-                    // The line is no event, but a client may read it if it is JSON or has another format.
-                    if self.decoder.is_json_line() || !self.reader.knows_format() {
-                        self.has_line_output = true;
-                        timings.on_output(OutputKind::Unknown.into(), now);
-                        chunk_summary.outputs += 1;
-                    }
+                    chunk_summary.outputs += self.on_unknown_line(now, timings);
                     continue;
                 }
                 SsePiece::Blank => {}
                 SsePiece::Dispatch => {
                     let delta = self.reader.finish_event(self.decoder.event_type());
-                    event = EventParts { usage_at: usage_at.take(), ..self.event_parts(&delta) };
+                    event = self.usage.on_event(&delta, &mut self.observed);
                     self.on_event(delta, now, timings, &mut chunk_summary);
                 }
             }
-            if self.usage_filter.is_some() {
+            if self.usage.is_active() {
                 let is_crlf = self.decoder.is_after_cr() && rest.starts_with(b"\n");
-                self.on_block(bytes.len() - rest.len() + usize::from(is_crlf), event);
+                let end = bytes.len() - rest.len() + usize::from(is_crlf);
+                self.usage.on_block(end, event, &mut self.observed);
             }
         }
         if chunk_summary.outputs > 0 {
             self.observed.chunk_timings.record(timings.accepted, now, chunk_summary.gap);
         }
         chunk_summary
+    }
+
+    /// Records a line that is no event. Returns the number of outputs in it: a client may read the line if it
+    /// is JSON or has another format.
+    #[cold]
+    fn on_unknown_line(&mut self, now: Instant, timings: &mut Timings) -> u32 {
+        self.has_unknown_lines = true;
+        if !self.decoder.is_json_line() && self.reader.knows_format() {
+            return 0;
+        }
+        self.has_line_output = true;
+        timings.on_output(OutputKind::Unknown.into(), now);
+        1
     }
 
     fn on_event(
@@ -343,9 +333,6 @@ impl ResponseObserver {
         } else {
             self.keep_alive_events += u64::from(delta.is_keep_alive);
         }
-        if self.shows_usage_layout && (delta.usage.is_some() || delta.has_null_usage) {
-            self.on_usage_member(&delta);
-        }
         self.merge_delta(delta, now, timings);
     }
 
@@ -366,7 +353,11 @@ impl ResponseObserver {
     }
 
     fn merge_delta(&mut self, delta: Delta, now: Instant, timings: &mut Timings) {
-        let is_answered = self.is_answered();
+        if delta.terminal {
+            self.has_ended = true;
+            self.observed.is_complete |= self.is_answered();
+            timings.terminal.get_or_insert(now);
+        }
         let observed = &mut self.observed;
         if let Some(usage) = &delta.usage {
             observed.usage.absorb(usage);
@@ -374,11 +365,6 @@ impl ResponseObserver {
         observed.engine_times = delta.engine.or(observed.engine_times);
         if let Some(error) = delta.error {
             observed.error.get_or_insert(error);
-        }
-        if delta.terminal {
-            self.has_ended = true;
-            observed.is_complete |= is_answered;
-            timings.terminal.get_or_insert(now);
         }
         if delta.malformed {
             observed.uninspected_reason = Some(UninspectedReason::Malformed);

@@ -1,28 +1,72 @@
-//! How a stream ends early, or is interrupted to go on at another backend.
+//! How a response ends, and how the gateway interrupts a stream.
 
-use crate::continuation::InterruptionCause;
 use crate::record::Termination;
 
-/// How the gateway itself interrupts a stream.
-pub(super) enum Cut {
-    /// The stream ends for this reason.
-    End(Termination),
-    /// The stream goes on at another backend for this reason, if one can continue it.
-    Move(InterruptionCause),
-    /// The stream ends, because its backend is down, if no other backend continues it.
+/// Why the gateway truncated a body.
+#[derive(Debug, thiserror::Error)]
+pub enum ObservedBodyError<E> {
+    /// The backend's body failed, for example because its connection broke.
+    #[error(transparent)]
+    Backend(E),
+    /// The gateway ended the stream: the backend was too slow, the total timeout expired, the API key of
+    /// the client was removed, or the gateway shuts down.
+    #[error("the gateway aborted the stream: a timeout, a removed API key or its shutdown")]
+    Aborted(Termination),
+    /// The body forwards the response of a request with an `Idempotency-Key` to one of its
+    /// connections. That response ended early, or it is an error although the gateway had already
+    /// begun a JSON body.
+    #[error("the forwarded response ended early, or is an error although its body had begun")]
+    Followed,
+    /// The backend is down and sent nothing.
+    #[error("the backend is down and sent nothing")]
     Lost,
+    /// The stream was interrupted, and no other backend continued it.
+    #[error("the stream was interrupted, and no other backend continued it")]
+    NotContinued,
 }
 
-/// Why the gateway stops reading the response of a backend, whether the response is complete or not.
-pub(super) enum EarlyEnd<E> {
-    /// The body ended or failed.
-    Body(Result<(), E>),
-    /// The backend sent no output for too long.
-    Stall,
-    /// The events of the response show that the backend cannot complete it.
-    Events,
-    /// The response may go on, but the stream must move to another backend for this reason.
-    Move(InterruptionCause),
-    /// The backend is down and sends nothing.
-    Lost,
+/// How a response ends: in order, or with this error.
+pub(super) type Ending<E> = Result<(), ObservedBodyError<E>>;
+
+/// How the gateway itself interrupts a stream.
+pub(super) enum Cut<E> {
+    /// The stream ends with this error.
+    End(ObservedBodyError<E>),
+    /// The stream leaves its backend for this reason if it can go on elsewhere.
+    Leave(LeaveReason),
+}
+
+/// Why a stream should leave its backend.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LeaveReason {
+    /// The backend was removed, or an operator drains it and moves its streams.
+    Removed,
+    /// The backend is down and has sent nothing for a moment.
+    Down,
+}
+
+impl<E> ObservedBodyError<E> {
+    /// Whether the stream ends because its backend sent nothing for too long.
+    pub(super) fn is_silence(&self) -> bool {
+        matches!(self, Self::Lost | Self::Aborted(Termination::IdleTimeout))
+    }
+}
+
+impl<E> Cut<E> {
+    /// Whether the backend is the reason, not the request or the gateway.
+    pub(super) fn is_about_backend(&self) -> bool {
+        match self {
+            Self::End(error) => error.is_silence(),
+            Self::Leave(_) => true,
+        }
+    }
+}
+
+/// The termination that the record of a response with this ending has.
+pub(super) fn termination<E>(ending: &Ending<E>) -> Termination {
+    match ending {
+        Ok(()) => Termination::Complete,
+        Err(ObservedBodyError::Aborted(termination)) => *termination,
+        Err(_) => Termination::UpstreamReset,
+    }
 }

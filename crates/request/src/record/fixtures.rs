@@ -8,7 +8,7 @@
 
 use super::{
     Attempt, BackendCondition, ModelLabel, ObservedResponse, Outcome, RequestHeadAttributes,
-    RequestOptions, RequestRecord, RoutingDecision, SampleReason, Termination, Timings,
+    RequestOptions, RequestRecord, RoutingDecision, SampleReason, SpanIds, Termination, Timings,
     UsageSource,
 };
 use http::{HeaderMap, HeaderValue};
@@ -36,7 +36,7 @@ pub fn streamed() -> RequestRecord {
     let accepted = Instant::now();
     RequestRecord {
         trace: Some(continued_trace()),
-        spans: [0x51, 0x52],
+        spans: SpanIds { server: 0x51, inference: 0x52 },
         head: head_attributes(),
         route: Some("/v1/chat/completions"),
         api: Some(Api::Chat),
@@ -173,18 +173,14 @@ pub fn decision(
     let context =
         RoutingContext::new(Policy::default(), candidates.into(), RoutingRequest::default());
     let choice = context.pick().unwrap();
-    RoutingDecision::new(
-        context,
-        choice,
-        condition,
-        &["vllm-0", "vllm-1"].map(BackendId::new).into(),
-        &[],
-    )
+    let fleet = ["vllm-0", "vllm-1"].map(BackendId::new).into();
+    RoutingDecision::new(context, choice, condition, &fleet)
 }
 
 /// A candidate of a routing decision, with plausible values.
 pub fn believed() -> Candidate {
-    let (now, prompt) = (clock::epoch(), PromptFingerprint::default());
+    let now = clock::epoch();
+    let prompt = PromptFingerprint::default();
     Candidate {
         in_flight: 2,
         key: 1,

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_model_keeps_the_beginning_of_the_name_that_the_client_wrote() {
+    fn unknown_models_keep_the_beginning_of_names() {
         let long = "é".repeat(1_000);
         let label = ModelLabel::Unknown.requested_as(Some(&long));
         assert_eq!((label.as_str(), label.name()), ("_other", &*"é".repeat(100)));

@@ -5,6 +5,7 @@
 mod labels;
 mod sample_reason;
 mod slow_cause;
+mod span_ids;
 mod timings;
 
 mod request;
@@ -22,8 +23,8 @@ pub mod fixtures;
 pub use analysis::{PhaseDuration, RequestPhase, RequestPhases, ResponseEnd, WastedTokens};
 pub use labels::ModelLabel;
 pub use request::{
-    CapturedPrompt, ClientIdentity, PayloadConsumers, RequestHeadAttributes, RequestIdentity,
-    RequestOptions, ResumeNote, ResumeOutcome, Tier, TierResolver,
+    ClientIdentity, RequestHeadAttributes, RequestIdentity, RequestOptions, ResumeNote,
+    ResumeOutcome, TextConsumer, TextConsumers, Tier, TierResolver,
 };
 pub use request_record::RequestRecord;
 pub use response::{
@@ -33,8 +34,9 @@ pub use response::{
 };
 pub use routing::{
     Attempt, BackendCondition, Continuation, Continuations, FailoverDenialReason,
-    PredictedCandidate, PrefillLegs, RoutingDecision, ShadowDecision, Stall, WaitReports,
+    PredictedCandidate, PredictedTtfts, PrefillLegs, RoutingDecision, Stall, WaitReports,
 };
 pub use sample_reason::SampleReason;
 pub use slow_cause::{SlowCause, SlowLimits};
+pub use span_ids::SpanIds;
 pub use timings::Timings;

@@ -2,8 +2,8 @@
 
 use super::labels::ModelLabel;
 use super::request::{
-    CapturedPrompt, ClientIdentity, PayloadConsumers, RequestHeadAttributes, RequestOptions,
-    ResumeNote, ResumeOutcome, Tier,
+    ClientIdentity, RequestHeadAttributes, RequestOptions, ResumeNote, ResumeOutcome,
+    TextConsumers, Tier,
 };
 use super::response::{
     ChunkTimings, Outcome, RecordedObservations, Termination, TerminationReason, UsageSource,
@@ -14,6 +14,7 @@ use super::routing::{
 };
 use super::sample_reason::SampleReason;
 use super::slow_cause::SlowCause;
+use super::span_ids::SpanIds;
 use super::timings::Timings;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -31,8 +32,8 @@ pub struct RequestRecord {
     pub request_id: RequestId,
     /// The trace that the request belongs to. `None`: tracing is off.
     pub trace: Option<TraceContext>,
-    /// Span ids: the server span of the request, and the inference span.
-    pub spans: [u64; 2],
+    /// The ids of the spans of the request.
+    pub spans: SpanIds,
     /// Attributes of the request head, if tracing is on.
     pub head: RequestHeadAttributes,
     /// IP address of the client's connection.
@@ -92,14 +93,17 @@ pub struct RequestRecord {
     /// Why the trace of the request is exported. `None`: the trace is not exported, or tracing is
     /// off.
     pub sample_reason: Option<SampleReason>,
-    /// The prompt hashes of a trace capture. `None`: the request is not captured.
-    pub captured: Option<Arc<CapturedPrompt>>,
-    /// Length and block hashes of the prompt. `None`: the gateway did not read the prompt.
+    /// Length and block hashes of the prompt. `None`: the gateway did not read the prompt. The hashes must
+    /// not leave the process unchanged: the hash of a block seeds the hash of the next block, so a reader
+    /// could verify guesses of the prompt.
     pub fingerprint: Option<Arc<PromptFingerprint>>,
+    /// Hash of the session. `None`: the request names no session, or the gateway did not read the prompt.
+    /// The hash must not leave the process unchanged either.
+    pub session_hash: Option<u64>,
     /// Beginning of the prompt. `None`: the text of this request is not retained.
     pub prompt: Option<TextExcerpt>,
     /// The consumers for which the text of the prompt and of the response is retained.
-    pub text_for: PayloadConsumers,
+    pub text_for: TextConsumers,
     /// Bytes of the request body.
     pub bytes_in: u64,
     /// Bytes of the response body.
@@ -126,7 +130,7 @@ impl RequestRecord {
             Self {
                 request_id,
                 trace: None,
-                spans: [1, 2],
+                spans: SpanIds { server: 1, inference: 2 },
                 head: RequestHeadAttributes::default(),
                 client,
                 method,
@@ -153,10 +157,10 @@ impl RequestRecord {
                 wait_reports: WaitReports::default(),
                 slow: None,
                 sample_reason: None,
-                captured: None,
                 fingerprint: None,
+                session_hash: None,
                 prompt: None,
-                text_for: PayloadConsumers::default(),
+                text_for: TextConsumers::default(),
                 bytes_in: 0,
                 bytes_out: 0,
             },
@@ -172,8 +176,8 @@ impl RequestRecord {
     /// Time to first token as the backend sees it: request sent → first generated output. `None`:
     /// the response is not a stream, or it had no output.
     pub fn upstream_ttft(&self) -> Option<Duration> {
-        let (sent, first) = (self.timings.sent?, self.timings.first_output?);
-        Some(first.saturating_duration_since(sent))
+        let sent = self.timings.sent?;
+        Some(self.timings.first_output?.saturating_duration_since(sent))
     }
 
     /// Time from the request head to the first output of a stream that is not reasoning. A stream that
@@ -192,7 +196,10 @@ impl RequestRecord {
     /// Time from the request head to the instant `at` of a stream. `None`: `at` is `None`, or the
     /// response is not a stream.
     pub fn stream_time_to(&self, at: Option<Instant>) -> Option<Duration> {
-        self.elapsed_since_accepted(at.filter(|_| self.observed.is_stream))
+        if !self.observed.is_stream {
+            return None;
+        }
+        self.elapsed_since_accepted(at)
     }
 
     /// Time per output token after the first: (last output − first token) ÷ (n − 1), where n is the
@@ -220,8 +227,8 @@ impl RequestRecord {
     /// longer than the tokens of one character take. Otherwise the result is the instant of the
     /// first output.
     fn first_token_at(&self, steps: u32) -> Option<Instant> {
-        let Timings { first_event, first_output, .. } = self.timings;
-        let (first_event, first_output) = (first_event?, first_output?);
+        let first_event = self.timings.first_event?;
+        let first_output = self.timings.first_output?;
         let time_per_token = self.decode()?.checked_div(steps)?;
         let tokens_in_events = u32::try_from(self.observed.estimated_tokens).ok()?;
         let hidden_tokens = steps.saturating_add(1).saturating_sub(tokens_in_events);
@@ -235,8 +242,8 @@ impl RequestRecord {
     /// Decode time: first output → last output. `None`: the response is not a stream, or it had no
     /// output.
     pub fn decode(&self) -> Option<Duration> {
-        let (first, last) = (self.timings.first_output?, self.timings.last_output?);
-        Some(last.saturating_duration_since(first))
+        let first = self.timings.first_output?;
+        Some(self.timings.last_output?.saturating_duration_since(first))
     }
 
     /// End-to-end duration as the client sees it: request head read → end of the exchange.
@@ -279,6 +286,11 @@ impl RequestRecord {
         let is_examined = is_broken || self.slow.is_some() || !self.observed.stalls.is_empty();
         let timings = &self.observed.chunk_timings;
         (is_examined && timings.chunks() > 0).then_some(timings)
+    }
+
+    /// Whether the request goes on if its client loses the connection.
+    pub fn outlives_connection(&self) -> bool {
+        self.resume.as_ref().is_some_and(|note| note.get() == ResumeOutcome::Kept)
     }
 
     /// The name, in metrics, logs and spans, of the result of a request with an `Idempotency-Key`.
@@ -340,7 +352,8 @@ impl RequestRecord {
     /// or at the end of the response.
     pub fn was_gpu_throttled(&self) -> bool {
         let at_decision = self.decision.as_ref().map(|decision| decision.backend_condition);
-        self.condition.is_gpu_throttled || at_decision.is_some_and(|it| it.is_gpu_throttled)
+        self.condition.is_gpu_throttled
+            || at_decision.is_some_and(|condition| condition.is_gpu_throttled)
     }
 
     /// The backend of the last attempt.
@@ -367,17 +380,21 @@ impl RequestRecord {
     /// Actual and predicted time from sending the request to the first output, in seconds. `None`:
     /// one of the two is missing, or another backend computed the prompt.
     pub fn actual_and_predicted_ttft(&self) -> Option<(f64, f64)> {
+        if self.is_prefilled_elsewhere() {
+            return None;
+        }
         let actual = self.upstream_ttft()?.as_secs_f64();
-        let predicted = self.selected_candidate().filter(|_| !self.is_prefilled_elsewhere())?.ttft;
+        let predicted = self.selected_candidate()?.ttft;
         predicted.is_finite().then_some((actual, predicted))
     }
 
     /// Cached prompt tokens: the engine's count and the prediction. `None` if the engine did not
     /// report a count, or another backend computed the prompt.
     pub fn reported_and_predicted_cached_tokens(&self) -> Option<(u64, f64)> {
-        let is_exact =
-            self.observed.usage_source == UsageSource::Exact && !self.is_prefilled_elsewhere();
-        let reported = self.observed.usage.cached.filter(|_| is_exact)?;
+        if self.observed.usage_source != UsageSource::Exact || self.is_prefilled_elsewhere() {
+            return None;
+        }
+        let reported = self.observed.usage.cached?;
         let predicted = self.selected_candidate()?.candidate.cached;
         predicted.is_finite().then_some((reported, predicted))
     }

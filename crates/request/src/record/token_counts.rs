@@ -2,7 +2,7 @@
 
 use super::RequestRecord;
 use super::response::{Outcome, Termination, UsageSource};
-use tokenweir_protocol::openai::Api;
+use tokenweir_protocol::openai::{Api, Usage};
 
 impl RequestRecord {
     /// Output tokens before the client disconnected. `None`: the client did not disconnect before
@@ -35,23 +35,19 @@ impl RequestRecord {
         rate.is_finite().then_some(rate)
     }
 
-    /// Token counts of the engine: input, output, cached input, reasoning. Estimates are `None`.
-    pub fn engine_token_counts(&self) -> [Option<u64>; 4] {
-        let usage = &self.observed.usage;
+    /// Token counts of the engine. Estimates are `None`.
+    pub fn engine_token_counts(&self) -> Usage {
         let is_estimated = self.observed.usage_source == UsageSource::Estimated;
-        let output = self.output_tokens().filter(|_| !is_estimated);
-        [usage.input, output, usage.cached, usage.reasoning]
+        let output = if is_estimated { None } else { self.output_tokens() };
+        Usage { output, ..self.observed.usage }
     }
 
-    /// Token counts at the end of the response: input, output, read from and written to the prefix
-    /// cache, reasoning. `None`: the engine did not report the number.
-    pub fn final_token_counts(&self) -> [Option<u64>; 5] {
-        let usage = &self.observed.usage;
+    /// Token counts at the end of the response. `None`: the engine did not report the number.
+    pub fn final_token_counts(&self) -> Usage {
         if self.observed.usage_source != UsageSource::Exact {
-            return [None; 5];
+            return Usage::default();
         }
-        let output = self.reported_output();
-        [usage.input, output, usage.cached, usage.cache_created, usage.reasoning]
+        Usage { output: self.reported_output(), ..self.observed.usage }
     }
 
     /// The output tokens that the engine last reported. `None` also for the 0 of an API that has no
@@ -66,8 +62,9 @@ impl RequestRecord {
     pub fn max_tokens_utilization(&self) -> Option<f64> {
         let limit = self.options.max_tokens.filter(|limit| *limit > 0)?;
         let is_single = self.observed.finish_reasons.len() == 1;
-        let is_exact = self.observed.usage_source == UsageSource::Exact;
-        let tokens = self.observed.usage.output.filter(|_| is_single && is_exact)?;
-        Some(tokens as f64 / limit as f64)
+        if !is_single || self.observed.usage_source != UsageSource::Exact {
+            return None;
+        }
+        Some(self.observed.usage.output? as f64 / limit as f64)
     }
 }

@@ -50,10 +50,13 @@ impl Buffer {
 
     /// Releases the memory of all bytes before `position`.
     pub(super) fn release_before(&mut self, position: u64) {
-        let is_read = |start: u64, segment: &Vec<u8>| start + segment.len() as u64 <= position;
-        while self.segments.front().is_some_and(|segment| is_read(self.start, segment)) {
-            let is_whole = self.segments.pop_front().is_some_and(|it| it.len() == SEGMENT_BYTES);
-            self.start = if is_whole { self.start + SEGMENT_BYTES as u64 } else { self.end };
+        while let Some(segment) = self.segments.front() {
+            let end = self.start + segment.len() as u64;
+            if end > position {
+                return;
+            }
+            self.start = end;
+            self.segments.pop_front();
             self.charge.release(SEGMENT_BYTES);
         }
     }

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_whose_values_are_divided_differently_have_different_digests() {
+    fn differently_divided_lists_have_different_digests() {
         let digests =
             [Digest::of(&[b"ab", b"c"]), Digest::of(&[b"a", b"bc"]), Digest::of(&[b"abc"])];
         assert!(digests[0] != digests[1] && digests[1] != digests[2] && digests[0] != digests[2]);

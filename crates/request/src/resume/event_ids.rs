@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_id_is_read_as_it_was_written_and_nothing_else_is_one() {
+    fn only_written_ids_are_read() {
         for event in [0, 1, 18, u64::MAX] {
             let id = EventId { run: RUN, event };
             assert_eq!(EventId::parse(id.to_string().as_bytes()), Some(id));
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn each_event_ends_with_its_id_wherever_the_stream_is_divided() {
+    fn events_end_with_ids_however_divided() {
         let stream = ": ping\n\ndata: a\n\nevent: e\ndata: b\n\n: note\ndata: [DONE]\n\n: rest";
         let whole = ": ping\ndata: a\nid: 1\n\nevent: e\ndata: b\nid: 2\n\n: note\ndata: [DONE]\nid: 3\n\n: rest";
         for size in 1..=stream.len() {

@@ -41,6 +41,9 @@ pub struct Arrival {
 pub enum End {
     /// The response had its regular end.
     Whole,
+    /// The response had its regular end, but the request failed: an error status, an error event, or a stream
+    /// that ended too early.
+    Failed,
     /// The connection of the response broke, or the gateway ended the response.
     Broken,
 }

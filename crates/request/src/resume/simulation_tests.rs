@@ -378,7 +378,7 @@ fn pick(random: &mut fastrand::Rng, length: usize) -> Option<usize> {
 }
 
 #[test]
-fn each_reader_of_a_run_gets_each_byte_once_and_each_run_ends_once_in_any_order_of_events() {
+fn readers_get_bytes_once_and_runs_end() {
     let number = |name| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
     let seeds = match number("SEED") {
         Some(seed) => seed..seed + 1,

@@ -130,8 +130,8 @@ fn parse_target(text: &str) -> Result<f64, ObjectiveParseError> {
     let invalid = || ObjectiveParseError::InvalidTarget(text.to_owned());
     let number = text.strip_suffix('%').ok_or_else(invalid)?.trim_end();
     let is_plain = number.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    let share = format!("{number}e-2").parse().ok().filter(|_| is_plain);
-    share.filter(|share| *share > 0.0 && *share < 1.0).ok_or_else(invalid)
+    let share = format!("{number}e-2").parse().map_err(|_| invalid())?;
+    if is_plain && share > 0.0 && share < 1.0 { Ok(share) } else { Err(invalid()) }
 }
 
 impl fmt::Display for ObjectiveDefinition {

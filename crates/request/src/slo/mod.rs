@@ -88,9 +88,12 @@ impl Objective {
     /// The limit of the TTFT of a request. `None`: the objective does not limit it, or does not apply
     /// to the request.
     pub fn ttft_limit(&self, record: &RequestRecord) -> Option<Duration> {
+        if !self.applies_to(record) {
+            return None;
+        }
         let mut limits = self.definition.limits();
-        let ttft = limits.find(|(measure, _)| *measure == LatencyMeasure::Ttft);
-        ttft.filter(|_| self.applies_to(record)).map(|(_, limit)| limit)
+        let (_, limit) = limits.find(|(measure, _)| *measure == LatencyMeasure::Ttft)?;
+        Some(limit)
     }
 
     fn applies_to(&self, record: &RequestRecord) -> bool {

@@ -51,7 +51,7 @@ fn an_objective_definition_is_parsed_from_its_text() {
 }
 
 #[test]
-fn an_invalid_objective_definition_is_rejected_with_a_suggestion() {
+fn invalid_definitions_are_rejected_with_a_suggestion() {
     for (text, problem) in [
         ("ttft < 1s", "`ttft < 1s` has no target; write it as in `ttft < 1s for 99 %`"),
         (
@@ -105,7 +105,7 @@ proptest! {
 }
 
 #[test]
-fn a_successful_request_is_good_for_an_objective_if_every_condition_holds() {
+fn success_is_good_if_all_conditions_hold() {
     for (definition, expected) in [
         ("ttft < 100ms for 99 %", ObjectiveResult::Good),
         ("ttft < 99ms for 99 %", ObjectiveResult::Bad),
@@ -125,7 +125,7 @@ fn a_successful_request_is_good_for_an_objective_if_every_condition_holds() {
 }
 
 #[test]
-fn itl_conditions_use_inter_token_times_rather_than_gaps_between_events() {
+fn itl_conditions_use_times_between_tokens() {
     let token_times = |record: &mut RequestRecord| {
         record.observed.inter_token_latency.record_duration_n(Duration::from_millis(5), 60);
     };
@@ -134,7 +134,7 @@ fn itl_conditions_use_inter_token_times_rather_than_gaps_between_events() {
 }
 
 #[test]
-fn an_objective_ignores_a_condition_on_a_time_that_the_request_does_not_have() {
+fn conditions_on_missing_times_are_ignored() {
     let without_stream = |record: &mut RequestRecord| {
         record.timings.first_output = None;
         record.observed.inter_chunk_latency = OutputGapHistogram::default();
@@ -145,7 +145,7 @@ fn an_objective_ignores_a_condition_on_a_time_that_the_request_does_not_have() {
 }
 
 #[test]
-fn a_failed_request_is_bad_for_an_objective_unless_its_client_is_at_fault() {
+fn failures_are_bad_unless_clients_cause_them() {
     let fail = |outcome, status| {
         evaluate("ttft < 1s for 99 %", |record| {
             (record.outcome, record.status) = (outcome, Some(status));
@@ -161,7 +161,7 @@ fn a_failed_request_is_bad_for_an_objective_unless_its_client_is_at_fault() {
 }
 
 #[test]
-fn an_objective_excludes_requests_over_client_limits_and_counts_lack_of_capacity_as_bad() {
+fn client_limits_are_excluded_lack_of_capacity_counts() {
     let reject = |error: &GatewayError| {
         evaluate("success for 99 %", |record| {
             record.outcome = error.outcome();
@@ -186,7 +186,7 @@ fn an_objective_excludes_requests_over_client_limits_and_counts_lack_of_capacity
 }
 
 #[test]
-fn a_client_disconnect_is_bad_for_an_objective_only_after_its_latency_limit() {
+fn disconnects_are_bad_after_the_limit() {
     let definition = "ttft < 1s and e2e < 10s for 99 %";
     let stream = |millis| evaluate(definition, |record| disconnect_before_output(record, millis));
     assert_eq!([stream(900), stream(1_100)], [ObjectiveResult::Excluded, ObjectiveResult::Bad]);
@@ -201,14 +201,14 @@ fn a_client_disconnect_is_bad_for_an_objective_only_after_its_latency_limit() {
 }
 
 #[test]
-fn an_objective_evaluates_a_client_disconnect_during_output_by_the_output_so_far() {
+fn disconnects_count_by_the_output_so_far() {
     let cancel = |record: &mut RequestRecord| record.outcome = Outcome::Cancelled;
     assert_eq!(evaluate("ttft < 1s and itl_p95 < 20ms for 99 %", cancel), ObjectiveResult::Good);
     assert_eq!(evaluate("ttft < 1s and itl_p95 < 15ms for 99 %", cancel), ObjectiveResult::Bad);
 }
 
 #[test]
-fn an_objective_counts_only_inference_requests_of_its_model_and_tier() {
+fn only_requests_of_model_and_tier_count() {
     let result = |model: Option<&str>, tier: Option<&str>, record: &RequestRecord| {
         let [model, tier] = [model, tier].map(|name| name.map(str::to_owned));
         Objective { model, tier, ..objective("success for 99 %") }.judge(record)

@@ -59,7 +59,7 @@ mod tests {
     use tokenweir_protocol::clock;
 
     #[test]
-    fn the_measured_rate_of_steady_events_is_correct_from_the_start_and_follows_a_change() {
+    fn a_steady_rate_is_correct_from_the_start() {
         let start = clock::epoch();
         let mut rate = DecayingRate::begin(start);
         let mut now = start;
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_before_the_first_event_falls_with_the_elapsed_time() {
+    fn the_rate_falls_before_the_first_event() {
         let start = clock::epoch();
         let rate = DecayingRate::begin(start);
         assert!(rate.per_second(start) > 100.0);

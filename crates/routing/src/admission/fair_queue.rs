@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn tenants_with_one_request_each_are_served_first_come_first_served() {
+    fn single_requests_are_served_in_arrival_order() {
         let mut queue = FairQueue::default();
         for tenant in [5, 3, 9, 1] {
             queue.push(tenant, 10 - tenant);
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_with_many_granted_tokens_waits_behind_a_later_tenant() {
+    fn many_granted_tokens_wait_behind_later_tenants() {
         let mut queue = FairQueue::default();
         (0..4).for_each(|request_id| queue.push(1, request_id));
         queue.remove(1, 0, Some(500));

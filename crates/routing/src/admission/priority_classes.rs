@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tier_that_is_not_in_the_list_of_classes_has_the_default_class() {
+    fn an_unlisted_tier_has_the_default_class() {
         let default_last = PriorityClasses::new(["gold".into(), "silver".into()]);
         assert_eq!(
             ["gold", "silver", "", "free"].map(|tier| default_last.class_of_tier(tier)),

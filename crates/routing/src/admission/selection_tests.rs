@@ -22,7 +22,7 @@ fn grant_by_lost_tokens(
 }
 
 #[test]
-fn a_queued_request_whose_prompt_is_cached_elsewhere_gives_way_to_the_first_one_that_is_not() {
+fn a_request_with_its_prefix_elsewhere_gives_way() {
     let now = clock::epoch();
     let mut queue = AdmissionQueue::new(10, 1);
     enter_all(&mut queue, 0..6, 0, now);
@@ -33,7 +33,7 @@ fn a_queued_request_whose_prompt_is_cached_elsewhere_gives_way_to_the_first_one_
 }
 
 #[test]
-fn a_queued_request_is_overtaken_by_at_most_16_later_requests() {
+fn at_most_16_later_requests_overtake_one() {
     let now = clock::epoch();
     let mut queue = AdmissionQueue::new(100, 1);
     enter_all(&mut queue, 0..100, 0, now);
@@ -45,7 +45,7 @@ fn a_queued_request_is_overtaken_by_at_most_16_later_requests() {
 }
 
 #[test]
-fn a_queued_request_is_not_overtaken_by_requests_of_other_tenants_classes_or_models() {
+fn nobody_is_overtaken_by_another_tenant_or_class() {
     let now = clock::epoch();
     let mut queue = AdmissionQueue::new(10, 2);
     queue.enter(request(0, 0, 1, now), now);
@@ -58,7 +58,7 @@ fn a_queued_request_is_not_overtaken_by_requests_of_other_tenants_classes_or_mod
 }
 
 #[test]
-fn of_two_queued_requests_the_one_with_less_work_goes_first_unless_it_arrived_much_later() {
+fn less_work_goes_first_unless_much_later() {
     let begin = clock::epoch();
     let mut queue = AdmissionQueue::new(10, 1);
     let mut enter = |number, work, seconds| {
@@ -78,7 +78,7 @@ fn of_two_queued_requests_the_one_with_less_work_goes_first_unless_it_arrived_mu
 }
 
 #[test]
-fn each_queued_request_counts_the_time_in_which_no_backend_could_serve_its_model() {
+fn time_without_backend_counts_for_each_request() {
     let begin = clock::epoch();
     let at = |seconds| begin + Duration::from_secs(seconds);
     let mut queue = AdmissionQueue::new(10, 1);
@@ -105,7 +105,7 @@ fn each_queued_request_counts_the_time_in_which_no_backend_could_serve_its_model
 }
 
 #[test]
-fn a_request_that_few_backends_of_a_model_can_serve_does_not_block_the_others() {
+fn a_picky_request_does_not_block_the_others() {
     let now = clock::epoch();
     let mut queue = AdmissionQueue::new(10, 1);
     let few = CapacityGroup { backends: 7, ..group(0) };
@@ -119,7 +119,7 @@ fn a_request_that_few_backends_of_a_model_can_serve_does_not_block_the_others() 
 }
 
 #[test]
-fn in_a_full_queue_a_request_that_a_backend_can_serve_displaces_one_that_no_backend_can_serve() {
+fn servable_requests_displace_unservable_ones() {
     let now = clock::epoch();
     let mut queue = AdmissionQueue::new(3, 2);
     enter_all(&mut queue, 0..1, 0, now);
@@ -137,7 +137,7 @@ fn in_a_full_queue_a_request_that_a_backend_can_serve_displaces_one_that_no_back
 }
 
 #[test]
-fn the_expected_wait_of_a_request_is_the_number_of_requests_before_it_divided_by_the_grant_rate() {
+fn the_expected_wait_is_position_by_rate() {
     let begin = clock::epoch();
     let mut queue = AdmissionQueue::new(100, 2);
     enter_all(&mut queue, 0..30, 1, begin);
@@ -153,8 +153,9 @@ fn the_expected_wait_of_a_request_is_the_number_of_requests_before_it_divided_by
 }
 
 #[test]
-fn queued_requests_move_to_their_new_class_when_classes_change() {
-    let (mut queue, now) = (AdmissionQueue::new(10, 3), clock::epoch());
+fn requests_move_when_classes_change() {
+    let mut queue = AdmissionQueue::new(10, 3);
+    let now = clock::epoch();
     let ids = [2, 1, 0].map(|class| match queue.enter(request(class, class, 0, now), now) {
         EnqueueOutcome::Waits(id) => id,
         other => panic!("{other:?}"),
@@ -173,7 +174,7 @@ fn queued_requests_move_to_their_new_class_when_classes_change() {
 }
 
 #[test]
-fn a_begun_request_enters_a_full_queue_and_stays() {
+fn a_begun_request_enters_a_full_queue() {
     let now = clock::epoch();
     let begun = |number| QueuedRequest { is_begun: true, ..request(number, 0, 1, now) };
     let mut queue = AdmissionQueue::new(2, 2);
@@ -190,14 +191,15 @@ fn a_begun_request_enters_a_full_queue_and_stays() {
 }
 
 #[test]
-fn a_begun_request_without_backend_holds_up_no_other() {
+fn a_begun_request_holds_up_no_other() {
     let now = clock::epoch();
     let mut queue = AdmissionQueue::new(10, 1);
     for number in 0..3 {
         queue.enter(QueuedRequest { is_begun: true, ..request(number, 0, 1, now) }, now);
     }
     queue.enter(request(3, 0, 1, now), now);
-    let (mut exhausted, mut offered) = (ExhaustedGroups::default(), Vec::new());
+    let mut exhausted = ExhaustedGroups::default();
+    let mut offered = Vec::new();
     // The only backend with capacity is the one that failed the requests that have begun.
     let offer = |request: &QueuedRequest<usize>| {
         offered.push(request.payload);

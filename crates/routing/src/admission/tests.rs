@@ -121,7 +121,8 @@ impl CheckedQueue {
         let number = request.payload;
         let copy = QueuedRequest { group: request.group.clone(), ..request };
         let is_full = self.waiting.len() == CAPACITY;
-        let (class, tenant) = (request.class, request.tenant);
+        let class = request.class;
+        let tenant = request.tenant;
         self.entered_count += 1;
         match self.queue.enter(request, self.now) {
             EnqueueOutcome::Waits(id) => {
@@ -198,7 +199,8 @@ impl CheckedQueue {
 
     fn leave(&mut self, index: usize) {
         let Some((number, (id, _))) = self.waiting.iter().nth(index) else { return };
-        let (number, id) = (*number, *id);
+        let number = *number;
+        let id = *id;
         assert_eq!(self.queue.leave(id, self.now).unwrap().ticket.payload, number);
         assert!(self.queue.leave(id, self.now).is_none(), "a request leaves only once");
         self.end(number);
@@ -221,7 +223,7 @@ impl CheckedQueue {
 
 proptest! {
     #[test]
-    fn the_admission_queue_never_exceeds_its_capacity_and_every_request_leaves_it_exactly_once(
+    fn capacity_is_kept_and_each_request_leaves_once(
         steps in proptest::collection::vec(queue_step(), 0..120),
     ) {
         let mut checked = CheckedQueue {
@@ -235,7 +237,8 @@ proptest! {
             match step {
                 QueueStep::Enter { class, tenant, model: index, tokens, timeout_seconds } => {
                     let deadline = checked.now + Duration::from_secs(timeout_seconds);
-                    let (group, payload) = (group(index), checked.entered_count);
+                    let group = group(index);
+                    let payload = checked.entered_count;
                     let request = QueuedRequest { class, tenant, group, tokens, work: 0, is_begun: false, deadline, payload };
                     checked.enter(request);
                 }
@@ -253,7 +256,7 @@ proptest! {
     }
 
     #[test]
-    fn tenants_with_waiting_requests_are_granted_equal_tokens_at_any_rate_and_request_size(
+    fn waiting_tenants_are_granted_equal_tokens(
         sizes in [1_u64..1_000, 1_u64..1_000, 1_u64..1_000],
         burst in 1_usize..6,
     ) {
@@ -288,7 +291,7 @@ proptest! {
 }
 
 #[test]
-fn a_full_queue_displaces_a_request_for_a_higher_class_and_for_a_tenant_with_fewer_requests() {
+fn full_queues_displace_for_classes_and_small_tenants() {
     let now = clock::epoch();
     let mut queue = AdmissionQueue::new(4, 2);
     enter_all(&mut queue, 0..4, 1, now);
@@ -317,7 +320,7 @@ fn rejected_retry_after(
 }
 
 #[test]
-fn retry_after_is_the_queue_position_divided_by_the_grant_rate() {
+fn retry_after_is_position_by_rate() {
     let begin = clock::epoch();
     let mut queue = AdmissionQueue::new(100, 2);
     enter_all(&mut queue, 0..100, 0, begin);
@@ -338,7 +341,7 @@ fn retry_after_is_the_queue_position_divided_by_the_grant_rate() {
 }
 
 #[test]
-fn before_the_first_grant_retry_after_of_the_first_queued_request_is_its_past_wait() {
+fn before_the_first_grant_the_past_wait_counts() {
     let begin = clock::epoch();
     let mut queue = AdmissionQueue::new(10, 1);
     let EnqueueOutcome::Waits(id) = queue.enter(request(0, 0, 1, begin), begin) else { panic!() };
@@ -348,13 +351,14 @@ fn before_the_first_grant_retry_after_of_the_first_queued_request_is_its_past_wa
 }
 
 #[test]
-fn a_model_without_capacity_is_tried_once_and_does_not_block_requests_for_another_model() {
+fn a_model_without_capacity_blocks_no_other() {
     let now = clock::epoch();
     let mut queue = AdmissionQueue::new(10, 1);
     for number in 0..8 {
         queue.enter(QueuedRequest { group: group(number / 7), ..request(number, 0, 1, now) }, now);
     }
-    let (mut offered, mut exhausted) = (Vec::new(), ExhaustedGroups::default());
+    let mut offered = Vec::new();
+    let mut exhausted = ExhaustedGroups::default();
     let offer = |request: &QueuedRequest<usize>| {
         offered.push(request.payload);
         (request.payload == 7).then_some(())
@@ -367,7 +371,7 @@ fn a_model_without_capacity_is_tried_once_and_does_not_block_requests_for_anothe
 }
 
 #[test]
-fn an_admission_queue_of_capacity_0_rejects_requests_and_one_with_0_classes_has_one_class() {
+fn capacity_0_rejects_and_0_classes_are_one() {
     let now = clock::epoch();
     let mut queue = AdmissionQueue::new(0, 0);
     assert!(matches!(queue.enter(request(0, 0, 1, now), now), EnqueueOutcome::Full(_)));

@@ -20,7 +20,7 @@ named_enum! {
 
 /// How much of a prompt the KV events of a backend show in its prefix cache.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct ResidentPrompt {
+pub struct KnownPrefix {
     /// Cached prompt tokens.
     pub tokens: f64,
     /// Leading blocks of the prompt that are cached completely.
@@ -28,8 +28,6 @@ pub struct ResidentPrompt {
     /// Whether the events show all cached tokens of the prompt. Otherwise the backend may have more in its
     /// cache.
     pub is_decided: bool,
-    /// Whether `tokens` was estimated from the lengths of texts. Otherwise it is exact.
-    pub is_expected: bool,
 }
 
 /// The length of a prompt, and how much of it one backend probably has in its cache.
@@ -45,38 +43,47 @@ pub(super) struct CachedTokens {
 /// from the block size that the engine reports, which may be wrong.
 const MAX_PROMPT_TOKENS: f64 = 1e9;
 
+impl KnownPrefix {
+    pub(super) fn is_plausible(&self) -> bool {
+        self.tokens <= MAX_PROMPT_TOKENS
+    }
+}
+
 impl CachedTokens {
-    /// The cached part of a prompt of about `prompt` tokens, in blocks of `block_tokens` tokens.
-    /// `matched`: number of its leading blocks that were sent to the backend and are probably still
-    /// cached. `pending`: number of its leading blocks that were sent since the oldest request without
-    /// output was sent. The engine computes these before this prompt, and its events do not show them yet.
-    pub(super) fn new(
+    /// The cached part of a prompt of about `prompt` tokens whose events [decide](KnownPrefix). The prompt
+    /// has blocks of `block_tokens` tokens. `pending`: number of its leading blocks that were sent since the
+    /// oldest request without output was sent. The engine computes these before this prompt, and its events
+    /// do not show them yet.
+    pub(super) fn by_events(
         prompt: f64,
         block_tokens: f64,
-        resident: Option<&ResidentPrompt>,
-        pending: impl FnOnce() -> u32,
-        matched: impl FnOnce() -> u32,
+        known: &KnownPrefix,
+        pending: u32,
     ) -> Self {
-        let is_plausible = |resident: &&ResidentPrompt| resident.tokens <= MAX_PROMPT_TOKENS;
-        let resident = resident.filter(is_plausible);
-        if let Some(resident) = resident.filter(|resident| resident.is_decided) {
-            let pending = pending();
-            let pending_tokens = (f64::from(pending) * block_tokens).min(prompt);
-            let is_exact = !resident.is_expected && pending_tokens <= resident.tokens;
-            return Self {
-                prompt: prompt.max(resident.tokens),
-                cached: resident.tokens.max(pending_tokens),
-                cached_blocks: resident.blocks.max(pending),
-                source: if is_exact { CachedSource::Exact } else { CachedSource::Approximate },
-            };
+        let pending_tokens = (f64::from(pending) * block_tokens).min(prompt);
+        let is_exact = pending_tokens <= known.tokens;
+        Self {
+            prompt: prompt.max(known.tokens),
+            cached: known.tokens.max(pending_tokens),
+            cached_blocks: known.blocks.max(pending),
+            source: if is_exact { CachedSource::Exact } else { CachedSource::Approximate },
         }
-        let matched = matched();
+    }
+
+    /// The cached part of a prompt of about `prompt` tokens. The prompt has blocks of `block_tokens` tokens.
+    /// `matched`: number of its leading blocks that were sent to the backend and are probably still cached.
+    pub(super) fn by_sent_prompts(
+        prompt: f64,
+        block_tokens: f64,
+        known: Option<&KnownPrefix>,
+        matched: u32,
+    ) -> Self {
         let cached = f64::from(matched) * block_tokens;
-        let cached = resident.map_or(cached, |resident| cached.max(resident.tokens));
+        let cached = known.map_or(cached, |known| cached.max(known.tokens));
         Self {
             prompt,
             cached: at_most(cached, prompt),
-            cached_blocks: resident.map_or(matched, |resident| matched.max(resident.blocks)),
+            cached_blocks: known.map_or(matched, |known| matched.max(known.blocks)),
             source: CachedSource::Approximate,
         }
     }
@@ -86,29 +93,30 @@ impl CachedTokens {
 mod tests {
     use super::*;
 
-    const fn resident(tokens: f64, blocks: u32, is_decided: bool) -> ResidentPrompt {
-        ResidentPrompt { tokens, blocks, is_decided, is_expected: false }
+    const fn known(tokens: f64, blocks: u32, is_decided: bool) -> KnownPrefix {
+        KnownPrefix { tokens, blocks, is_decided }
     }
 
-    fn cached(resident: Option<ResidentPrompt>) -> (f64, u32, CachedSource) {
-        let cached = CachedTokens::new(1_000.0, 128.0, resident.as_ref(), || 0, || 3);
+    fn cached(known: Option<KnownPrefix>) -> (f64, u32, CachedSource) {
+        let cached = match &known {
+            Some(known) if known.is_decided => CachedTokens::by_events(1_000.0, 128.0, known, 0),
+            known => CachedTokens::by_sent_prompts(1_000.0, 128.0, known.as_ref(), 3),
+        };
         (cached.cached, cached.cached_blocks, cached.source)
     }
 
     #[test]
-    fn conclusive_kv_events_replace_the_estimate_from_sent_prompts_and_others_only_raise_it() {
-        let resident = |tokens, blocks, is_decided| Some(resident(tokens, blocks, is_decided));
+    fn conclusive_events_replace_and_others_raise_the_estimate() {
+        let known = |tokens, blocks, is_decided| Some(known(tokens, blocks, is_decided));
         assert_eq!(cached(None), (384.0, 3, CachedSource::Approximate));
-        assert_eq!(cached(resident(0.0, 0, true)), (0.0, 0, CachedSource::Exact));
-        assert_eq!(cached(resident(640.0, 5, false)), (640.0, 5, CachedSource::Approximate));
-        assert_eq!(cached(resident(128.0, 1, false)), (384.0, 3, CachedSource::Approximate));
+        assert_eq!(cached(known(0.0, 0, true)), (0.0, 0, CachedSource::Exact));
+        assert_eq!(cached(known(640.0, 5, false)), (640.0, 5, CachedSource::Approximate));
+        assert_eq!(cached(known(128.0, 1, false)), (384.0, 3, CachedSource::Approximate));
     }
 
     #[test]
-    fn prompts_that_await_output_raise_the_cached_tokens_that_kv_events_show() {
-        let cached = |tokens| {
-            CachedTokens::new(1_000.0, 128.0, Some(&resident(tokens, 1, true)), || 3, || 7)
-        };
+    fn prompts_that_await_output_raise_cached_tokens() {
+        let cached = |tokens| CachedTokens::by_events(1_000.0, 128.0, &known(tokens, 1, true), 3);
         let raised = cached(128.0);
         assert_eq!((raised.cached, raised.cached_blocks), (384.0, 3));
         assert_eq!(raised.source, CachedSource::Approximate);
@@ -117,15 +125,9 @@ mod tests {
     }
 
     #[test]
-    fn a_conclusive_estimate_of_cached_tokens_is_used_and_has_the_source_approximate() {
-        let resident = ResidentPrompt { is_expected: true, ..resident(128.0, 1, true) };
-        assert_eq!(cached(Some(resident)), (128.0, 1, CachedSource::Approximate));
-    }
-
-    #[test]
-    fn the_estimated_length_of_a_prompt_is_at_least_its_number_of_cached_tokens() {
-        let resident = resident(1_200.0, 9, true);
-        let cached = CachedTokens::new(1_000.0, 128.0, Some(&resident), || 0, || 0);
+    fn a_prompt_has_at_least_its_cached_tokens() {
+        let known = known(1_200.0, 9, true);
+        let cached = CachedTokens::by_events(1_000.0, 128.0, &known, 0);
         assert_eq!((cached.prompt, cached.cached), (1_200.0, 1_200.0));
     }
 }

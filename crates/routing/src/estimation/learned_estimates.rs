@@ -3,7 +3,7 @@
 
 use super::length_refusals::LengthRefusals;
 use super::linear_cost::{LinearFit, PrefillCost};
-use super::reservation::{Reservation, SlotWait};
+use super::reservation::Reservation;
 use std::sync::Mutex;
 use std::time::Instant;
 use tokenweir_protocol::atomic::AtomicF64;
@@ -25,7 +25,6 @@ pub struct LearnedEstimates {
     uncached_prompt_tokens: AtomicF64,
     output_tokens: AtomicF64,
     cache_retention: AtomicF64,
-    rendezvous_hit_share: AtomicF64,
     response_seconds: AtomicF64,
     /// Sum of the bytes of recent prompts. Long prompts dominate the ratio of `text_tokens` to this sum, so
     /// the tokens that a chat template adds to each prompt hardly count in it.
@@ -41,9 +40,6 @@ const EMA_WEIGHT: f64 = 0.05;
 const TEXT_RETENTION: f64 = 0.95;
 /// Expected output tokens of a response, until a response reports its usage.
 const DEFAULT_OUTPUT_TOKENS: f64 = 256.0;
-/// Share of the uncached tokens that count as cached at a rendezvous backend, until a response
-/// reports its usage.
-const DEFAULT_RENDEZVOUS_HIT_SHARE: f64 = 0.5;
 /// Bounds of the learned tokens per byte of text.
 const TOKENS_PER_BYTE_RANGE: std::ops::RangeInclusive<f64> = 1.0 / 64.0..=4.0;
 /// Difference between reported and predicted cached tokens, as a share of the prompt, below which the
@@ -58,6 +54,15 @@ const RETENTION_RECOVERY: f64 = 0.01;
 /// blocks that this gateway sent.
 const CACHE_RETENTION_RANGE: std::ops::RangeInclusive<f64> = 1.0 / 64.0..=1.5;
 
+/// Sums over the recent prompts of a backend.
+#[derive(Debug, Clone, Copy)]
+pub struct LearnedText {
+    /// Bytes of the prompts.
+    pub bytes: f64,
+    /// Tokens of the prompts.
+    pub tokens: f64,
+}
+
 impl Default for LearnedEstimates {
     fn default() -> Self {
         let prefill = PrefillCost::default();
@@ -71,7 +76,6 @@ impl Default for LearnedEstimates {
             uncached_prompt_tokens: AtomicF64::new(f64::NAN),
             output_tokens: AtomicF64::new(f64::NAN),
             cache_retention: AtomicF64::new(1.0),
-            rendezvous_hit_share: AtomicF64::new(DEFAULT_RENDEZVOUS_HIT_SHARE),
             response_seconds: AtomicF64::new(f64::NAN),
             text_bytes: AtomicF64::new(0.0),
             text_tokens: AtomicF64::new(0.0),
@@ -93,7 +97,7 @@ impl LearnedEstimates {
     }
 
     /// Returns all numbers.
-    fn values(&self) -> [&AtomicF64; 13] {
+    fn values(&self) -> [&AtomicF64; 12] {
         [
             &self.prefill_base,
             &self.prefill_per_token,
@@ -104,7 +108,6 @@ impl LearnedEstimates {
             &self.uncached_prompt_tokens,
             &self.output_tokens,
             &self.cache_retention,
-            &self.rendezvous_hit_share,
             &self.response_seconds,
             &self.text_bytes,
             &self.text_tokens,
@@ -145,8 +148,8 @@ impl LearnedEstimates {
 
     /// Sums of the bytes and of the tokens of recent prompts, with less weight on older prompts. Zeros: the
     /// tokens of no prompt are known yet.
-    pub fn text(&self) -> [f64; 2] {
-        [self.text_bytes.get(), self.text_tokens.get()]
+    pub fn text(&self) -> LearnedText {
+        LearnedText { bytes: self.text_bytes.get(), tokens: self.text_tokens.get() }
     }
 
     /// Records that the engine refused a prompt because it has at least `tokens` tokens. This
@@ -157,11 +160,12 @@ impl LearnedEstimates {
     pub fn on_too_long(&self, bytes: u64, tokens: u64, now: Instant) {
         let most = bytes as f64 * TOKENS_PER_BYTE_RANGE.end();
         self.length_refusals.add(bytes, tokens.min(most as u64), now);
-        let [known_bytes, known_tokens] = self.text();
-        let (bytes, tokens) = (bytes as f64, tokens as f64);
-        if known_bytes == 0.0 && bytes > 0.0 && tokens > 0.0 {
+        let known = self.text();
+        let bytes = bytes as f64;
+        let tokens = tokens as f64;
+        if known.bytes == 0.0 && bytes > 0.0 && tokens > 0.0 {
             self.add_text(bytes / tokens, 1.0);
-        } else if known_tokens * bytes < tokens * known_bytes {
+        } else if known.tokens * bytes < tokens * known.bytes {
             self.add_text(bytes, tokens);
         }
     }
@@ -202,14 +206,6 @@ impl LearnedEstimates {
         self.cache_retention.get()
     }
 
-    /// Share of the prompt tokens that the engine had cached, among the tokens that were not known
-    /// to be cached. Only prompts for which this was the [rendezvous
-    /// backend](crate::mark_rendezvous) count. A response that does not report cached tokens counts
-    /// as 0, so that the share falls to 0 if it cannot be known.
-    pub fn rendezvous_hit_share(&self) -> f64 {
-        self.rendezvous_hit_share.get()
-    }
-
     /// Moving average of the time from the first output of a response to its end, in seconds. For a
     /// non-streaming response, the time begins when the request is sent. `None`: no response has ended.
     pub fn answer(&self) -> Option<f64> {
@@ -227,12 +223,7 @@ impl LearnedEstimates {
     pub(super) fn on_first_output(&self, request: &Reservation, seconds: f64) {
         self.ttft.average_in(seconds, EMA_WEIGHT);
         let mut prefill_fit = lock(&self.prefill_fit);
-        let has_waited = match request.slot_wait {
-            SlotWait::None => false,
-            SlotWait::Possible => prefill_fit.is_exceeded(request.work, seconds),
-            SlotWait::Expected => true,
-        };
-        if has_waited {
+        if request.may_lack_slot && prefill_fit.is_exceeded(request.work, seconds) {
             return;
         }
         let line = prefill_fit.observe(request.work, seconds, request.freshness);
@@ -258,14 +249,9 @@ impl LearnedEstimates {
         }
         // If another backend computed the prompt, the engine may count the blocks that it read from that
         // backend as cached, or not.
-        let cached = usage.cached.filter(|_| request.elsewhere.is_none());
+        let cached = if request.elsewhere.is_some() { None } else { usage.cached };
         let uncached = prompt.saturating_sub(cached.unwrap_or(predicted_cached));
         self.uncached_prompt_tokens.average_in(uncached as f64, EMA_WEIGHT);
-        if request.is_rendezvous && prompt > predicted_cached {
-            let found = cached.unwrap_or(0).saturating_sub(predicted_cached);
-            let share = found as f64 / (prompt - predicted_cached) as f64;
-            self.rendezvous_hit_share.average_in(share.min(1.0), EMA_WEIGHT);
-        }
         if let Some(cached) = cached {
             self.adjust_cache_retention(predicted_cached as f64, cached as f64, prompt as f64);
         }
@@ -304,12 +290,12 @@ mod tests {
     use tokenweir_protocol::clock;
 
     #[test]
-    fn an_extreme_token_count_in_an_error_message_has_a_bounded_effect_on_the_tokens_per_byte() {
+    fn extreme_counts_have_a_bounded_effect() {
         let learned = LearnedEstimates::default();
         for tokens in [1_000_000_000_000_000_000, u64::MAX] {
             learned.on_too_long(100, tokens, clock::epoch());
-            let [bytes, tokens] = learned.text();
-            assert!(tokens <= 4.0 * bytes, "{tokens} tokens for {bytes} bytes");
+            let text = learned.text();
+            assert!(text.tokens <= 4.0 * text.bytes, "{text:?}");
             assert!(learned.least_tokens(100, clock::epoch()) <= 400.0);
         }
     }

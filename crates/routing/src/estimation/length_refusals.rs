@@ -72,8 +72,9 @@ mod tests {
     use tokenweir_protocol::clock;
 
     #[test]
-    fn a_refused_prompt_bounds_longer_ones_until_usage_disproves_it_or_for_ten_minutes() {
-        let (refusals, now) = (LengthRefusals::default(), clock::epoch());
+    fn a_refusal_bounds_longer_prompts_for_ten_minutes() {
+        let refusals = LengthRefusals::default();
+        let now = clock::epoch();
         assert!(refusals.least_tokens(1 << 40, now) <= 0.0);
         refusals.add(33_000, 2_049, now);
         assert!(refusals.least_tokens(32_999, now) <= 0.0);

@@ -104,7 +104,8 @@ impl Default for LinearFit {
     /// A fit without observations.
     fn default() -> Self {
         let [weight, x, y, x_squared, x_y] = [0.0; 5];
-        let (line, patience) = (PrefillCost::default(), PATIENCE_RANGE.0);
+        let line = PrefillCost::default();
+        let patience = PATIENCE_RANGE.0;
         Self { line, weight, x, y, x_squared, x_y, patience }
     }
 }
@@ -166,7 +167,8 @@ impl LinearFit {
         let mut sums = *self;
         sums.add_observation(0.5, 0.0, self.line.seconds(0.0));
         sums.add_observation(0.5, ANCHOR_TOKENS, self.line.seconds(ANCHOR_TOKENS));
-        let (mean_x, mean_y) = (sums.x / sums.weight, sums.y / sums.weight);
+        let mean_x = sums.x / sums.weight;
+        let mean_y = sums.y / sums.weight;
         let variance = sums.x_squared / sums.weight - mean_x * mean_x;
         let covariance = sums.x_y / sums.weight - mean_x * mean_y;
         // A steeper line through the mean would have a negative base.
@@ -189,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn the_linear_fit_learns_the_base_time_and_the_seconds_per_token_of_prefill() {
+    fn base_and_seconds_per_token_are_learned() {
         let mut random = fastrand::Rng::with_seed(1);
         let line = fitted_to((0..200).map(|_| {
             let tokens = random.f64() * 30_000.0;
@@ -200,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn one_outlier_has_a_bounded_effect_on_the_prefill_cost_and_a_lasting_slowdown_is_learned() {
+    fn outliers_are_bounded_and_slowdowns_are_learned() {
         let steady = (0..100).map(|n| (f64::from(n) * 100.0, 0.05 + f64::from(n) * 0.01));
         let before = fitted_to(steady.clone());
         let after = fitted_to(steady.clone().chain([(5_000.0, 600.0)]));
@@ -211,13 +213,13 @@ mod tests {
     }
 
     #[test]
-    fn the_prefill_time_of_equal_prompts_is_predicted_correctly() {
+    fn the_time_of_equal_prompts_is_predicted() {
         let line = fitted_to((0..100).map(|_| (1_000.0, 0.3)));
         assert!((line.seconds(1_000.0) - 0.3).abs() < 0.03, "{line:?}");
     }
 
     #[test]
-    fn one_observed_prefill_time_gives_the_same_prediction_as_many_equal_ones() {
+    fn one_observation_predicts_as_many_equal_ones() {
         for seconds in [0.005, 0.06, 0.2] {
             let [once, often] = [1, 100].map(|count| fitted_to(vec![(100.0, seconds); count]));
             let [once, often] = [once, often].map(|line| line.seconds(100.0));
@@ -227,7 +229,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_fitted_prefill_cost_is_finite_and_never_falls_with_the_number_of_tokens(
+        fn the_cost_is_finite_and_never_falls(
             observations in proptest::collection::vec((any::<f64>(), any::<f64>()), 0..50),
         ) {
             let line = fitted_to(observations);

@@ -6,17 +6,17 @@
 //! gradually from the report to local load and the mean of external load: `certainty = horizon ÷
 //! (horizon + age)`. There is no threshold on the age, so choices do not change abruptly.
 
+mod cached_prompt;
 mod decode_legs;
 mod delays;
 
-use super::cached_tokens::{CachedTokens, ResidentPrompt};
+use super::cached_tokens::KnownPrefix;
 use super::learned_estimates::LearnedEstimates;
 use super::limits::{at_least_0, at_most};
 use super::load_report::LastReport;
 use super::peer_backlogs::PeerBacklogs;
 use super::pending_outputs::{PendingOutputId, PendingOutputs};
-use super::reservation::{LocalLoad, Reservation, SlotWait};
-use super::slot_estimator::SlotEstimator;
+use super::reservation::{LocalLoad, Reservation};
 use crate::prefix_table::PrefixTable;
 use crate::{Candidate, PrefillCost, PromptFingerprint, kv_aware};
 use std::sync::OnceLock;
@@ -48,8 +48,6 @@ pub struct LoadEstimator {
     most_running: AtomicU32,
     /// Streams that have had a first output and are stalled now.
     stalled_streams: AtomicU32,
-    /// Number of ended requests. It wraps around on overflow.
-    ended_requests: AtomicU32,
     max_answering: MaxAnswering,
     /// Prompt tokens that the engine has to compute for the pending streams.
     backlog_tokens: AtomicU64,
@@ -62,10 +60,11 @@ pub struct LoadEstimator {
     /// Time at which the prompts of the non-streaming requests will probably be computed. Their
     /// first outputs cannot be observed.
     unobserved_prefill_until: AtomicF64,
+    /// Time at which a request last had its first output.
+    last_output_at: AtomicF64,
     /// Time at which a stream last began to stall.
     stalled_since: AtomicF64,
     pending_outputs: PendingOutputs,
-    slot_estimator: SlotEstimator,
     last_report: LastReport,
     /// The prompts that this gateway, and other gateways as far as known, sent to the backend. The first
     /// prompt creates the table.
@@ -116,57 +115,37 @@ impl LoadEstimator {
         self.prefix_table.get().map_or(0, PrefixTable::bytes)
     }
 
-    /// Number of blocks of `block_tokens` tokens that the cache of the backend probably retains.
-    pub fn retained_blocks(&self, block_tokens: f64) -> f64 {
-        self.last_report.cache_blocks(block_tokens) * self.learned_estimates.retention()
-    }
-
-    /// The estimated state of the backend for a prompt. The caller sets `position`, `rank`,
+    /// The estimated state of the backend for a prompt. The caller sets `position`, `part`,
     /// `weight`, `has_adapter` and `key`.
     pub fn candidate(&self, prompt: &PromptFingerprint, now: Instant) -> Candidate {
         self.candidate_with(prompt, None, 0, clock::nanos(now))
     }
 
-    /// The estimated state of the backend for a prompt. `resident`: the cached part of the prompt
+    /// The estimated state of the backend for a prompt. `known`: the cached part of the prompt
     /// that KV events show. `expected_blocks`: the number of cached blocks of the previous
     /// candidate, as a first guess for this one. `now`: see [`clock::nanos`], which a decision
     /// among many backends calls once.
     pub fn candidate_with(
         &self,
         prompt: &PromptFingerprint,
-        resident: Option<&ResidentPrompt>,
+        known: Option<&KnownPrefix>,
         expected_blocks: u32,
         now: i64,
     ) -> Candidate {
-        let tokens_per_byte = self.learned_estimates.tokens_per_byte();
-        let tokens = prompt.tokens(tokens_per_byte);
-        let block_tokens = prompt.block_tokens(tokens_per_byte);
-        let table = || self.prefix_table.get().filter(|_| !prompt.blocks.is_empty());
-        let matched = || {
-            let retained = || self.retained_blocks(block_tokens) as usize;
-            let expected = expected_blocks as usize;
-            table().map_or(0, |table| table.matched(&prompt.blocks, retained(), expected)) as u32
-        };
-        let oldest = || self.pending_outputs.oldest_table_age();
-        let pending = || {
-            let since = table().and_then(|table| Some((table, oldest()?)));
-            since.map_or(0, |(table, age)| table.matched_since(&prompt.blocks, age)) as u32
-        };
-        let cached = CachedTokens::new(tokens, block_tokens, resident, pending, matched);
-        let (local_load, now) = (self.local_load(), self.seconds_at(now));
+        let cached = self.cached_tokens(prompt, known, expected_blocks);
+        let local_load = self.local_load();
+        let now = self.seconds_at(now);
         let certainty = self.certainty_at(now);
         let load = self.last_report.load(&local_load, certainty);
-        let (in_flight, pending) = (f64::from(local_load.in_flight), f64::from(local_load.pending));
-        let external_waiting = at_most(at_least_0(load.waiting - pending), load.external);
-        let reported_backlog = external_waiting * self.learned_estimates.prompt_tokens();
+        let in_flight = f64::from(local_load.in_flight);
+        let pending = f64::from(local_load.pending);
         let prefill = self.learned_estimates.prefill();
-        let peer_backlog = self.peer_backlogs.tokens(prefill.per_token, now);
-        let others = if reported_backlog > peer_backlog { reported_backlog } else { peer_backlog };
+        let external_waiting = at_most(at_least_0(load.waiting - pending), load.external);
+        let others = self.backlog_of_others(external_waiting, &prefill, now);
         let backlog = self.remaining_backlog(&local_load, &prefill, now) + others;
-        let slots = &self.slot_estimator;
         Candidate {
             position: 0,
-            rank: None,
+            part: None,
             in_flight: local_load.in_flight,
             tokens_in_flight: local_load.tokens as f64,
             weight: 1,
@@ -176,7 +155,6 @@ impl LoadEstimator {
             cached: cached.cached,
             cached_blocks: cached.cached_blocks,
             cached_source: cached.source,
-            is_rendezvous: false,
             backlog,
             prefill,
             prefill_freshness: self.prefill_freshness(&local_load, now),
@@ -185,10 +163,8 @@ impl LoadEstimator {
             reported: load.reported,
             kv_usage: load.kv_usage,
             certainty,
-            slot_wait: slots.wait(in_flight + load.external, self.learned_estimates.answer()),
             overdue: self.overdue(&local_load, now),
             // Values that are only copied come last: registers cannot hold them during the calculations.
-            rendezvous_hit_share: self.learned_estimates.rendezvous_hit_share(),
             output: self.learned_estimates.output_tokens(),
             prefill_tokens: self.learned_estimates.prefill_tokens() as f32,
             is_calibrated: self.learned_estimates.ttft().is_some(),
@@ -214,13 +190,12 @@ impl LoadEstimator {
             uncached,
             elsewhere: None,
             cached: candidate.cached as u64,
-            is_rendezvous: candidate.is_rendezvous,
             work: candidate.backlog + uncached as f64,
             text_bytes: if prompt.media == 0 { prompt.bytes } else { 0 },
             sent: now,
             began: None,
             ticket: self.expect_output(candidate, is_stream, sent_at),
-            slot_wait: self.slot_wait(candidate),
+            may_lack_slot: self.may_lack_slot(candidate),
             freshness: candidate.prefill_freshness,
             is_stream,
             is_pending: is_stream,
@@ -252,6 +227,7 @@ impl LoadEstimator {
         if !self.end_prefill(reservation, now) {
             return;
         }
+        self.last_output_at.set(self.seconds(now));
         reservation.began = Some(now);
         self.max_answering.on_first_output(&self.local_load());
         if let Some(id) = reservation.ticket.take() {
@@ -292,7 +268,6 @@ impl LoadEstimator {
             let seconds = now.saturating_duration_since(began).as_secs_f64();
             self.learned_estimates.on_end(seconds);
         }
-        self.ended_requests.fetch_add(1, Ordering::Relaxed);
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
         self.kv_tokens.fetch_sub(reservation.tokens, Ordering::Relaxed);
     }
@@ -367,15 +342,11 @@ impl LoadEstimator {
         Some(self.pending_outputs.add(ttft, response_seconds, now, table_age))
     }
 
-    /// Whether a new request waits for a slot of the engine.
-    fn slot_wait(&self, candidate: &Candidate) -> SlotWait {
-        if candidate.slot_wait > 0.0 {
-            return SlotWait::Expected;
-        }
+    /// Whether the engine is not known to run more requests at once than it has now. An idle engine has a
+    /// free slot.
+    fn may_lack_slot(&self, candidate: &Candidate) -> bool {
         let had_slots = f64::from(self.most_running.load(Ordering::Relaxed));
-        // Each engine has at least one slot, so an idle engine has a free slot.
-        let requests = candidate.running + candidate.waiting;
-        if requests < had_slots.max(1.0) { SlotWait::None } else { SlotWait::Possible }
+        candidate.running + candidate.waiting >= had_slots.max(1.0)
     }
 
     fn certainty_at(&self, now: f64) -> f64 {
@@ -394,7 +365,7 @@ impl LoadEstimator {
 }
 
 mod max_answering;
-mod remote_prefill;
+pub(super) mod remote_prefill;
 mod reported_queues;
 mod reports;
 #[cfg(test)]

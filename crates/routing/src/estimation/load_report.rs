@@ -95,7 +95,7 @@ impl LoadReport {
             waiting: requests(load.waiting)?,
             running: requests(load.running)?,
             capacity: load.capacity(),
-            tokens: load.token_counts().map(|[prompt, generated]| prompt + generated),
+            tokens: load.token_counts().map(|counts| counts.prompt + counts.generated),
         })
     }
 }
@@ -178,10 +178,12 @@ impl LastReport {
     #[inline] // each candidate of each decision reads it once
     pub(super) fn load(&self, local: &LocalLoad, certainty: f64) -> EstimatedLoad {
         let blend = |reported: f64, local: f64| certainty * reported + (1.0 - certainty) * local;
-        let (in_flight, pending) = (f64::from(local.in_flight), f64::from(local.pending));
-        let (in_flight_then, pending_then) =
-            (self.local_in_flight.get(), self.local_pending_output_count.get());
-        let (waiting, running) = (self.waiting.get(), self.running.get());
+        let in_flight = f64::from(local.in_flight);
+        let pending = f64::from(local.pending);
+        let in_flight_then = self.local_in_flight.get();
+        let pending_then = self.local_pending_output_count.get();
+        let waiting = self.waiting.get();
+        let running = self.running.get();
         let external = at_least_0(waiting + running - in_flight_then);
         EstimatedLoad {
             external: blend(external, self.external_requests_mean.get()),
@@ -193,7 +195,8 @@ impl LastReport {
     }
 
     fn kv_usage(&self, local: &LocalLoad, blend: impl Fn(f64, f64) -> f64) -> Option<f64> {
-        let (reported, usage_per_token) = (self.kv_usage.get(), self.usage_per_token.get());
+        let reported = self.kv_usage.get();
+        let usage_per_token = self.usage_per_token.get();
         let tokens = local.tokens as f64;
         if reported.is_nan() {
             return None;

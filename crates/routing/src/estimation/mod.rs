@@ -28,11 +28,11 @@ mod load_report;
 mod peer_backlogs;
 mod pending_outputs;
 mod reservation;
-mod slot_estimator;
 
-pub use cached_tokens::{CachedSource, ResidentPrompt};
+pub use cached_tokens::{CachedSource, KnownPrefix};
 pub use learned_estimates::LearnedEstimates;
 pub use linear_cost::PrefillCost;
+pub use load_estimator::remote_prefill::PredictedLeg;
 pub use load_estimator::{LoadEstimator, ReportedQueues};
 pub use load_report::{LoadReport, ReportedLoad};
 pub use peer_backlogs::MAX_PEERS;

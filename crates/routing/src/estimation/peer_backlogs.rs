@@ -61,7 +61,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_backlog_of_another_gateway_falls_at_the_speed_of_the_backend_until_its_next_report() {
+    fn a_peers_backlog_falls_until_its_report() {
         let backlogs = PeerBacklogs::default();
         let tokens = |per_token, seconds| backlogs.tokens(per_token, seconds).round() as u32;
         assert_eq!(tokens(0.001, 0.0), 0);
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn the_backlog_of_another_gateway_at_a_backend_of_unknown_speed_counts_for_30_seconds() {
+    fn unknown_speed_counts_for_30_seconds() {
         let backlogs = PeerBacklogs::default();
         backlogs.set(0, 400, 0.0);
         let tokens = |seconds| backlogs.tokens(0.0, seconds).round() as u32;

@@ -165,10 +165,8 @@ impl PendingOutputs {
     fn publish_oldest(&self, queues: &PendingQueues) {
         let fronts = [queues.streams.front(), queues.non_streaming.front()].into_iter().flatten();
         let first = fronts.min_by(|a, b| a.overdue_from.total_cmp(&b.overdue_from));
-        let [overdue_from, expected_at] =
-            first.map_or([f64::INFINITY; 2], |pending| [pending.overdue_from, pending.expected_at]);
-        self.expected_at.set(expected_at);
-        self.overdue_from.set(overdue_from);
+        self.expected_at.set(first.map_or(f64::INFINITY, |pending| pending.expected_at));
+        self.overdue_from.set(first.map_or(f64::INFINITY, |pending| pending.overdue_from));
         let oldest = queues.streams.front().map_or(NO_STREAM, |stream| stream.table_age.into());
         self.oldest_table_age.store(oldest, Ordering::Relaxed);
     }
@@ -184,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_overdue_after_twice_its_predicted_time_plus_a_quarter_of_a_second() {
+    fn twice_the_predicted_time_is_overdue() {
         let pending = PendingOutputs::default();
         assert!(is_close(pending.overdue(1e9), 0.0), "no request");
         pending.add(0.1, None, 10.0, 0);
@@ -193,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_prompt_is_not_overdue_during_its_prefill() {
+    fn a_long_prefill_is_not_overdue() {
         let pending = PendingOutputs::default();
         let long = pending.add(20.0, None, 0.0, 0);
         pending.add(20.1, None, 0.1, 0);
@@ -214,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_without_output_is_ignored_once_a_later_request_has_output() {
+    fn a_later_output_ends_an_older_wait() {
         let pending = PendingOutputs::default();
         let stuck = pending.add(0.1, None, 0.0, 0);
         let later = pending.add(0.1, None, 50.0, 0);
@@ -225,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_non_streaming_request_is_overdue_only_while_the_engine_generates_no_tokens() {
+    fn unstreamed_requests_are_overdue_without_new_tokens() {
         let pending = PendingOutputs::default();
         pending.add(0.1, Some(1.0), 0.0, 0);
         assert!(is_close(pending.overdue(4.4), 0.0));
@@ -237,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn the_returned_prefix_table_age_is_that_of_the_oldest_stream_without_output() {
+    fn the_oldest_waiting_stream_gives_the_age() {
         let pending = PendingOutputs::default();
         pending.add(0.1, Some(1.0), 0.0, 0);
         assert_eq!(pending.oldest_table_age(), None);
@@ -251,10 +249,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn after_any_sequence_of_events_no_request_without_output_is_left_and_no_delay_is_negative(
+        fn every_history_leaves_no_request_and_no_delay(
             steps in proptest::collection::vec((0_u8..5, 0_usize..8, 0.0..30.0_f64), 1..100),
         ) {
-            let (pending, mut open, mut now) = (PendingOutputs::default(), Vec::new(), 0.0);
+            let pending = PendingOutputs::default();
+            let mut open = Vec::new();
+            let mut now = 0.0;
             for (step, which, seconds) in steps {
                 now += seconds;
                 match step {

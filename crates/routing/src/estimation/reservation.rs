@@ -36,8 +36,6 @@ pub struct Reservation {
     pub(super) elsewhere: Option<u64>,
     /// Prompt tokens that were predicted to be cached.
     pub cached: u64,
-    /// Whether the backend is the rendezvous backend of the prompt.
-    pub(super) is_rendezvous: bool,
     /// Prompt tokens that the engine computes up to the first output: `uncached`, plus the backlog before the
     /// request.
     pub(super) work: f64,
@@ -49,8 +47,9 @@ pub struct Reservation {
     pub(super) began: Option<Instant>,
     /// Identifies the request among those without output. `None`: the request is not among them.
     pub(super) ticket: Option<PendingOutputId>,
-    /// Whether the request waits for a slot of the engine, as far as known when it was sent.
-    pub(super) slot_wait: SlotWait,
+    /// Whether the request may wait for a sequence slot of the engine: when it was sent, the engine was not
+    /// known to run more requests at once than it had.
+    pub(super) may_lack_slot: bool,
     /// Weight of the learned prefill cost when the request was sent, from 0 to 1.
     pub(super) freshness: f64,
     /// Whether the response is a stream, whose first output is observed.
@@ -59,18 +58,6 @@ pub struct Reservation {
     pub(super) is_pending: bool,
     /// Whether the request is a stream with output.
     pub(super) is_decoding: bool,
-}
-
-/// Whether a request waits for a sequence slot of the engine, as far as known when it is sent.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum SlotWait {
-    /// The request need not wait: the engine has had more requests in its batch at once than now.
-    None,
-    /// The engine may have no free slot: it is not known to run more requests at once than it has
-    /// now.
-    Possible,
-    /// All slots of the engine are known to be taken.
-    Expected,
 }
 
 impl Reservation {

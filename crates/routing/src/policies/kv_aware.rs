@@ -3,12 +3,11 @@
 //!
 //! ```text
 //! prefill  = uncached × per_token
-//! ttft     = base + queue + prefill + adapter + overdue
+//! ttft     = base + queue + prefill + adapter
 //! cost     = (base + queue + prefill × (1 + waiting)) × crowding
-//!            + prefill × 2 × k + pressure × full × uncached ÷ prompt
-//!            + adapter + overdue + half an objective, if ttft exceeds the objective
+//!            + prefill × 4 × k + pressure × full × uncached ÷ prompt + adapter
 //!
-//! queue    = max(backlog × per_token, slot_wait)
+//! queue    = backlog × per_token
 //! waiting  = waiting requests per backend, at most 8
 //! crowding = (1 + requests) ÷ (1 + mean of requests over the candidates)
 //! k        = kv_usage + (uncached + output) ÷ capacity, at most 1
@@ -33,18 +32,7 @@
 //!   prefill. With this term, two real engines had 4 preemptions instead of 14. The factor
 //!   `uncached ÷ prompt` keeps a request at a full backend that has its prefix. From 0.1 to 5 s the value of
 //!   `pressure` does not matter.
-//! - `slot_wait`: an engine runs a limited number of sequences at once. Once that number is
-//!   learned, this is the time until one of them ends.
-//! - `uncached` excludes the expected share of tokens at the
-//!   [rendezvous backend](crate::mark_rendezvous) of the prompt.
 //! - `adapter` counts if the backend has not loaded the LoRA adapter of the request.
-//! - `overdue` (−0.4, 8.2 s): time for which the oldest request without output has waited beyond its own
-//!   prediction. The cause also delays the requests behind it. No other term detects an engine at a
-//!   standstill.
-//! - A late candidate (−0.1, 8.8 s), whose `ttft` exceeds the TTFT objective, costs half of the objective
-//!   more. So a candidate in time is picked unless its additional prefill delays other requests for longer.
-//!   The preference must be bounded: in an overloaded fleet, requests that leave the cached prefix for the
-//!   backends in time make these backends compute and evict so much that the overload stays.
 //!
 //! `docs/decisions/0014-routing-cost.md` lists the terms that were measured and left out.
 
@@ -67,27 +55,21 @@ pub struct KvAwareSettings {
     pub session: f64,
     /// Age in seconds at which the last scraped load counts for half in predictions.
     pub horizon_seconds: f64,
-    /// Predicted TTFT in seconds above which a backend counts as late: the strictest objective of
-    /// `ttft` in `slos`. 0: none.
-    #[serde(skip)]
-    pub ttft_objective_seconds: f64,
 }
 
 impl Default for KvAwareSettings {
     fn default() -> Self {
-        Self { pressure: 0.5, session: 0.5, horizon_seconds: 5.0, ttft_objective_seconds: 0.0 }
+        Self { pressure: 0.5, session: 0.5, horizon_seconds: 5.0 }
     }
 }
 
 /// Cost of the blocks that a prefill evicts from a full cache, relative to the cost of the prefill:
 /// the evicted blocks are computed again, and then evict other blocks.
-const EVICTION: f64 = 2.0;
+const EVICTION: f64 = 4.0;
 /// KV cache usage up to which the engine rarely preempts requests.
 const FREE_USAGE: f64 = 0.9;
 /// Waiting requests per backend above which the cost of prefill does not grow.
 const MAX_WAITING: f64 = 8.0;
-/// Cost added to a late candidate, relative to the TTFT objective that it exceeds.
-const LATE_PENALTY: f64 = 0.5;
 /// Seconds that a backend takes to load a LoRA adapter.
 const ADAPTER_SECONDS: f64 = 1.0;
 
@@ -105,8 +87,7 @@ pub struct FleetLoad {
 pub struct CostTerms {
     /// Time to the first output of an empty prompt × crowding.
     pub base: f64,
-    /// Time of the prompts that the engine computes before this one, or of the wait for a slot, whichever
-    /// is longer, × crowding.
+    /// Time of the prompts that the engine computes before this one × crowding.
     pub queue: f64,
     /// Time of the prompt tokens of this request that are not cached × crowding.
     pub prefill: f64,
@@ -116,10 +97,6 @@ pub struct CostTerms {
     pub pressure: f64,
     /// Time to load the LoRA adapter of the request. 0: the backend has loaded it.
     pub adapter: f64,
-    /// Delay of the requests without output beyond their predictions.
-    pub overdue: f64,
-    /// Half of the TTFT objective if the predicted TTFT exceeds the objective, else 0.
-    pub late: f64,
     /// Predicted TTFT. It is no part of the cost.
     #[serde(skip)]
     pub ttft: f64,
@@ -135,8 +112,8 @@ pub(crate) fn pick(
     let fleet = FleetLoad::new(candidates);
     let parts = |(index, candidate): (usize, &Candidate)| {
         let terms = terms(settings, candidate, home == Some(index), &fleet);
-        let CostTerms { late, pressure, ttft, .. } = terms;
-        Parts { cost: terms.cost(candidate), late, pressure, ttft }
+        let CostTerms { pressure, ttft, .. } = terms;
+        Parts { cost: terms.cost(candidate), pressure, ttft }
     };
     let parts = candidates.iter().enumerate().map(parts).collect();
     let decision = Decision { settings, candidates, request, home, fleet, parts };
@@ -179,13 +156,10 @@ pub(super) fn terms_with(
     let full = (k - FREE_USAGE).max(0.0) / (1.0 - FREE_USAGE);
     let uncached_share = uncached / candidate.prompt.max(1.0);
     let PrefillCost { base, per_token } = candidate.prefill;
-    let (backlog, prefill) = (candidate.backlog * per_token, uncached * per_token);
-    // The engine computes the prompts of the backlog while the request waits for a slot.
-    let queue = if candidate.slot_wait > backlog { candidate.slot_wait } else { backlog };
+    let queue = candidate.backlog * per_token;
+    let prefill = uncached * per_token;
     let adapter = if candidate.has_adapter { 0.0 } else { ADAPTER_SECONDS };
-    let objective = settings.ttft_objective_seconds;
-    let ttft = base + queue + prefill + adapter + candidate.overdue;
-    let is_late = objective > 0.0 && ttft > objective;
+    let ttft = base + queue + prefill + adapter;
     CostTerms {
         base: base * crowding,
         queue: queue * crowding,
@@ -193,8 +167,6 @@ pub(super) fn terms_with(
         charge: prefill * fleet.waiting * crowding,
         pressure: prefill * k * EVICTION + settings.pressure * full * uncached_share,
         adapter,
-        overdue: candidate.overdue,
-        late: if is_late { LATE_PENALTY * objective } else { 0.0 },
         ttft,
     }
 }
@@ -212,9 +184,6 @@ pub(super) fn cached(
     is_session_candidate: bool,
 ) -> f64 {
     let mut cached = candidate.cached;
-    if candidate.is_rendezvous {
-        cached += candidate.rendezvous_hit_share * (candidate.prompt - cached);
-    }
     if is_session_candidate && candidate.cached_source == CachedSource::Approximate {
         cached = cached.max(settings.session * candidate.prompt);
     }
@@ -240,8 +209,8 @@ impl CostTerms {
     /// The cost that the policy compares, in seconds per unit of weight.
     #[inline]
     pub fn cost(&self, candidate: &Candidate) -> f64 {
-        let Self { base, queue, prefill, charge, pressure, adapter, overdue, late, .. } = self;
-        per_weight(base + queue + prefill + charge + pressure + adapter + overdue + late, candidate)
+        let Self { base, queue, prefill, charge, pressure, adapter, .. } = self;
+        per_weight(base + queue + prefill + charge + pressure + adapter, candidate)
     }
 }
 
@@ -266,7 +235,6 @@ pub(super) struct Decision<'a> {
 /// TTFT.
 pub(super) struct Parts {
     pub(super) cost: f64,
-    pub(super) late: f64,
     pub(super) pressure: f64,
     pub(super) ttft: f64,
 }
@@ -311,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_with_a_short_queue_can_be_picked_before_one_with_the_cached_prefix() {
+    fn a_short_queue_can_beat_a_prefix() {
         let idle = idle_candidate();
         let warm =
             Candidate { cached: 500.0, cached_blocks: 4, backlog: 20_000.0, ..idle_candidate() };
@@ -340,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cost_of_a_backend_grows_with_its_kv_cache_usage_and_fastest_near_a_full_cache() {
+    fn cost_grows_with_kv_cache_usage() {
         let at = |usage| cost(Candidate { kv_usage: Some(usage), ..idle_candidate() });
         let costs: Vec<f64> = (0..=19).map(|n| at(f64::from(n) / 20.0)).collect();
         assert!(costs.windows(2).all(|pair| pair[1] > pair[0]));
@@ -352,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_avoids_a_backend_with_a_full_kv_cache_unless_that_cache_has_its_prefix() {
+    fn full_caches_are_avoided_unless_they_help() {
         let full = Candidate { kv_usage: Some(0.97), ..idle_candidate() };
         assert_eq!(choose(&[full, idle_candidate()]), choice(1, "kv_pressure"));
         let hot = Candidate { cached: 900.0, cached_blocks: 7, ..full };
@@ -360,14 +328,14 @@ mod tests {
     }
 
     #[test]
-    fn of_two_backends_with_equal_queues_the_one_with_fewer_running_requests_is_picked() {
+    fn fewer_running_requests_win_between_equal_queues() {
         let crowded = Candidate { running: 12.0, ..idle_candidate() };
         let other = Candidate { running: 6.0, ..idle_candidate() };
         assert_eq!(choose(&[crowded, other]), choice(1, "lowest_ttft"));
     }
 
     #[test]
-    fn a_session_stays_on_its_backend_until_that_backend_is_busy() {
+    fn a_session_stays_until_its_backend_is_busy() {
         for prompt in [1_000.0, 5.0] {
             let mut fleet = [1, 2, 3].map(|key| Candidate { key, prompt, ..idle_candidate() });
             let request = RoutingRequest { session: Some(77), ..RoutingRequest::default() };
@@ -384,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_prefers_a_backend_that_has_loaded_its_lora_adapter_unless_that_takes_longer() {
+    fn a_loaded_adapter_wins_unless_it_takes_longer() {
         let without = Candidate { has_adapter: false, ..idle_candidate() };
         assert_eq!(choose(&[without, idle_candidate()]).index, 1);
         let busy = Candidate { backlog: 50_000.0, ..idle_candidate() };
@@ -392,79 +360,12 @@ mod tests {
     }
 
     #[test]
-    fn an_overdue_backend_is_avoided_with_the_reason_avoids_overdue() {
-        let overdue = Candidate { overdue: 0.5, ..idle_candidate() };
-        assert_eq!(choose(&[overdue, idle_candidate()]), choice(1, "avoids_overdue"));
-        let warm = Candidate { cached: 900.0, ..overdue };
-        assert_eq!(choose(&[warm, idle_candidate()]), choice(1, "avoids_overdue"));
-        // A backend with an even longer backlog is no better.
-        let busy = Candidate { backlog: 50_000.0, ..idle_candidate() };
-        assert_eq!(choose(&[overdue, busy]), choice(0, "lowest_ttft"));
-    }
-
-    /// Returns the choice of the policy under this TTFT objective.
-    fn choose_within(ttft_objective_seconds: f64, candidates: &[Candidate]) -> PolicyChoice {
-        let settings = KvAwareSettings { ttft_objective_seconds, ..KvAwareSettings::default() };
-        pick(&settings, candidates, &RoutingRequest::default())
-    }
-
-    /// A backend with most of a long prompt in its cache, and a backlog of 2 s.
-    fn late_with_long_prefix() -> Candidate {
-        Candidate {
-            prompt: 30_000.0,
-            cached: 29_000.0,
-            cached_blocks: 200,
-            backlog: 20_000.0,
-            ..idle_candidate()
-        }
-    }
-
-    #[test]
-    fn a_backend_within_the_ttft_objective_is_picked_before_one_that_exceeds_it() {
-        // The cached prefix saves more than the wait costs, but the wait is too long.
-        let warm = late_with_long_prefix();
-        let cold = Candidate { cached: 14_000.0, cached_blocks: 105, backlog: 0.0, ..warm };
-        assert_eq!(choose(&[warm, cold]).reason, "cached_prefix");
-        assert_eq!(choose_within(2.0, &[warm, cold]), choice(1, "avoids_late"));
-    }
-
-    #[test]
-    fn in_an_overloaded_pool_a_cached_prompt_outweighs_a_missed_ttft_objective() {
-        let late = Candidate { waiting: 8.0, ..late_with_long_prefix() };
-        let in_time = Candidate { cached: 12_000.0, cached_blocks: 90, backlog: 0.0, ..late };
-        assert_eq!(choose_within(2.0, &[late, in_time]), choice(0, "cached_prefix"));
-    }
-
-    #[test]
-    fn of_two_backends_that_miss_the_ttft_objective_the_one_without_a_queue_is_picked() {
-        let long = Candidate { prompt: 20_000.0, ..idle_candidate() };
-        let fleet = [long, Candidate { backlog: 1_000.0, ..long }];
-        assert_eq!(choose_within(0.5, &fleet).index, 0);
-    }
-
-    #[test]
-    fn uncached_prompt_tokens_cost_more_if_more_requests_wait_in_the_pool() {
+    fn uncached_tokens_cost_more_in_busy_pools() {
         let warm = Candidate { cached: 900.0, backlog: 2_500.0, ..idle_candidate() };
         let calm = [warm, idle_candidate()];
         assert_eq!(choose(&calm).index, 1);
         let busy = calm.map(|candidate| Candidate { waiting: 4.0, ..candidate });
         assert_eq!(choose(&busy).index, 0);
-    }
-
-    #[test]
-    fn queue_lengths_count_in_the_choice_even_if_all_backends_are_overdue() {
-        let overdue = Candidate { overdue: 3.0, ..idle_candidate() };
-        let busy = Candidate { overdue: 2.0, backlog: 20_000.0, ..idle_candidate() };
-        assert_eq!(choose(&[overdue, busy]).index, 0);
-        assert_eq!(choose(&[overdue, Candidate { backlog: 0.0, ..busy }]).index, 1);
-    }
-
-    #[test]
-    fn the_predicted_queue_time_is_the_longer_of_slot_wait_and_backlog_and_not_their_sum() {
-        let full = Candidate { slot_wait: 0.5, ..idle_candidate() };
-        assert_eq!(choose(&[full, idle_candidate()]).index, 1);
-        let both = Candidate { backlog: 5_000.0, ..full };
-        assert!((cost(both) - cost(full)).abs() < 1e-9, "5,000 tokens take half a second too");
     }
 
     #[test]

@@ -8,9 +8,6 @@ pub(super) mod random;
 #[cfg(test)]
 mod reason_tests;
 mod reasons;
-mod rendezvous;
 pub(super) mod round_robin;
 mod selection;
 pub(super) mod session;
-
-pub use rendezvous::mark_rendezvous;

@@ -2,7 +2,6 @@
 //! second definition of each reason.
 
 use super::kv_aware::{self, FleetLoad, KvAwareSettings};
-use super::mark_rendezvous;
 use crate::tests::idle_candidate;
 use crate::{Candidate, Policy, PolicyChoice, PrefillCost, RoutingRequest, mix};
 use std::collections::BTreeMap;
@@ -22,10 +21,9 @@ impl Decision {
     fn random(seed: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(mix(seed));
         let prompt = 100.0 + 20_000.0 * random.f64().powi(3);
-        let (has_overdue, is_quiet) = (random.u8(..) < 64, random.u8(..) < 64);
+        let is_quiet = random.u8(..) < 64;
         let mut candidate = |position: usize| {
             let cached_blocks = if is_quiet || random.bool() { 0 } else { random.u32(..20) };
-            let is_overdue = has_overdue && random.bool();
             let is_idle = is_quiet || random.bool();
             Candidate {
                 position,
@@ -39,21 +37,14 @@ impl Decision {
                 prefill: PrefillCost { base: 0.02, per_token: 3e-5 * (1.0 + random.f64()) },
                 kv_usage: Some(random.f64().sqrt()),
                 idle_seconds: random.f64(),
-                overdue: if is_overdue { 2.0 * random.f64() } else { 0.0 },
                 ..idle_candidate()
             }
         };
-        let mut candidates: Vec<Candidate> = (0..4).map(&mut candidate).collect();
-        if random.bool() {
-            let blocks: Vec<u64> = (0..20).map(|block| mix(seed ^ block)).collect();
-            mark_rendezvous(&mut candidates, &blocks);
-        }
+        let candidates: Vec<Candidate> = (0..4).map(&mut candidate).collect();
         let session = random.bool().then(|| random.u64(..));
         let request = RoutingRequest { sequence: seed, seed, session };
-        let ttft_objective_seconds = [0.0, 0.3, 1.0][random.usize(..3)];
-        let settings = KvAwareSettings { ttft_objective_seconds, ..KvAwareSettings::default() };
-        let policy = Policy { kv_aware: settings, ..Policy::default() };
-        let choice = policy.pick(&candidates, &request).unwrap();
+        let settings = KvAwareSettings::default();
+        let choice = Policy::default().pick(&candidates, &request).unwrap();
         Self { settings, candidates, request, choice }
     }
 
@@ -100,7 +91,8 @@ impl Decision {
     }
 
     fn holds(&self) -> bool {
-        let (chosen, home) = (self.choice.index, self.home());
+        let chosen = self.choice.index;
+        let home = self.home();
         let own = &self.candidates[chosen];
         let differs = |costs: Vec<f64>| self.best(&costs, home) != chosen;
         let own_costs = self.costs(home, |_| ());
@@ -111,16 +103,8 @@ impl Decision {
             .collect();
         let is_lowest_ttft = ttfts.iter().all(|ttft| ttfts[chosen] <= *ttft);
         let is_right = match self.choice.reason {
-            "avoids_overdue" => differs(self.costs(home, |it| it.overdue = 0.0)),
-            "avoids_late" => differs(self.costs_without(home, |_| (), |terms| terms.late)),
             "session" => home == Some(chosen) && Self::ties(&self.costs(None, |_| ())) != [chosen],
-            "rendezvous" => {
-                let without = self.costs(home, |it| it.is_rendezvous = false);
-                own.is_rendezvous && (Self::ties(&without).len() > 1 || differs(without))
-            }
-            "cached_prefix" => differs(self.costs(None, |it| {
-                (it.cached, it.is_rendezvous) = (0.0, false);
-            })),
+            "cached_prefix" => differs(self.costs(None, |it| it.cached = 0.0)),
             "kv_pressure" => differs(self.costs_without(home, |_| (), |terms| terms.pressure)),
             "prefix_too_busy" => has_longer,
             "session_too_busy" => home.is_some_and(|home| home != chosen) && !has_longer,
@@ -134,7 +118,7 @@ impl Decision {
 }
 
 #[test]
-fn the_reason_of_each_kv_aware_decision_agrees_with_a_second_definition_of_that_reason() {
+fn reasons_agree_with_a_second_definition() {
     let mut counts = BTreeMap::new();
     for seed in 0..DECISIONS {
         let decision = Decision::random(seed);
@@ -142,5 +126,5 @@ fn the_reason_of_each_kv_aware_decision_agrees_with_a_second_definition_of_that_
         assert!(decision.holds(), "{seed}: {reason} {:?}", decision.choice);
         *counts.entry(reason).or_insert(0) += 1;
     }
-    assert!(counts.len() == 11 && counts.values().all(|count| *count >= 10), "{counts:?}");
+    assert!(counts.len() == 8 && counts.values().all(|count| *count >= 10), "{counts:?}");
 }

@@ -4,9 +4,8 @@
 //! A reason is a cause if the policy would have chosen another candidate without it. The causes are
 //! tried in a fixed order. A choice without a cause gets a reason that states a fact about the choice.
 
-use super::kv_aware::{Decision, Parts, cached, per_weight, terms, terms_with};
+use super::kv_aware::{Decision, Parts, cached, per_weight, terms_with};
 use super::selection::{least, tie_limit};
-use crate::Candidate;
 
 impl Decision<'_> {
     /// Returns the reason why a candidate was chosen, as a label value of metrics.
@@ -18,36 +17,17 @@ impl Decision<'_> {
     /// the choice depends on several terms.
     fn cause(&self, chosen: usize) -> Option<&'static str> {
         let own = &self.candidates[chosen];
-        let without_overdue =
-            || self.costs_with(|candidate| Candidate { overdue: 0.0, ..*candidate });
-        if self.candidates.iter().any(|candidate| candidate.overdue > 0.0)
-            && self.choose(without_overdue().iter().copied(), self.home) != chosen
-        {
-            return Some("avoids_overdue");
-        }
-        if self.has(|parts| parts.late) && self.choose_without(|parts| parts.late) != chosen {
-            return Some("avoids_late");
-        }
         if self.home == Some(chosen) {
             let costs = self.costs_of(|at| self.cost_with_cached(at, self.cached(at, None)));
             if self.is_undecided(&costs, None, chosen) {
                 return Some("session");
             }
         }
-        if own.is_rendezvous {
-            let costs =
-                self.costs_with(|candidate| Candidate { is_rendezvous: false, ..*candidate });
-            if self.is_undecided(&costs, self.home, chosen) {
-                return Some("rendezvous");
-            }
-        }
         let without_cache = || self.costs_of(|index| self.cost_with_cached(index, 0.0));
         if own.cached > 0.0 && self.choose(without_cache().iter().copied(), self.home) != chosen {
             return Some("cached_prefix");
         }
-        let has_pressure = self.has(|parts| parts.pressure);
-        (has_pressure && self.choose_without(|parts| parts.pressure) != chosen)
-            .then_some("kv_pressure")
+        (self.choose_without_pressure() != chosen).then_some("kv_pressure")
     }
 
     /// Returns the reason if another candidate has more of the prompt in its cache, or is the
@@ -86,26 +66,11 @@ impl Decision<'_> {
         terms_with(self.settings, candidate, cached, &self.fleet).cost(candidate)
     }
 
-    /// Whether this term of the cost is above 0 for any candidate. A term that is 0 for all candidates
-    /// explains no choice.
-    fn has(&self, part: impl Fn(&Parts) -> f64) -> bool {
-        self.parts.iter().any(|parts| part(parts) > 0.0)
-    }
-
-    /// The candidate that would be chosen without one term of each cost.
-    fn choose_without(&self, part: impl Fn(&Parts) -> f64) -> usize {
+    /// The candidate that would be chosen without the term `pressure`.
+    fn choose_without_pressure(&self) -> usize {
         let without =
-            |(parts, candidate): (&Parts, _)| parts.cost - per_weight(part(parts), candidate);
+            |(parts, candidate): (&Parts, _)| parts.cost - per_weight(parts.pressure, candidate);
         self.choose(self.parts.iter().zip(self.candidates).map(without), self.home)
-    }
-
-    /// The costs if `change` were applied to each candidate.
-    fn costs_with(&self, change: impl Fn(&Candidate) -> Candidate) -> Vec<f64> {
-        self.costs_of(|index| {
-            let candidate = change(&self.candidates[index]);
-            let is_home = self.home == Some(index);
-            terms(self.settings, &candidate, is_home, &self.fleet).cost(&candidate)
-        })
     }
 
     /// Whether these costs do not lead to the chosen candidate: several candidates tie, or another one wins.

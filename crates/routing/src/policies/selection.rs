@@ -33,7 +33,9 @@ pub(super) fn longest_idle(
     limit: f64,
     turn: u64,
 ) -> usize {
-    let (mut longest, mut count, mut first) = (0.0, 0_u64, 0);
+    let mut longest = 0.0;
+    let mut count = 0_u64;
+    let mut first = 0;
     for (index, (candidate, cost)) in candidates.iter().zip(costs.clone()).enumerate() {
         if cost <= limit && candidate.idle_seconds >= longest {
             if count == 0 || candidate.idle_seconds > longest {

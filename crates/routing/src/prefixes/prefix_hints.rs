@@ -84,7 +84,8 @@ impl PrefixHints {
     /// of this block that would exceed [`MAX_HOLDERS_PER_BLOCK`]. Without such a slot, the last entry of
     /// the set is lost.
     fn put(&self, block: u64, position: u64) {
-        let (mut next, mut holder_count) = (tag(block) | position, 1);
+        let mut next = tag(block) | position;
+        let mut holder_count = 1;
         for slot in self.set(block) {
             let previous = slot.swap(next, Ordering::Relaxed);
             let is_same_block = previous & !POSITION_MASK == tag(block);
@@ -129,9 +130,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn backends_with_the_longest_prefix_come_first_and_then_those_with_the_latest_request() {
+    fn the_longest_then_latest_prefix_comes_first() {
         let hints = PrefixHints::new();
-        let (long, other) = (blocks(1, 100), blocks(2, 100));
+        let long = blocks(1, 100);
+        let other = blocks(2, 100);
         hints.add(&long[..20], 5);
         hints.add(&long, 6);
         hints.add(&long, 7);
@@ -144,9 +146,10 @@ mod tests {
     }
 
     #[test]
-    fn a_system_prompt_that_many_backends_share_does_not_evict_other_blocks_from_the_index() {
+    fn a_shared_system_prompt_evicts_no_blocks() {
         let hints = PrefixHints::new();
-        let (system, random) = (blocks(1, 1), blocks(2, 1));
+        let system = blocks(1, 1);
+        let random = blocks(2, 1);
         // A block in the same set as the system prompt.
         let other_block = [random[0] >> 32 << 32 | system[0] & 0xffff_ffff];
         hints.add(&other_block, 900);
@@ -156,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_that_received_a_prompt_several_times_is_returned_once() {
+    fn a_backend_is_returned_once() {
         let hints = PrefixHints::new();
         let prompt = blocks(1, 9);
         for position in [1, 2, 1, 1] {
@@ -166,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_prefix_index_ignores_backend_positions_of_65535_and_above() {
+    fn positions_above_65534_are_ignored() {
         let hints = PrefixHints::new();
         hints.add(&[u64::MAX, 1], 65_535);
         hints.add(&[u64::MAX, 1], 1 << 40);

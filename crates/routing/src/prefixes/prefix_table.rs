@@ -109,7 +109,8 @@ impl PrefixTable {
     /// overwrites the slot of its set that was unused for longest. Returns whether the block is
     /// new.
     fn insert(&self, block: u64) -> bool {
-        let (tag, age) = (tag(block), self.age.load(Ordering::Relaxed));
+        let tag = tag(block);
+        let age = self.age.load(Ordering::Relaxed);
         let word = tag << AGE_BITS | u64::from(age & AGE_MASK);
         let mut oldest = None;
         for slot in self.set(block) {
@@ -152,7 +153,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_prompt_counts_as_cached_as_far_as_its_prefix_was_sent_to_the_backend() {
+    fn a_sent_prefix_counts_as_cached() {
         let table = PrefixTable::new(1_000);
         let first = blocks(1, 40);
         assert_eq!(table.matched(&first, 1_000, 0), 0);
@@ -165,9 +166,10 @@ mod tests {
     }
 
     #[test]
-    fn blocks_do_not_count_as_cached_after_as_many_new_blocks_as_the_cache_holds() {
+    fn as_many_new_blocks_as_fit_evict() {
         let table = PrefixTable::new(1_000);
-        let (old, new) = (blocks(1, 100), blocks(2, 400));
+        let old = blocks(1, 100);
+        let new = blocks(2, 400);
         table.touch(&old);
         table.touch(&new);
         assert_eq!(table.matched(&old, 300, 0), 0);
@@ -176,9 +178,11 @@ mod tests {
     }
 
     #[test]
-    fn only_prompt_blocks_that_were_sent_since_the_given_table_age_match() {
+    fn only_blocks_since_the_age_match() {
         let table = PrefixTable::new(1_000);
-        let (first, second, third) = (blocks(1, 20), blocks(2, 20), blocks(3, 20));
+        let first = blocks(1, 20);
+        let second = blocks(2, 20);
+        let third = blocks(3, 20);
         table.touch(&first);
         table.touch(&second);
         let age = table.age();
@@ -189,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_prefix_that_is_sent_again_and_again_stays_in_the_prefix_table() {
+    fn a_repeated_prefix_stays() {
         let table = PrefixTable::new(500);
         let system = blocks(1, 20);
         for turn in 0..200 {
@@ -199,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_of_a_prefix_table_is_bounded_and_clearing_it_removes_all_blocks() {
+    fn the_size_is_bounded_and_clearing_empties() {
         assert_eq!(PrefixTable::new(usize::MAX).bytes(), 1 << 20);
         let table = PrefixTable::new(0);
         let prompt = blocks(3, 64);
@@ -211,7 +215,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_prefix_table_never_matches_more_prompt_blocks_than_were_sent_to_the_backend(
+        fn never_more_blocks_match_than_were_sent(
             seeds in proptest::collection::vec(0_u64..20, 1..60), capacity in 0_usize..3_000,
         ) {
             let table = PrefixTable::new(500);

@@ -134,16 +134,17 @@ mod tests {
     }
 
     #[test]
-    fn a_continued_conversation_has_the_same_block_hashes_for_its_earlier_part() {
+    fn a_continued_conversation_keeps_its_hashes() {
         let before = "a word ".repeat(1_000);
         let after = format!("{before} and an answer {}", "b ".repeat(2_000));
-        let (before, after) = (prompt(1, &["tools", &before]), prompt(1, &["tools", &after]));
+        let before = prompt(1, &["tools", &before]);
+        let after = prompt(1, &["tools", &after]);
         assert_eq!(before.blocks.len(), 7_000 / 512);
         assert_eq!(common_blocks(&before, &after), before.blocks.len());
     }
 
     #[test]
-    fn prompts_with_different_seeds_or_different_tools_have_no_block_hash_in_common() {
+    fn different_seeds_or_tools_share_no_hash() {
         let text = "a word ".repeat(1_000);
         let one = prompt(1, &["tools", &text]);
         assert_eq!(common_blocks(&one, &prompt(2, &["tools", &text])), 0);
@@ -151,15 +152,16 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_of_a_prompt_block_depends_on_all_bytes_of_the_prompt_before_it() {
-        let (head, tail) = ("h".repeat(512), "t".repeat(5_120));
-        let (a, b) =
-            (prompt(1, &[&format!("{head}{tail}")]), prompt(1, &[&format!("{tail}{head}")]));
+    fn a_hash_depends_on_all_bytes_before() {
+        let head = "h".repeat(512);
+        let tail = "t".repeat(5_120);
+        let a = prompt(1, &[&format!("{head}{tail}")]);
+        let b = prompt(1, &[&format!("{tail}{head}")]);
         assert!(a.blocks.iter().all(|block| !b.blocks.contains(block)));
     }
 
     #[test]
-    fn the_hash_of_the_whole_prompt_depends_on_the_rest_after_the_last_block() {
+    fn the_whole_hash_depends_on_the_rest() {
         let text = "t".repeat(600);
         let [a, b] = ["x", "y"].map(|end| prompt(1, &[&format!("{text}{end}")]));
         assert_eq!(a.blocks, b.blocks);
@@ -167,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_part_is_divided_into_pieces_does_not_change_the_hashes() {
+    fn the_division_into_pieces_changes_no_hash() {
         let text = "some words ".repeat(200);
         let whole = prompt(1, &["tools", &text]);
         for length in [1, 7, 511, 512, 513, 1_024, 2_199] {
@@ -182,15 +184,16 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_hashed_blocks_of_a_prompt_is_bounded() {
+    fn the_number_of_hashed_blocks_is_bounded() {
         let huge = "x".repeat(5 << 20);
         let prompt = prompt(1, &[&huge]);
         assert_eq!((prompt.bytes, prompt.blocks.len()), (5 << 20, 8_192));
     }
 
     #[test]
-    fn an_image_of_a_megabyte_counts_as_a_thousand_tokens_wherever_it_stands_in_the_prompt() {
-        let (text, image) = ("word ".repeat(800), "QUJD".repeat(1 << 18));
+    fn an_image_counts_as_a_thousand_tokens() {
+        let text = "word ".repeat(800);
+        let image = "QUJD".repeat(1 << 18);
         let parts = [text.as_bytes(), image.as_bytes()];
         let prompt = PromptFingerprint::new(1, parts.into_iter()).with_media(1 << 20);
         assert!((prompt.tokens(0.25) - 2_024.0).abs() < 1e-9);

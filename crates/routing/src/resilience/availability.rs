@@ -1,5 +1,6 @@
 //! Whether a backend may be sent new requests.
 
+use tokenweir_engine::dialect::EngineLoad;
 use tokenweir_protocol::named_enum;
 
 named_enum! {
@@ -29,5 +30,13 @@ named_enum! {
         Down = "down",
         /// The first health check has not completed.
         Unknown = "unknown",
+    }
+}
+
+impl Availability {
+    /// The availability that the metrics page of an engine shows. `None`: the page does not exclude the engine.
+    pub fn of_engine(load: &EngineLoad) -> Option<Self> {
+        let is_asleep = load.is_asleep() == Some(true);
+        is_asleep.then_some(Self::Asleep)
     }
 }

@@ -21,7 +21,7 @@ fn fail(breaker: &CircuitBreaker, times: u32, now: Instant) -> u32 {
 }
 
 #[test]
-fn consecutive_failures_eject_a_backend_and_a_success_between_them_resets_the_count() {
+fn consecutive_failures_eject_and_a_success_resets() {
     let (breaker, now) = breaker();
     assert_eq!(fail(&breaker, 4, now), 0);
     breaker.on_answer(now);
@@ -49,7 +49,7 @@ fn seconds_until_ejection(per_second: f64, failing_share: f64, seed: u64) -> Opt
 }
 
 #[test]
-fn the_failure_ratio_ejects_a_backend_at_any_request_rate_and_not_for_a_few_failures() {
+fn the_failure_ratio_ejects_at_any_rate() {
     for per_second in [0.25, 0.7, 2.0, 50.0] {
         for seed in 0..20 {
             let ejected = seconds_until_ejection(per_second, 0.5, seed);
@@ -70,7 +70,7 @@ fn the_failure_ratio_ejects_a_backend_at_any_request_rate_and_not_for_a_few_fail
 }
 
 #[test]
-fn request_outcomes_of_more_than_a_minute_ago_do_not_count_in_the_failure_ratio() {
+fn outcomes_older_than_a_minute_do_not_count() {
     let (breaker, now) = breaker();
     for _ in 0..4 {
         breaker.on_failure(now);
@@ -84,7 +84,7 @@ fn request_outcomes_of_more_than_a_minute_ago_do_not_count_in_the_failure_ratio(
 }
 
 #[test]
-fn a_half_open_circuit_breaker_admits_one_request_at_a_time_and_a_success_closes_it() {
+fn a_half_open_breaker_admits_one_request() {
     let (breaker, now) = breaker();
     fail(&breaker, 5, now);
     let later = now + 10 * SECOND;
@@ -98,7 +98,7 @@ fn a_half_open_circuit_breaker_admits_one_request_at_a_time_and_a_success_closes
 }
 
 #[test]
-fn a_success_of_an_earlier_request_does_not_close_an_open_circuit_breaker() {
+fn an_earlier_requests_success_closes_nothing() {
     let (breaker, now) = breaker();
     fail(&breaker, 5, now);
     assert!(!breaker.on_answer(now + SECOND));
@@ -106,7 +106,7 @@ fn a_success_of_an_earlier_request_does_not_close_an_open_circuit_breaker() {
 }
 
 #[test]
-fn the_ejection_time_doubles_up_to_five_minutes_and_resets_after_a_healthy_period() {
+fn the_ejection_time_doubles_up_to_five_minutes() {
     let (breaker, mut now) = breaker();
     fail(&breaker, 5, now);
     for seconds in [10, 20, 40, 80, 160, 300, 300] {
@@ -125,7 +125,7 @@ fn the_ejection_time_doubles_up_to_five_minutes_and_resets_after_a_healthy_perio
 }
 
 #[test]
-fn slow_start_of_a_backend_begins_with_a_tenth_of_its_traffic_and_grows_linearly() {
+fn slow_start_grows_linearly_from_a_tenth() {
     let (breaker, now) = breaker();
     breaker.on_recovery(now);
     assert!(admits(&breaker, now, 0.09) && !admits(&breaker, now, 0.11));
@@ -135,7 +135,7 @@ fn slow_start_of_a_backend_begins_with_a_tenth_of_its_traffic_and_grows_linearly
 }
 
 #[test]
-fn an_overloaded_backend_gets_no_requests_for_a_short_time_and_is_not_ejected() {
+fn overload_pauses_a_backend_without_ejection() {
     let (breaker, now) = breaker();
     (0..10).for_each(|_| breaker.on_overload(None, now));
     assert!(!admits(&breaker, now, 0.0));
@@ -146,7 +146,7 @@ fn an_overloaded_backend_gets_no_requests_for_a_short_time_and_is_not_ejected() 
 }
 
 #[test]
-fn a_draining_backend_gets_no_requests_and_is_probed_afterwards() {
+fn a_draining_backend_is_probed_afterwards() {
     let (breaker, now) = breaker();
     assert!(breaker.on_drain(now) && !breaker.on_drain(now));
     assert!(
@@ -157,7 +157,7 @@ fn a_draining_backend_gets_no_requests_and_is_probed_afterwards() {
 }
 
 #[test]
-fn failure_thresholds_of_zero_disable_the_ejection_of_a_backend() {
+fn thresholds_of_zero_disable_ejection() {
     let settings = CircuitBreakerSettings {
         consecutive_failures: 0,
         failure_ratio: 0.0,

@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_of_a_connection_or_health_check_error_shows_why_a_backend_is_down() {
+    fn the_error_text_shows_the_kind() {
         for (reason, cause) in [
             ("failed to lookup address information: Name or service not known", "its host name"),
             ("Connection refused (os error 111)", "connection refused"),

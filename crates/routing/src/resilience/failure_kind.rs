@@ -156,7 +156,7 @@ impl FailureKind {
     }
 
     /// Whether the request may fail over to another backend.
-    pub const fn elsewhere(self) -> FailoverPolicy {
+    pub const fn failover(self) -> FailoverPolicy {
         self.failover_and_effect().0
     }
 

@@ -70,8 +70,9 @@ mod tests {
     use tokenweir_protocol::clock;
 
     #[test]
-    fn the_prompt_of_a_cut_stream_is_known_for_a_minute() {
-        let (cuts, now) = (RecentCuts::default(), clock::epoch());
+    fn a_cut_prompt_is_known_for_a_minute() {
+        let cuts = RecentCuts::default();
+        let now = clock::epoch();
         assert!(!cuts.has(1, now));
         cuts.add(1, now);
         cuts.add(0, now);
@@ -82,8 +83,9 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_prompts_of_cut_streams_is_bounded() {
-        let (cuts, now) = (RecentCuts::default(), clock::epoch());
+    fn the_number_of_cut_prompts_is_bounded() {
+        let cuts = RecentCuts::default();
+        let now = clock::epoch();
         for prompt in 1..=2 * MAX_PROMPTS as u64 {
             cuts.add(prompt, now);
         }

@@ -61,7 +61,8 @@ impl RecentOutcomes {
     /// Share of failures in the newest windows that together have [`ENOUGH_REQUESTS`]. 0 if these windows
     /// have too few requests or failures.
     pub(super) fn failure_ratio(&self) -> f64 {
-        let (mut requests, mut failures) = (0_u32, 0_u32);
+        let mut requests = 0_u32;
+        let mut failures = 0_u32;
         for (index, window) in self.windows.iter().enumerate() {
             if index >= MIN_WINDOWS && requests >= ENOUGH_REQUESTS {
                 break;

@@ -102,7 +102,10 @@ impl CandidateSampler {
         prompt: &PromptFingerprint,
         request: &RoutingRequest,
     ) -> Option<Vec<usize>> {
-        let tables = self.tables.get().filter(|_| Self::is_large(positions.len()))?;
+        if !Self::is_large(positions.len()) {
+            return None;
+        }
+        let tables = self.tables.get()?;
         let mut sample = Vec::with_capacity(RANDOM_SAMPLE_SIZE + PrefixHints::MOST);
         match (policy, request.session) {
             (PolicyKind::KvAware, None) => sample.extend(tables.best(positions, request.seed)),
@@ -190,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_pool_is_not_sampled_and_policies_that_need_all_candidates_get_all() {
+    fn small_pools_and_some_policies_get_all() {
         let small = sampler(MAX_UNSAMPLED_BACKENDS);
         let positions = all(MAX_UNSAMPLED_BACKENDS);
         assert_eq!(small.sample(KV_AWARE, &positions, &prompt(1), &routing_request(1)), None);
@@ -208,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn backends_with_the_longest_prefix_are_in_the_sample() {
+    fn the_longest_prefixes_are_in_the_sample() {
         let sampler = sampler(1_000);
         for position in [3, 997] {
             sampler.sent(&prompt(5), position);
@@ -222,8 +225,9 @@ mod tests {
     }
 
     #[test]
-    fn random_samples_contain_all_backends_equally_often_and_without_duplicates() {
-        let (sampler, mut counts) = (sampler(100), HashMap::<usize, u32>::new());
+    fn random_samples_are_even_and_without_duplicates() {
+        let sampler = sampler(100);
+        let mut counts = HashMap::<usize, u32>::new();
         for seed in 0..5_000 {
             let sample = sample(&sampler, PolicyKind::P2c, 100, seed);
             assert_eq!(sample.iter().collect::<BTreeSet<_>>().len(), RANDOM_SAMPLE_SIZE);
@@ -237,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn all_requests_of_a_session_get_the_same_sample_of_backends() {
+    fn a_session_keeps_its_sample() {
         let sampler = sampler(500);
         let sample = |seed| {
             let request = RoutingRequest { session: Some(9), ..routing_request(seed) };
@@ -247,8 +251,9 @@ mod tests {
     }
 
     #[test]
-    fn backends_with_the_least_load_hints_are_sampled_and_unavailable_backends_are_not() {
-        let (sampler, now) = (sampler(64 * 4), clock::epoch());
+    fn the_least_available_hints_are_sampled() {
+        let sampler = sampler(64 * 4);
+        let now = clock::epoch();
         for position in 0..256 {
             let backlog = if position % 8 == 1 { 100.0 } else { 1e4 };
             let candidate = Candidate { backlog, ..crate::tests::idle_candidate() };
@@ -263,8 +268,9 @@ mod tests {
     }
 
     #[test]
-    fn the_backends_of_an_idle_large_pool_get_equally_many_streams_from_the_start() {
-        let (sampler, mut now) = (sampler(200), clock::epoch());
+    fn idle_backends_get_equally_many_streams() {
+        let sampler = sampler(200);
+        let mut now = clock::epoch();
         let estimators: Vec<LoadEstimator> =
             all(200).iter().map(|_| LoadEstimator::new(now, Duration::from_secs(5))).collect();
         let prompt = PromptFingerprint { bytes: 400, ..PromptFingerprint::default() };

@@ -74,7 +74,8 @@ impl LoadHint {
 /// Learned costs have random errors. With undamped costs, the backend with the most favourable
 /// error among dozens would have the least hint again and again, whatever the request.
 fn damped_prefill_cost(candidate: &Candidate) -> PrefillCost {
-    let (default, learned) = (PrefillCost::default(), candidate.prefill.per_token);
+    let default = PrefillCost::default();
+    let learned = candidate.prefill.per_token;
     let damped = (learned * default.per_token).sqrt();
     PrefillCost {
         per_token: if candidate.is_calibrated { damped } else { UNCALIBRATED_SECONDS_PER_TOKEN },
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_with_a_longer_predicted_ttft_has_a_greater_load_hint() {
+    fn a_longer_ttft_is_a_greater_hint() {
         let backlogs = [0.0, 500.0, 5_000.0, 1e6, 1e300, f64::NAN];
         let hints = backlogs.map(|backlog| hint_for(&Candidate { backlog, ..idle_candidate() }));
         assert!(hints.is_sorted_by(|a, b| a < b), "{hints:?}");
@@ -130,14 +131,14 @@ mod tests {
     }
 
     #[test]
-    fn of_equally_fast_backends_the_one_that_has_been_idle_longest_has_the_least_load_hint() {
+    fn the_longest_idle_has_the_least_hint() {
         let slower = Candidate { backlog: 0.01, ..idle_candidate() };
         assert!(LoadHint::new(&slower, SENT) < LoadHint::new(&idle_candidate(), 2 * SENT));
         assert!(LoadHint::new(&idle_candidate(), SENT) < LoadHint::new(&slower, 2 * SENT));
     }
 
     #[test]
-    fn the_cached_prefix_of_a_prompt_does_not_change_the_load_hint_of_a_backend() {
+    fn a_cached_prefix_does_not_change_the_hint() {
         assert_eq!(
             hint_for(&Candidate { cached: 900.0, output: 5.0, ..idle_candidate() }),
             hint_for(&idle_candidate())
@@ -145,14 +146,14 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_without_an_observed_output_has_the_least_load_hint_until_it_has_a_backlog() {
+    fn an_unobserved_backend_has_the_least_hint() {
         let new = Candidate { is_calibrated: false, ..idle_candidate() };
         assert!(hint_for(&new) < hint_for(&idle_candidate()));
         assert!(hint_for(&Candidate { backlog: 1e6, ..new }) > hint_for(&idle_candidate()));
     }
 
     #[test]
-    fn a_backend_position_outside_the_hint_table_has_the_load_hint_of_an_idle_backend() {
+    fn a_position_outside_has_an_idle_hint() {
         let table = LoadHintTable::new();
         table.set(3, LoadHint::UNAVAILABLE);
         table.set(MAX_POSITIONS, LoadHint::UNAVAILABLE);

@@ -55,7 +55,8 @@ impl BatchWork {
     /// sequence that are computed at the end of the step, including the scheduled tokens.
     pub(super) fn add_prefill(&mut self, scheduled: u32, computed: u32) {
         self.prefill_tokens += scheduled;
-        let (scheduled, computed) = (f64::from(scheduled), f64::from(computed));
+        let scheduled = f64::from(scheduled);
+        let computed = f64::from(computed);
         self.attention_pairs += scheduled * (computed - scheduled / 2.0);
     }
 }
@@ -142,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_step_in_the_roofline_model_takes_the_longer_of_compute_and_memory_time() {
+    fn a_step_takes_the_longer_of_both_times() {
         let mut work = BatchWork { decoded_sequences: 100, ..BatchWork::default() };
         work.add_prefill(1_000, 1_000);
         let model = CostModel { is_roofline: true, ..CostModel::LINEAR };
@@ -151,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn attention_takes_longer_for_later_parts_of_a_prompt() {
+    fn attention_takes_longer_for_later_parts() {
         let model = CostModel { attention_pair_seconds: 1e-9, ..CostModel::LINEAR };
         let at = |computed| {
             let mut work = BatchWork::default();
@@ -163,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_random_step_times_have_the_configured_jitter_and_share_of_pauses() {
+    fn step_times_have_the_configured_jitter() {
         let model = CostModel { jitter: 0.3, pause_share: 0.01, ..CostModel::LINEAR };
         let mut random = fastrand::Rng::with_seed(7);
         let mut factors: Vec<f64> = (0..20_000).map(|_| model.random_factor(&mut random)).collect();
@@ -174,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn speculative_decoding_accepts_the_configured_mean_number_of_draft_tokens() {
+    fn the_configured_mean_of_drafts_is_accepted() {
         let model = CostModel { accepted_drafts: 1.5, ..CostModel::LINEAR };
         let mut random = fastrand::Rng::with_seed(7);
         let sum: u32 = (0..20_000).map(|_| model.accepted_drafts(&mut random)).sum();
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_decoding_sequences_is_padded_to_the_size_of_a_cuda_graph() {
+    fn sequences_are_padded_to_graph_sizes() {
         assert_eq!([0, 1, 3, 5, 8, 9].map(graph_size), [0, 1, 4, 8, 8, 16]);
     }
 }

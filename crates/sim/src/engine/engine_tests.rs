@@ -30,7 +30,8 @@ fn request(family: u64, tokens: u32, output_tokens: u32) -> SequenceRequest {
 
 /// Runs until the engine is idle. Returns the number of tokens per sequence, and all steps.
 fn run(engine: &mut Engine) -> (BTreeMap<SequenceId, u32>, Vec<EngineStep>) {
-    let (mut token_counts, steps) = (BTreeMap::new(), run_from(engine, Duration::ZERO));
+    let mut token_counts = BTreeMap::new();
+    let steps = run_from(engine, Duration::ZERO);
     for token in steps.iter().flat_map(|step| &step.tokens) {
         let before = token_counts.insert(token.id, token.nth);
         assert_eq!(token.nth, before.map_or(token.nth, |before| before + 1));
@@ -43,7 +44,7 @@ fn submit(engine: &mut Engine, id: u64, request: SequenceRequest) {
 }
 
 #[test]
-fn the_engine_computes_only_the_last_block_of_a_cached_prompt() {
+fn a_cached_prompt_computes_its_last_block_only() {
     let mut engine = engine(8, 64);
     submit(&mut engine, 1, request(1, 12, 1));
     assert_eq!(run(&mut engine).1[0].duration, MILLISECOND * (10 + 12));
@@ -58,7 +59,7 @@ fn the_engine_computes_only_the_last_block_of_a_cached_prompt() {
 }
 
 #[test]
-fn the_engine_computes_the_evicted_blocks_of_a_prompt_again() {
+fn evicted_blocks_are_computed_again() {
     let mut engine = engine(8, 64);
     for (id, family) in [(1, 1), (2, 2), (3, 1)] {
         submit(&mut engine, id, request(family, 24, 1));
@@ -71,7 +72,7 @@ fn the_engine_computes_the_evicted_blocks_of_a_prompt_again() {
 }
 
 #[test]
-fn a_long_prompt_is_computed_in_chunks_in_the_same_steps_as_decoding_sequences() {
+fn long_prompts_are_computed_beside_decoding() {
     let mut engine = engine(16, 8);
     submit(&mut engine, 1, request(1, 4, 9));
     engine.step(Duration::ZERO);
@@ -84,7 +85,7 @@ fn a_long_prompt_is_computed_in_chunks_in_the_same_steps_as_decoding_sequences()
 }
 
 #[test]
-fn the_duration_of_an_engine_step_grows_with_its_prompt_tokens_and_sequences() {
+fn steps_grow_with_prompt_tokens_and_sequences() {
     let mut engine = engine(16, 64);
     submit(&mut engine, 1, request(1, 4, 3));
     submit(&mut engine, 2, request(2, 6, 3));
@@ -93,7 +94,7 @@ fn the_duration_of_an_engine_step_grows_with_its_prompt_tokens_and_sequences() {
 }
 
 #[test]
-fn at_most_max_num_seqs_sequences_run_at_once_and_the_others_wait_in_order() {
+fn at_most_max_num_seqs_run_in_order() {
     let mut engine = engine(16, 64);
     for id in 1..=4 {
         submit(&mut engine, id, request(id, 4, 2));
@@ -105,7 +106,7 @@ fn at_most_max_num_seqs_sequences_run_at_once_and_the_others_wait_in_order() {
 }
 
 #[test]
-fn the_sequence_admitted_last_is_preempted_and_recomputed_from_its_prompt() {
+fn the_newest_sequence_is_preempted_and_recomputed() {
     let mut engine = engine(4, 64);
     submit(&mut engine, 1, request(1, 8, 8));
     submit(&mut engine, 2, request(2, 8, 8));
@@ -129,7 +130,7 @@ fn a_sequence_longer_than_the_cache_is_rejected() {
 }
 
 #[test]
-fn a_finished_sequence_reports_its_queue_prefill_and_decode_times() {
+fn a_sequence_reports_its_three_times() {
     let mut engine = engine(8, 4);
     engine.submit(SequenceId(1), request(1, 8, 2), MILLISECOND * 5).expect("fits");
     let mut now = MILLISECOND * 7;
@@ -146,12 +147,14 @@ fn a_finished_sequence_reports_its_queue_prefill_and_decode_times() {
 
 proptest! {
     #[test]
-    fn the_engine_frees_all_kv_blocks_and_finishes_or_aborts_every_sequence(
+    fn all_blocks_are_freed_and_sequences_ended(
         actions in prop::collection::vec((0_u8..3, 0_u64..4, 1_u32..30, 1_u32..20), 1..80),
     ) {
         let drive = || {
             let mut engine = engine(16, 8);
-            let (mut now, mut steps, mut aborted) = (Duration::ZERO, Vec::new(), 0);
+            let mut now = Duration::ZERO;
+            let mut steps = Vec::new();
+            let mut aborted = 0;
             let mut submitted = 0;
             for (index, &(action, family, prompt, output)) in actions.iter().enumerate() {
                 match action {

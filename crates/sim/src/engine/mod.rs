@@ -110,7 +110,8 @@ impl Engine {
         now: Duration,
     ) -> Result<(), SequenceTooLong> {
         let sequence = Sequence::new(id, request, now);
-        let (tokens, capacity) = (sequence.max_token_count(), self.spec.capacity());
+        let tokens = sequence.max_token_count();
+        let capacity = self.spec.capacity();
         if tokens > capacity {
             return Err(SequenceTooLong { tokens, capacity });
         }
@@ -163,7 +164,9 @@ impl Engine {
             return None;
         }
         // New sequences are at the end of the queue.
-        for sequence in self.waiting.iter_mut().rev().take_while(|it| it.queued.is_none()) {
+        for sequence in
+            self.waiting.iter_mut().rev().take_while(|sequence| sequence.queued.is_none())
+        {
             sequence.queued = Some(now.max(sequence.arrived));
         }
         let mut budget = self.spec.max_num_batched_tokens;

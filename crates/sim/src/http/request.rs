@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn an_output_has_the_length_of_the_token_limit_or_ends_with_stop_if_there_is_no_limit() {
+    fn outputs_have_the_limits_length_or_stop() {
         let limited =
             work(GenerationApi::Chat, r#"{"messages":[{"content":"hi"}],"max_tokens":7}"#);
         let [output] = limited.expect("work").outputs[..] else { panic!("one output") };
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_with_content_parts_gives_the_same_prompt_as_plain_text() {
+    fn content_parts_give_the_plain_texts_prompt() {
         let text = r#"{"messages":[{"role":"user","content":"one two"}]}"#;
         let parts =
             r#"{"messages":[{"role":"user","content":[{"type":"text","text":"one two"}]}]}"#;
@@ -343,14 +343,14 @@ mod tests {
     }
 
     #[test]
-    fn a_request_with_several_prompts_gets_n_outputs_for_each_prompt() {
+    fn each_of_several_prompts_gets_n_outputs() {
         let work = work(GenerationApi::Completions, r#"{"prompt":["a","b"],"n":2}"#).expect("work");
         assert_eq!((work.prompts.len(), work.outputs.len()), (2, 4));
         assert_ne!(work.outputs[0].seed, work.outputs[1].seed);
     }
 
     #[test]
-    fn the_simulator_rejects_invalid_requests_with_the_error_texts_of_vllm() {
+    fn invalid_requests_get_the_errors_of_vllm() {
         use GenerationApi::{Chat, Completions};
         let unknown = r#"{"model":"nope","messages":[{"content":"x"}]}"#;
         let long = format!(r#"{{"prompt":"{}"}}"#, "x".repeat(400));

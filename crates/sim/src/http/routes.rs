@@ -48,9 +48,6 @@ enum Endpoint {
 /// The handler of a path. `None`: the path does not exist.
 fn endpoint(path: &str, backend: &SimulatedBackend) -> Option<Endpoint> {
     Some(match path {
-        "/kv_event_sources" => Endpoint::Page(|backend| {
-            json(backend.kv_events.as_ref().map_or("{}".to_owned(), KvEventPublisher::sources))
-        }),
         // vLLM has this path in its developer mode only.
         "/reset_prefix_cache" if backend.kv_events.is_some() => Endpoint::Action(|backend| {
             json(format!(r#"{{"success":{}}}"#, backend.reset_prefix_cache()))
@@ -70,6 +67,16 @@ fn endpoint(path: &str, backend: &SimulatedBackend) -> Option<Endpoint> {
         }),
         "/detokenize" => Endpoint::PromptDocument(|body, _| {
             documents::detokenize(&body.prompts().pop().unwrap_or_default())
+        }),
+        _ => return page_endpoint(path),
+    })
+}
+
+/// The handler of a path with a page. `None`: the path has no page.
+fn page_endpoint(path: &str) -> Option<Endpoint> {
+    Some(match path {
+        "/kv_event_sources" => Endpoint::Page(|backend| {
+            json(backend.kv_events.as_ref().map_or("{}".to_owned(), KvEventPublisher::sources))
         }),
         "/v1/models" => Endpoint::Page(|backend| {
             let settings = &backend.settings;
@@ -146,7 +153,8 @@ async fn generate(
     let (headers, body) = read_request(request).await;
     let body = body?;
     let stream = body.stream == Some(true);
-    let (temperature, top_p) = (body.temperature.unwrap_or(1.0), body.top_p.unwrap_or(1.0));
+    let temperature = body.temperature.unwrap_or(1.0);
+    let top_p = body.top_p.unwrap_or(1.0);
     let settings = &backend.settings;
     let work = body.work(api, settings.limits())?;
     let id = response_id(api, &headers, backend);
@@ -198,7 +206,8 @@ async fn embed(
     let work = GenerationWork { outputs: outputs.collect(), prompts, ..GenerationWork::default() };
     submit(&work, &headers, backend, None)?.wait_until_finished(&vec![1; work.prompts.len()]).await;
     let id = format!("embd-{}", backend.random_id());
-    let (created, model) = (unix_seconds(), settings.model());
+    let created = unix_seconds();
+    let model = settings.model();
     Ok(json(documents::embeddings(&id, created, model, &work.prompts, base64)))
 }
 
@@ -236,7 +245,8 @@ fn submit(
             block_hashes: prompt.block_hashes(output, block_size),
             output_tokens: output.tokens,
         };
-        let (finish, origin) = (output.finish, origin.unwrap_or_default());
+        let finish = output.finish;
+        let origin = origin.unwrap_or_default();
         SubmittedSequence { request, finish, origin }
     });
     Generation::submit(backend, requests, request_span)
@@ -259,9 +269,9 @@ async fn read_request(
 /// and a request without a request id, have a random id after the prefix.
 fn response_id(api: GenerationApi, headers: &HeaderMap, backend: &SimulatedBackend) -> String {
     let client_id = headers.get(REQUEST_ID_HEADER).and_then(|value| value.to_str().ok());
-    match client_id.filter(|_| api != GenerationApi::Responses) {
-        Some(id) => format!("{}{id}", api.id_prefix()),
-        None => format!("{}{}", api.id_prefix(), backend.random_id()),
+    match client_id {
+        Some(id) if api != GenerationApi::Responses => format!("{}{id}", api.id_prefix()),
+        _ => format!("{}{}", api.id_prefix(), backend.random_id()),
     }
 }
 

@@ -110,7 +110,7 @@ mod tests {
     use crate::sequence::{GeneratedToken, SequenceId};
 
     #[test]
-    fn a_step_that_accepts_draft_tokens_has_one_inter_token_latency() {
+    fn accepted_drafts_are_one_inter_token_latency() {
         let token = |nth, gap| GeneratedToken {
             id: SequenceId(1),
             nth,

@@ -16,8 +16,16 @@ use crate::engine::{CacheChange, StoredBlock};
 pub(crate) struct KvEventPublisher {
     publisher: Publisher,
     block_size: u32,
-    /// Ports of new messages and of replays.
-    ports: [u16; 2],
+    ports: KvEventPorts,
+}
+
+/// The ports at which the KV events of one engine are published.
+#[derive(Debug, Clone, Copy)]
+pub struct KvEventPorts {
+    /// Port of new messages.
+    pub live: u16,
+    /// Port of replays.
+    pub replay: u16,
 }
 
 /// What KV events state about the request of a sequence.
@@ -31,25 +39,22 @@ pub(crate) struct SequenceOrigin {
 }
 
 impl KvEventPublisher {
-    /// A publisher of an engine with blocks of `block_size` tokens. `ports`: those of new messages and
-    /// of replays.
-    pub(crate) fn new(block_size: u32, ports: [u16; 2]) -> Self {
+    /// A publisher of an engine with blocks of `block_size` tokens.
+    pub(crate) fn new(block_size: u32, ports: KvEventPorts) -> Self {
         Self { publisher: Publisher::new(String::new()), block_size, ports }
     }
 
-    /// The ports of new messages and of replays.
-    pub(crate) fn ports(&self) -> [u16; 2] {
+    pub(crate) fn ports(&self) -> KvEventPorts {
         self.ports
     }
 
     /// The document of `/kv_event_sources`.
     pub(crate) fn sources(&self) -> String {
-        let [endpoint, replay_endpoint] = self.ports.map(|port| format!("tcp://*:{port}"));
         let source = json!({
             "enable_kv_cache_events": true,
             "publisher": "zmq",
-            "endpoint": endpoint,
-            "replay_endpoint": replay_endpoint,
+            "endpoint": format!("tcp://*:{}", self.ports.live),
+            "replay_endpoint": format!("tcp://*:{}", self.ports.replay),
             "buffer_steps": tokenweir_kv_events::zmtp::BUFFER_MESSAGES,
             "topic": "",
         });
@@ -90,8 +95,8 @@ impl KvEventPublisher {
         };
         let origin = origin(first.sequence);
         let tokens = origin.map(|origin| &origin.token_ids[..]).unwrap_or_default();
-        let (start, count) =
-            (first.index * self.block_size as usize, changes.len() * self.block_size as usize);
+        let start = first.index * self.block_size as usize;
+        let count = changes.len() * self.block_size as usize;
         let mut token_ids: Vec<u32> = tokens.iter().skip(start).take(count).copied().collect();
         // Unknown tokens become 0: those of an aborted sequence, and the stop token, which has no text.
         token_ids.resize(count, 0);

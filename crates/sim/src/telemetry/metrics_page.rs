@@ -156,7 +156,8 @@ pub fn render(source: &MetricsSource<'_>, naming: MetricNaming) -> String {
     }
     for (name, quantity, read_histogram) in HISTOGRAMS {
         let name = naming.name_of(name);
-        let (name, help) = (format!("{name}_seconds"), format!("Histogram of {quantity}."));
+        let name = format!("{name}_seconds");
+        let help = format!("Histogram of {quantity}.");
         write_histogram(&mut page, &name, &help, &model, read_histogram(source.telemetry));
     }
     write_header(
@@ -246,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn the_simulated_metrics_page_has_the_lines_of_a_vllm_metrics_page() {
+    fn the_page_has_the_lines_of_vllm() {
         let page = page(MetricNaming::Current);
         for line in [
             "# HELP vllm:num_requests_running Number of requests in model execution batches.",
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn the_metrics_page_for_vllm_v0_has_only_the_old_metric_names() {
+    fn the_v0_page_has_only_old_names() {
         let page = page(MetricNaming::V0);
         assert!(page.contains("vllm:gpu_cache_usage_perc{"));
         assert!(page.contains("vllm:time_per_output_token_seconds_bucket{"));
@@ -277,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_on_the_metrics_page_are_formatted_as_by_the_python_client() {
+    fn numbers_are_formatted_as_by_python() {
         let written =
             [0.0, 0.25, 123_456.0, 4_524_052_480.0, 1e9, f64::INFINITY].map(format_number);
         assert_eq!(written, ["0.0", "0.25", "123456.0", "4.52405248e+09", "1e+09", "+Inf"]);

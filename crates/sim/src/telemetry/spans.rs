@@ -76,7 +76,8 @@ impl RequestSpanExporter {
         let end = clock::wall_time();
         let duration = times.last_token.saturating_sub(times.arrived).div_f64(scale);
         let flags = TraceFlags::SAMPLED;
-        let (trace, id) = (TraceId::from(trace), SpanId::from(ids.1));
+        let trace = TraceId::from(trace);
+        let id = SpanId::from(ids.1);
         SpanData {
             span_context: SpanContext::new(trace, id, flags, false, TraceState::NONE),
             parent_span_id: span_data.parent.map_or(SpanId::INVALID, |at| SpanId::from(at.span_id)),
@@ -121,7 +122,7 @@ mod tests {
     use crate::engine::SequenceId;
 
     #[tokio::test]
-    async fn the_span_of_a_request_is_a_child_of_the_client_span_and_has_the_real_duration() {
+    async fn a_span_is_a_child_with_real_duration() {
         let spans = RequestSpanExporter::start("http://127.0.0.1:1").expect("an exporter");
         let parent = TraceParent { trace_id: 5, span_id: 6, is_sampled: true };
         let span_data = RequestSpan {

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_tokenize_response_equals_the_recording_and_detokenize_is_its_inverse() {
+    fn tokenize_equals_the_recording_and_detokenize_inverts() {
         let prompt = SimulatedPrompt::new("no one");
         let texts = tokenize(&prompt, 2048, true);
         assert_eq!(

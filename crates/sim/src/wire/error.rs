@@ -80,7 +80,8 @@ impl VllmError {
 
     /// Renders the body. Messages has its own error format, except for validation errors.
     pub fn body(&self, api: Option<GenerationApi>) -> String {
-        let (kind, message) = (quoted(self.error_type), quoted(&self.message));
+        let kind = quoted(self.error_type);
+        let message = quoted(&self.message);
         if api == Some(GenerationApi::Messages) && self.error_type != VALIDATION_ERROR_TYPE {
             return format!(r#"{{"type":"error","error":{{"type":{kind},"message":{message}}}}}"#);
         }

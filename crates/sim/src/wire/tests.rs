@@ -38,8 +38,10 @@ fn output(tokens: u32, finish: SimulatedFinishReason) -> SimulatedOutput {
 
 /// Writes a complete stream while the engine produces one token at a time.
 fn stream(reply: SimulatedResponse) -> String {
-    let (tokens, choices) = (reply.outputs[0].tokens, reply.outputs.len());
-    let (mut events, mut written) = (EventWriter::new(reply), BytesMut::new());
+    let tokens = reply.outputs[0].tokens;
+    let choices = reply.outputs.len();
+    let mut events = EventWriter::new(reply);
+    let mut written = BytesMut::new();
     let progress = GenerationProgress::new(choices);
     for produced in 0..=tokens {
         (0..choices).for_each(|choice| progress.advance(choice, produced, 0));
@@ -62,7 +64,7 @@ fn with_simulated_words(recorded: &str, words: &[&str], output: SimulatedOutput)
 }
 
 #[test]
-fn the_simulated_stream_of_each_api_equals_the_recorded_stream_of_vllm() {
+fn each_apis_stream_equals_the_recording() {
     let numbers = ["one", " two", " three", " four", " five"];
     let loop_words = [" closes", " a", " slow", " answer", " in", " a", " loop", "."];
     let hello = ["H", "el", "lo", "!", " I"];
@@ -108,7 +110,7 @@ fn the_simulated_stream_of_each_api_equals_the_recorded_stream_of_vllm() {
 }
 
 #[test]
-fn chunks_with_continuous_usage_equal_the_recorded_chunks_of_vllm() {
+fn continuous_usage_equals_the_recording() {
     let output = output(24, SimulatedFinishReason::Stop);
     let mut reply =
         reply(GenerationApi::Chat, "chatcmpl-b1e0a9ca914d8d13", 1_795_191_576, 13, output);
@@ -122,7 +124,7 @@ fn chunks_with_continuous_usage_equal_the_recorded_chunks_of_vllm() {
 }
 
 #[test]
-fn the_finish_chunk_of_a_stopped_chat_stream_equals_the_recorded_chunk_of_vllm() {
+fn the_finish_chunk_equals_the_recording() {
     let output = output(3, SimulatedFinishReason::Stop);
     let stream =
         stream(reply(GenerationApi::Chat, "chatcmpl-8c28b332885f353f", 1_795_191_576, 13, output));
@@ -130,7 +132,7 @@ fn the_finish_chunk_of_a_stopped_chat_stream_equals_the_recorded_chunk_of_vllm()
 }
 
 #[test]
-fn response_bodies_that_are_no_stream_equal_the_recorded_bodies_of_vllm() {
+fn bodies_equal_the_recordings() {
     let hello = "Hello! I am a tiny model. How can I help you today?";
     let render_body =
         |reply: SimulatedResponse| String::from_utf8(reply.render_body(0).to_vec()).expect("text");
@@ -156,7 +158,7 @@ fn response_bodies_that_are_no_stream_equal_the_recorded_bodies_of_vllm() {
 }
 
 #[test]
-fn the_choices_of_a_stream_are_interleaved_and_each_has_a_role_chunk_and_a_finish_chunk() {
+fn interleaved_choices_have_role_and_finish_chunks() {
     let mut reply =
         reply(GenerationApi::Chat, "chatcmpl-1", 1, 4, output(2, SimulatedFinishReason::Length));
     reply.outputs.push(SimulatedOutput {
@@ -172,7 +174,7 @@ fn the_choices_of_a_stream_are_interleaved_and_each_has_a_role_chunk_and_a_finis
 }
 
 #[test]
-fn a_slow_client_gets_several_tokens_in_one_event() {
+fn a_slow_client_gets_several_tokens_at_once() {
     let output = output(9, SimulatedFinishReason::Length);
     let mut events = EventWriter::new(reply(GenerationApi::Completions, "cmpl-1", 1, 4, output));
     let mut written = BytesMut::new();
@@ -186,7 +188,7 @@ fn a_slow_client_gets_several_tokens_in_one_event() {
 }
 
 #[test]
-fn ids_and_model_names_from_requests_are_escaped_in_the_json_of_responses() {
+fn ids_and_model_names_are_escaped() {
     let mut reply = reply(
         GenerationApi::Chat,
         "chatcmpl-a\"b$c",

@@ -117,8 +117,9 @@ fn push_verdicts(
 
 /// The request rates, the queue, and the shares of failed and of refused requests.
 fn rates(state: &TopState, document: &GatewaySnapshot) -> Vec<Figure> {
-    let [requests, tokens] = state.rates.per_second(document);
-    let (minute, harm) = (&document.last_minute, &document.harm);
+    let rates = state.rates.per_second(document);
+    let minute = &document.last_minute;
+    let harm = &document.harm;
     let waiting: usize = document.queue.iter().map(|class| class.waiting).sum();
     let longest = document.longest_wait_seconds.map(|wait| seconds(Some(wait)));
     let longest = longest.map_or_else(String::new, |wait| format!(" (longest {wait})"));
@@ -127,8 +128,8 @@ fn rates(state: &TopState, document: &GatewaySnapshot) -> Vec<Figure> {
     let [failed, refused] = [minute.failed, minute.refused].map(|count| percent(share(count)));
     let client_errors = percent(harm.client_errors.share);
     vec![
-        plain(format!("{} req/s", number(requests))),
-        plain(format!("{} tok/s", number(tokens))),
+        plain(format!("{} req/s", number(rates.map(|rates| rates.requests)))),
+        plain(format!("{} tok/s", number(rates.map(|rates| rates.output_tokens)))),
         plain(format!("{} in flight", document.requests_in_flight)),
         plain(format!("{waiting} waiting{longest}")),
         (format!("{failed} failed"), harm_tone(harm.failed.level)),
@@ -138,7 +139,8 @@ fn rates(state: &TopState, document: &GatewaySnapshot) -> Vec<Figure> {
 }
 
 fn latencies(document: &GatewaySnapshot) -> Vec<Figure> {
-    let (minute, harm) = (&document.last_minute, &document.harm);
+    let minute = &document.last_minute;
+    let harm = &document.harm;
     let first_output = harm_tone(harm.slow_first_output.level);
     let mut figures = vec![(format_quantiles("TTFT", minute.ttft), first_output)];
     if minute.first_answer.is_some() {

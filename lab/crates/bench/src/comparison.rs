@@ -181,7 +181,8 @@ impl fmt::Display for Comparison {
 
 /// Lists the differences between the setups of the runs, and the reasons why a run is not valid.
 fn differences(before: &BenchReport, after: &BenchReport) -> Vec<String> {
-    let (a, b) = (&before.run, &after.run);
+    let a = &before.run;
+    let b = &after.run;
     let mut setup_differences = Vec::new();
     if a.model != b.model {
         setup_differences.push(format!("the models: {} and {}", a.model, b.model));
@@ -366,15 +367,16 @@ mod tests {
     }
 
     #[test]
-    fn two_benchmark_runs_of_the_same_latency_distribution_differ_only_by_noise() {
+    fn equal_distributions_differ_only_by_noise() {
         let comparison = Comparison::new(&report(1, 500, 1.0), &report(2, 500, 1.0), 0.0);
         assert_eq!(row(&comparison, "TTFT p50").verdict, ChangeVerdict::Noise, "{comparison}");
         assert_eq!(comparison.differences, Vec::<String>::new());
     }
 
     #[test]
-    fn a_slower_benchmark_run_is_worse_and_a_regression_only_above_the_limit() {
-        let (before, after) = (report(1, 500, 1.0), report(2, 500, 1.2));
+    fn a_regression_is_worse_above_the_limit() {
+        let before = report(1, 500, 1.0);
+        let after = report(2, 500, 1.2);
         let comparison = Comparison::new(&before, &after, 0.1);
         assert_eq!(row(&comparison, "TTFT p50").verdict, ChangeVerdict::Worse);
         assert!(comparison.regressions.contains(&"TTFT p50"), "{comparison:?}");
@@ -385,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn a_benchmark_run_with_few_requests_gives_no_comparison_of_the_99th_percentile() {
+    fn few_requests_give_no_99th_percentile() {
         let comparison = Comparison::new(&report(1, 50, 1.0), &report(2, 50, 5.0), 0.1);
         assert_eq!(row(&comparison, "TTFT p99").verdict, ChangeVerdict::TooFew);
         assert_eq!(row(&comparison, "TTFT p50").verdict, ChangeVerdict::Worse);
@@ -393,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn with_round_robin_a_slow_backend_shows_in_the_samples_the_plot_and_the_comparison() {
+    fn a_slow_backend_shows_in_plot_and_comparison() {
         for backends in [2, 3, 4, 8] {
             let requests = 13_170;
             let fast = report_of(requests, |_| 0.08);
@@ -422,8 +424,9 @@ mod tests {
     }
 
     #[test]
-    fn benchmark_runs_with_different_loads_have_no_verdict_and_no_regression() {
-        let (before, mut after) = (report(1, 500, 1.0), report(2, 500, 9.0));
+    fn other_loads_give_no_verdict() {
+        let before = report(1, 500, 1.0);
+        let mut after = report(2, 500, 9.0);
         after.run.scenario.name = "renamed".to_owned();
         assert!(Comparison::new(&before, &after, 0.1).is_comparable, "the name is not the load");
         after.run.scenario.output = None;
@@ -434,8 +437,9 @@ mod tests {
     }
 
     #[test]
-    fn the_goodput_of_benchmark_runs_with_other_objectives_is_not_compared() {
-        let (before, mut after) = (report(1, 500, 1.0), report(2, 500, 1.0));
+    fn other_objectives_give_no_goodput_comparison() {
+        let before = report(1, 500, 1.0);
+        let mut after = report(2, 500, 1.0);
         after.run.objectives = LatencyObjectives::new(0.01, 1.0);
         let comparison = Comparison::new(&before, &after, 0.1);
         assert_eq!(row(&comparison, "goodput").verdict, ChangeVerdict::NotComparable);
@@ -443,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn the_comparison_lists_the_differences_between_the_setups_of_the_benchmark_runs() {
+    fn differences_of_the_setups_are_listed() {
         let mut other = report(1, 50, 1.0);
         other.run.scenario = ScenarioPreset::Burst.scenario();
         other.generator.problems = vec!["late".to_owned()];

@@ -263,9 +263,10 @@ mod tests {
     }
 
     #[test]
-    fn the_increase_of_gateway_metrics_is_summed_over_backends_and_only_for_the_tested_model() {
+    fn the_models_increase_is_summed_over_backends() {
         let read = |text: String| GatewayMetricsPage::read(text.as_bytes(), "m").unwrap();
-        let (before, after) = (read(page(2, 0.3)), read(page(12, 2.3)));
+        let before = read(page(2, 0.3));
+        let after = read(page(12, 2.3));
         let mut statistics = RunStatistics::new(LatencyObjectives::new(1.0, 1.0));
         statistics.service_ttft.record_seconds(0.3);
         let row = &after.beside(&before, &statistics).rows[0];
@@ -277,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn client_latencies_are_counted_in_buckets_with_the_bounds_of_the_gateway() {
+    fn client_latencies_use_the_gateways_buckets() {
         let mut histogram = LatencyHistogram::default();
         for seconds in [0.0, 0.004, 0.006, 0.5, 99.0] {
             histogram.record_seconds(seconds);
@@ -286,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_metrics_page_without_series_is_empty_and_a_page_of_another_server_is_rejected() {
+    fn an_empty_page_is_no_other_servers_page() {
         let empty =
             GatewayMetricsPage::read(b"tokenweir_build_info{version=\"1\"} 1\n", "m").unwrap();
         let after = GatewayMetricsPage::read(page(4, 1.0).as_bytes(), "m").unwrap();

@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_seeds_give_equal_load_plans_and_other_seeds_do_not() {
+    fn equal_seeds_give_equal_plans() {
         let poisson = ArrivalProcess::Poisson { rate: 10.0 };
         let sequence = |seed| plan(poisson, 50, seed).collect::<Vec<_>>();
         assert_eq!(sequence(1), sequence(1));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn other_token_counts_do_not_change_the_send_times_of_a_load_plan() {
+    fn token_counts_do_not_change_send_times() {
         let usual = plan(ArrivalProcess::Poisson { rate: 10.0 }, 50, 1);
         let mut other = usual.clone();
         other.scenario.prompt = Some(TokenRange { min: 1, max: 9_000 });
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn the_mean_and_the_standard_deviation_of_poisson_gaps_are_the_inverse_of_the_rate() {
+    fn poisson_gaps_have_the_inverse_rate() {
         let at = millis(plan(ArrivalProcess::Poisson { rate: 100.0 }, 20_000, 3));
         let gaps: Vec<f64> = at.windows(2).map(|pair| (pair[1] - pair[0]) as f64).collect();
         let (mean, deviation) = tokenweir_replay::results::spread(&gaps);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_load_plan_ends_at_its_time_limit_and_that_of_a_trace_at_the_last_line() {
+    fn a_plan_ends_at_its_limit_or_trace() {
         let line = |at| format!("{{\"timestamp\":{at},\"input_length\":7,\"output_length\":3}}\n");
         let jobs = trace::read([0, 1_000, 4_000].map(line).concat().as_bytes()).unwrap();
         let scenario = LoadScenario {

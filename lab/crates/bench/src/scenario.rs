@@ -93,7 +93,8 @@ impl ScenarioPreset {
             }
         };
         let token_range = |(min, max)| Some(TokenRange { min, max });
-        let (prompt, output) = (token_range(prompt), token_range(output));
+        let prompt = token_range(prompt);
+        let output = token_range(output);
         LoadScenario { name: self.as_str().to_owned(), arrivals, prompt, output }
     }
 }
@@ -121,7 +122,8 @@ impl fmt::Display for LoadScenario {
         let tokens = |range: Option<TokenRange>| {
             range.map_or("the trace's".to_owned(), |range| range.to_string())
         };
-        let (prompt, output) = (tokens(self.prompt), tokens(self.output));
+        let prompt = tokens(self.prompt);
+        let output = tokens(self.output);
         write!(f, "{}, {prompt} prompt tokens, {output} output tokens", self.arrivals)
     }
 }
@@ -189,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_token_counts_of_a_scenario_are_one_number_or_a_range() {
+    fn token_counts_are_a_number_or_range() {
         assert_eq!("512".parse(), Ok(TokenRange { min: 512, max: 512 }));
         assert_eq!("200-800".parse(), Ok(TokenRange { min: 200, max: 800 }));
         for invalid in ["", "0", "8-2", "a", "-5", "1-2-3", "99999999999"] {
@@ -198,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn every_load_scenario_is_found_by_name_and_the_error_for_an_unknown_name_lists_all() {
+    fn unknown_names_list_all_scenarios() {
         for preset in ScenarioPreset::ALL {
             assert_eq!(preset.as_str().parse(), Ok(preset));
             assert_eq!(preset.scenario().name, preset.as_str());

@@ -227,7 +227,8 @@ impl RunTimeline {
     /// Spreads `tokens` evenly over the slots from one time to another.
     fn add_tokens(&mut self, tokens: f64, from: f64, to: f64) {
         self.slot_at(to);
-        let (width, length) = (self.width, to - from);
+        let width = self.width;
+        let length = to - from;
         if length < width / 10.0 {
             self.slot_at(to).tokens += tokens;
             return;
@@ -276,7 +277,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn latency_counts_from_the_intended_send_time_and_service_latency_from_the_actual_one() {
+    fn latency_counts_from_the_intended_time() {
         let mut statistics = statistics();
         statistics.add(&measured(0, 1_000, 3_000, 0.5));
         assert!((statistics.ttft.quantile(0.5) - 2.5).abs() < 0.01);
@@ -287,7 +288,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_sending_phase_of_a_benchmark_excludes_responses_after_the_last_request() {
+    fn the_sending_phase_ends_with_the_last_request() {
         let mut statistics = statistics();
         for number in 0..100 {
             statistics.on_sent(number as f64);
@@ -297,7 +298,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn benchmark_failures_are_counted_by_kind_and_in_a_row_until_a_served_request() {
+    fn failures_count_by_kind_and_in_rows() {
         let mut statistics = statistics();
         let failed =
             RequestMeasurement { result: Err("truncated".into()), ..measured(0, 0, 0, 0.0) };
@@ -314,7 +315,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_long_benchmark_run_has_bounded_samples_and_time_slots_and_counts_every_token() {
+    fn a_long_run_has_bounded_samples() {
         let mut statistics = statistics();
         for number in 0..20_000 {
             statistics.add(&measured(number, number * 50, number * 50, 0.3));

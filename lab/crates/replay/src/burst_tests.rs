@@ -73,7 +73,7 @@ fn assert_shared(name: &str, loads: Vec<Load>, frozen: Option<Range<u64>>) {
 const BURST: Load = Load { from_seconds: 45, clients: 40, turns: 3 };
 
 #[test]
-fn the_policy_kv_aware_shares_the_load_ten_seconds_after_a_burst_as_if_there_had_been_none() {
+fn ten_seconds_after_a_burst_load_is_even() {
     assert_shared("burst", vec![BURST], None);
     let steady = || Load { from_seconds: 0, clients: 4, turns: 20 };
     assert_shared("burst after steady load", vec![steady(), BURST], None);
@@ -84,7 +84,7 @@ fn the_policy_kv_aware_shares_the_load_ten_seconds_after_a_burst_as_if_there_had
 }
 
 #[test]
-fn the_policy_kv_aware_shares_the_load_ten_seconds_after_an_engine_paused_as_if_it_had_not() {
+fn ten_seconds_after_a_pause_load_is_even() {
     let steady = |clients| vec![Load { from_seconds: 0, clients, turns: 50 }];
     assert_shared("pause at low load", steady(2), Some(20..30));
     assert_shared("pause at moderate load", steady(12), Some(20..30));

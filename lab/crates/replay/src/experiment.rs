@@ -8,6 +8,7 @@ use super::sessions::SessionMetrics;
 use super::simulation::{Simulation, SimulationSetup};
 use super::trace::TraceRequest;
 use serde::Serialize;
+use std::ops::Range;
 use tokenweir_routing::PolicyKind;
 
 /// An experiment: the parameters that all of its simulations share.
@@ -41,7 +42,7 @@ pub struct PolicyOutcome {
 }
 
 /// Lowest and highest speed that a calibration tries.
-const CALIBRATION_SPEED_RANGE: (f64, f64) = (0.01, 100.0);
+const CALIBRATION_SPEED_RANGE: Range<f64> = 0.01..100.0;
 /// Number of bisections of the logarithm of the speed range. The resulting speed is exact to about 0.1 %.
 const CALIBRATION_STEPS: u32 = 13;
 
@@ -83,12 +84,9 @@ impl Experiment<'_> {
 }
 
 /// The speed in a range up to which a condition holds, by bisections of the logarithm of the speed.
-pub(super) fn bisect_speed(
-    (low, high): (f64, f64),
-    steps: u32,
-    holds: impl Fn(f64) -> bool,
-) -> f64 {
-    let (mut low, mut high) = (low.ln(), high.ln());
+pub(super) fn bisect_speed(speeds: Range<f64>, steps: u32, holds: impl Fn(f64) -> bool) -> f64 {
+    let mut low = speeds.start.ln();
+    let mut high = speeds.end.ln();
     for _ in 0..steps {
         let middle = f64::midpoint(low, high);
         if holds(middle.exp()) { low = middle } else { high = middle }

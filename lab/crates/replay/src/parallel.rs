@@ -8,7 +8,8 @@ use tokenweir_protocol::mutex::lock;
 /// Calls `run` with each item, on as many threads as the machine has processors. The results are in the order
 /// of the items.
 pub(crate) fn parallel_map<T: Sync, R: Send>(items: &[T], run: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    let (next, results) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let next = AtomicUsize::new(0);
+    let results = Mutex::new(Vec::new());
     let work = || loop {
         let index = next.fetch_add(1, Ordering::Relaxed);
         let Some(item) = items.get(index) else { return };

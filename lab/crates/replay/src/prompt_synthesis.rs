@@ -85,8 +85,9 @@ mod tests {
     }
 
     #[test]
-    fn a_generated_prompt_has_a_word_for_each_token() {
-        let (jobs, synthesis) = (jobs(), PromptSynthesizer::new(&jobs(), 4.0, 0));
+    fn a_prompt_has_a_word_for_each_token() {
+        let jobs = jobs();
+        let synthesis = PromptSynthesizer::new(&jobs, 4.0, 0);
         for (number, job) in jobs.iter().enumerate() {
             let words = synthesis.prompt(job, number as u64).split_whitespace().count();
             assert_eq!(words, job.prompt_tokens as usize);
@@ -97,8 +98,9 @@ mod tests {
     }
 
     #[test]
-    fn only_shared_blocks_of_a_trace_become_equal_prompt_text() {
-        let (jobs, synthesis) = (jobs(), PromptSynthesizer::new(&jobs(), 4.0, 0));
+    fn only_shared_blocks_become_equal_text() {
+        let jobs = jobs();
+        let synthesis = PromptSynthesizer::new(&jobs, 4.0, 0);
         let [a, b, c] = [0, 1, 2].map(|index| synthesis.prompt(&jobs[index], index as u64));
         // The prompts have two blocks in common, and a few more bytes if the next words are equal by chance.
         let common = common_prefix_len(&a, &b);
@@ -112,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn generated_prompts_with_different_bytes_per_token_share_the_text_of_shared_blocks() {
+    fn shared_blocks_share_text_at_any_length() {
         let line = |bytes: u32, tokens: u32, ids: &str| {
             format!(
                 "{{\"timestamp\":0,\"input_length\":{tokens},\"output_length\":1,\

@@ -36,6 +36,36 @@ struct SessionTurns {
     ttft_sum: f64,
 }
 
+/// The place of a request in the closed-loop sessions.
+#[derive(Debug, Clone, Copy)]
+struct TurnPlace {
+    /// Index of the session.
+    session: usize,
+    /// Number of the turn, from 1.
+    turn: usize,
+}
+
+/// The place of each request. `None`: the request is in no closed-loop session.
+fn turn_places(requests: &[TraceRequest]) -> Vec<Option<TurnPlace>> {
+    let followers = followers(requests);
+    let mut places: Vec<Option<TurnPlace>> = Vec::with_capacity(requests.len());
+    let mut sessions = 0;
+    for (number, request) in requests.iter().enumerate() {
+        places.push(match request.after {
+            // The request before a turn always has a lower index.
+            Some(previous) => {
+                places[previous].map(|place| TurnPlace { turn: place.turn + 1, ..place })
+            }
+            None if followers[number].is_empty() => None,
+            None => {
+                sessions += 1;
+                Some(TurnPlace { session: sessions - 1, turn: 1 })
+            }
+        });
+    }
+    places
+}
+
 impl SessionMetrics {
     /// The metrics of a run. `None`: no request of a session with at least two turns was served.
     pub fn new(
@@ -43,32 +73,23 @@ impl SessionMetrics {
         served: &[ServedRequest],
         objectives: &LatencyObjectives,
     ) -> Option<Self> {
-        let followers = followers(requests);
-        // The session and the turn of each request. `None`: the request is in no closed-loop session. The
-        // request before a turn always has a lower index, so its entry is already set.
-        let mut places: Vec<Option<(usize, usize)>> = vec![None; requests.len()];
-        let mut sessions: Vec<SessionTurns> = Vec::new();
-        for (number, request) in requests.iter().enumerate() {
-            places[number] = match request.after {
-                Some(previous) => places[previous].map(|(session, turn)| (session, turn + 1)),
-                None if followers[number].is_empty() => None,
-                None => {
-                    sessions.push(SessionTurns::default());
-                    Some((sessions.len() - 1, 1))
-                }
-            };
-            if let Some((session, _)) = places[number] {
-                sessions[session].turns += 1;
-            }
+        let places = turn_places(requests);
+        let session_count = places.iter().flatten().map(|place| place.session + 1).max();
+        let mut sessions = Vec::new();
+        sessions.resize_with(session_count.unwrap_or(0), SessionTurns::default);
+        for place in places.iter().flatten() {
+            sessions[place.session].turns += 1;
         }
-        let (mut late_ttft, mut late_cached, mut late_prompt) = (Vec::new(), 0.0, 0.0);
+        let mut late_ttft = Vec::new();
+        let mut late_cached = 0.0;
+        let mut late_prompt = 0.0;
         for request in served {
-            let Some((session, turn)) = places[request.request] else { continue };
-            let session = &mut sessions[session];
+            let Some(place) = places[request.request] else { continue };
+            let session = &mut sessions[place.session];
             session.served += 1;
             session.good += usize::from(objectives.is_met_by(request));
             session.ttft_sum += request.ttft;
-            if turn >= LATE_TURN {
+            if place.turn >= LATE_TURN {
                 late_ttft.push(request.ttft);
                 late_cached += f64::from(request.cached);
                 late_prompt += f64::from(request.prompt);
@@ -118,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_good_if_all_its_turns_are_good_and_turns_from_the_fifth_on_are_late() {
+    fn all_good_turns_make_a_good_session() {
         let mut requests = Vec::new();
         add_session(&mut requests, 6);
         add_session(&mut requests, 2);
@@ -131,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_with_a_turn_that_was_not_served_is_not_good() {
+    fn an_unserved_turn_makes_no_good_session() {
         let mut requests = Vec::new();
         add_session(&mut requests, 2);
         let metrics = SessionMetrics::new(&requests, &[served(0, 1.0, 0)], &OBJECTIVES).unwrap();
@@ -139,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fairness_is_1_for_sessions_with_equal_ttft_and_a_half_if_one_of_two_waits() {
+    fn fairness_is_a_half_if_one_waits() {
         let mut requests = Vec::new();
         add_session(&mut requests, 2);
         add_session(&mut requests, 2);

@@ -47,8 +47,9 @@ fn figures(
 }
 
 #[test]
-fn simulations_with_equal_seeds_give_equal_results_and_with_different_seeds_do_not() {
-    let (jobs, setup) = (&jobs()[..300], setup("4", 1.5));
+fn equal_seeds_give_equal_results() {
+    let jobs = &jobs()[..300];
+    let setup = setup("4", 1.5);
     for kind in RouterKind::all() {
         let first = figures(&setup, jobs, kind, 1);
         assert_eq!(first, figures(&setup, jobs, kind, 1), "{}", kind.name());
@@ -57,8 +58,9 @@ fn simulations_with_equal_seeds_give_equal_results_and_with_different_seeds_do_n
 }
 
 #[test]
-fn every_simulated_request_is_served_once_with_all_its_tokens() {
-    let (jobs, setup) = (jobs(), setup("3:kv=200000", 2.0));
+fn every_request_is_served_once_completely() {
+    let jobs = jobs();
+    let setup = setup("3:kv=200000", 2.0);
     for kind in RouterKind::all() {
         let score = Simulation::new(&setup, &jobs, kind, 1).run(|| ());
         let sum = |numbers: &mut dyn Iterator<Item = u32>| numbers.map(u64::from).sum::<u64>();
@@ -72,7 +74,7 @@ fn every_simulated_request_is_served_once_with_all_its_tokens() {
 }
 
 #[test]
-fn a_request_that_is_too_long_for_every_simulated_backend_is_not_served() {
+fn too_long_a_request_is_not_served() {
     let jobs = jobs();
     let small = setup("2:kv=20000", 0.2);
     let score = Simulation::new(&small, &jobs, KV_AWARE, 1).run(|| ());
@@ -83,7 +85,7 @@ fn a_request_that_is_too_long_for_every_simulated_backend_is_not_served() {
 }
 
 #[test]
-fn a_simulated_client_that_disconnects_gets_its_output_until_then() {
+fn a_disconnecting_client_gets_output_until_then() {
     let mut jobs = jobs();
     for job in &mut jobs {
         job.disconnect_after_tokens = Some(1);
@@ -94,8 +96,9 @@ fn a_simulated_client_that_disconnects_gets_its_output_until_then() {
 }
 
 #[test]
-fn kv_aware_has_a_higher_goodput_than_round_robin_even_with_one_slow_backend() {
-    let (jobs, equal) = (jobs(), setup("4", 1.6));
+fn kv_aware_beats_round_robin_with_slow_backends() {
+    let jobs = jobs();
+    let equal = setup("4", 1.6);
     let mut one_slow = setup("4", 1.2);
     one_slow.specs[0].prefill_token = default_engine_spec().prefill_token * 4;
     for (fleet, setup) in [("equal", equal), ("one slow", one_slow)] {
@@ -111,7 +114,7 @@ fn kv_aware_has_a_higher_goodput_than_round_robin_even_with_one_slow_backend() {
 }
 
 #[test]
-fn the_calibration_finds_the_trace_speed_with_the_given_goodput() {
+fn the_calibration_finds_the_given_goodput() {
     let jobs = [jobs()[..300].to_vec()];
     let experiment =
         Experiment { setup: setup("4", 1.0), jobs: &jobs, objectives: OBJECTIVES, seeds: 2 };
@@ -130,7 +133,7 @@ fn the_calibration_finds_the_trace_speed_with_the_given_goodput() {
 }
 
 #[test]
-fn late_agent_turns_find_more_cached_tokens_with_kv_aware_than_with_round_robin() {
+fn late_turns_find_more_cached_with_kv_aware() {
     let jobs = [workload::generate(TrafficShape::Agents, 1_000, 1)];
     let setup = setup("4", 5.0);
     let outcomes = Experiment { setup, jobs: &jobs, objectives: OBJECTIVES, seeds: 1 }
@@ -170,7 +173,7 @@ fn pair(first: &str, second: &str) -> SimulationSetup {
 }
 
 #[test]
-fn a_simulated_frozen_engine_gets_at_most_three_requests_and_its_usual_share_afterwards() {
+fn a_frozen_engine_gets_three_requests_at_most() {
     // Two requests arrive per second. The second engine is faster, so it gets most of them. It computes
     // nothing from second 60 to second 70.
     let at = |number: u32| number * Duration::from_millis(500);
@@ -185,22 +188,6 @@ fn a_simulated_frozen_engine_gets_at_most_three_requests_and_its_usual_share_aft
     assert!(after > 20, "{after}");
 }
 
-#[test]
-fn bursts_are_split_evenly_over_learned_sequence_slots_at_any_engine_speed() {
-    // Every 20 s, 40 requests arrive at once, for two engines with 16 slots each. One engine is faster.
-    let at = |number: u32| number / 40 * Duration::from_secs(20);
-    let length = |number: u32| 60 + number * 37 % 80;
-    let jobs: Vec<TraceRequest> =
-        (0..800).map(|number| short_request(at(number), length(number))).collect();
-    let setup = pair("1:seqs=16", "1:seqs=16,step=20");
-    let score = Simulation::new(&setup, &jobs, KV_AWARE, 1).run(|| ());
-    for burst in 2..20 {
-        let from = f64::from(burst) * 20.0;
-        let second = sent_to_second(&score, from, from + 1.0);
-        assert!((16..=24).contains(&second), "{second} of 40 in burst {burst}");
-    }
-}
-
 /// Simulates `kv_aware` with several gateways in front of four backends, and with traffic that shares
 /// prefixes. Returns the metrics of the run.
 fn with_view(gateways: usize, cache_view: CacheView, exchange: ExchangeSettings) -> RunMetrics {
@@ -210,7 +197,7 @@ fn with_view(gateways: usize, cache_view: CacheView, exchange: ExchangeSettings)
 }
 
 #[test]
-fn several_gateways_find_more_cached_tokens_with_kv_events_or_a_peer_exchange_than_without() {
+fn events_or_exchange_find_more_cached_tokens() {
     let cached = |gateways, view| with_view(gateways, view, ExchangeSettings::default()).cached;
     let one = cached(1, CacheView::Approximate);
     let approximate = cached(4, CacheView::Approximate);
@@ -221,7 +208,7 @@ fn several_gateways_find_more_cached_tokens_with_kv_events_or_a_peer_exchange_th
 }
 
 #[test]
-fn a_peer_exchange_beside_kv_events_adds_the_load_of_the_other_gateways() {
+fn an_exchange_adds_the_others_load() {
     let lossy = ExchangeSettings { loss: 1.0, ..ExchangeSettings::default() };
     let views = [CacheView::Events, CacheView::EventsAndExchange];
     let exact_views = [CacheView::Exact, CacheView::ExactAndExchange];
@@ -233,7 +220,7 @@ fn a_peer_exchange_beside_kv_events_adds_the_load_of_the_other_gateways() {
 }
 
 #[test]
-fn kv_events_alone_do_not_show_a_gateway_the_cached_texts_of_another_gateway() {
+fn events_alone_show_no_texts_of_others() {
     // Each prompt is sent only twice. So if the second request reaches another gateway, that gateway has not
     // sent the prompt before.
     let request = |number: u32| {
@@ -258,7 +245,7 @@ fn kv_events_alone_do_not_show_a_gateway_the_cached_texts_of_another_gateway() {
 }
 
 #[test]
-fn a_peer_exchange_without_peers_or_without_messages_changes_nothing() {
+fn an_exchange_without_messages_changes_nothing() {
     let exchange = ExchangeSettings::default();
     let lossy = ExchangeSettings { loss: 1.0, ..exchange };
     let alone = |gateways| with_view(gateways, CacheView::Approximate, exchange);
@@ -268,7 +255,7 @@ fn a_peer_exchange_without_peers_or_without_messages_changes_nothing() {
 }
 
 #[test]
-fn the_longer_the_delay_of_peer_messages_the_fewer_cached_tokens_gateways_find() {
+fn longer_delays_find_fewer_cached_tokens() {
     let delayed = |millis| {
         let exchange = ExchangeSettings { delay: Duration::from_millis(millis), loss: 0.0 };
         with_view(4, CacheView::Exchange, exchange).cached
@@ -283,8 +270,9 @@ fn admission(max_wait: Duration) -> SimulatedAdmission {
 }
 
 #[test]
-fn simulated_requests_wait_in_the_gateway_while_all_backends_are_saturated() {
-    let (jobs, mut setup) = (&jobs()[..400], setup("2", 20.0));
+fn requests_wait_while_all_are_saturated() {
+    let jobs = &jobs()[..400];
+    let mut setup = setup("2", 20.0);
     let waits = |setup: &SimulationSetup| {
         let results = Simulation::new(setup, jobs, KV_AWARE, 1).run(|| ());
         (results.served.len(), results.placements.len())
@@ -302,8 +290,9 @@ fn simulated_requests_wait_in_the_gateway_while_all_backends_are_saturated() {
 }
 
 #[test]
-fn the_gateway_queue_serves_the_least_work_first_and_refuses_requests_that_would_be_late() {
-    let (jobs, mut setup) = (&jobs()[..400], setup("2", 5.0));
+fn the_queue_serves_least_work_and_refuses_late() {
+    let jobs = &jobs()[..400];
+    let mut setup = setup("2", 5.0);
     let run = |setup: &SimulationSetup| Simulation::new(setup, jobs, KV_AWARE, 1).run(|| ());
     let in_engines = run(&setup).figures(&OBJECTIVES);
     let max_wait = Duration::from_hours(1);
@@ -348,7 +337,7 @@ fn engine_fit_ratios(kind: &str) -> Vec<f64> {
 }
 
 #[test]
-fn the_preset_of_the_measured_vllm_engine_has_the_stated_error() {
+fn the_measured_preset_has_the_stated_error() {
     for (kind, points, bound) in [("prefill", 11, 0.02), ("decode", 24, 0.09)] {
         let ratios = engine_fit_ratios(kind);
         let errors = ratios.iter().map(|ratio| (ratio - 1.0).abs());

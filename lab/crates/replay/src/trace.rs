@@ -177,7 +177,7 @@ mod tests {
 "#;
 
     #[test]
-    fn a_trace_is_sorted_by_arrival_and_an_invalid_line_is_reported_with_its_number() {
+    fn an_invalid_line_is_reported_with_its_number() {
         let jobs = read(MOONCAKE.as_bytes()).unwrap();
         assert_eq!(jobs[0].prompt_tokens, 1024);
         assert_eq!((jobs[1].at, jobs[1].output_tokens), (Duration::from_secs(3), 5));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_begins_at_time_zero_with_any_timestamp() {
+    fn a_trace_begins_at_time_zero() {
         let line = |at: f64| {
             format!("{{\"timestamp\": {at}, \"input_length\": 9, \"output_length\": 1}}\n")
         };
@@ -202,9 +202,10 @@ mod tests {
     }
 
     #[test]
-    fn equal_prompt_blocks_of_a_trace_become_equal_blocks_of_the_engine() {
+    fn equal_prompt_blocks_become_equal_engine_blocks() {
         let jobs = read(MOONCAKE.as_bytes()).unwrap();
-        let (first, second) = (jobs[0].request(16), jobs[1].request(16));
+        let first = jobs[0].request(16);
+        let second = jobs[1].request(16);
         assert_eq!(first.block_hashes.len(), 64);
         assert_eq!(second.block_hashes[..64], first.block_hashes[..]);
         let distinct: std::collections::HashSet<u64> = first.block_hashes.iter().copied().collect();
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn trace_blocks_measured_in_bytes_cover_all_tokens_of_their_prompt() {
+    fn blocks_in_bytes_cover_all_tokens() {
         let line = r#"{"timestamp": 0, "input_length": 256, "output_length": 3, "hash_ids": [7, 8],
             "block_bytes": 512, "input_bytes": 1024}"#
             .replace('\n', " ");

@@ -83,6 +83,24 @@ struct Segment {
     tokens: f64,
 }
 
+/// A lognormal distribution.
+#[derive(Debug, Clone, Copy)]
+struct Lognormal {
+    median: f64,
+    sigma: f64,
+}
+
+/// The distributions of a turn of a session.
+#[derive(Debug, Clone, Copy)]
+struct TurnLengths {
+    /// New prompt tokens.
+    input: Lognormal,
+    /// Output tokens.
+    output: Lognormal,
+    /// Seconds before the turn.
+    pause: Lognormal,
+}
+
 struct Generator {
     random: fastrand::Rng,
     requests: Vec<TraceRequest>,
@@ -154,40 +172,26 @@ impl Generator {
         self.new_segment(tokens)
     }
 
-    /// Adds a request whose prompt consists of the texts `shared` and a text of its own. The pairs are the
-    /// median and the sigma of lognormal distributions.
-    fn single(
-        &mut self,
-        at: Duration,
-        shared: &[Segment],
-        (question, question_sigma): (f64, f64),
-        (output, output_sigma): (f64, f64),
-    ) {
-        let question = self.random_segment(question, question_sigma);
-        let output = self.lognormal(output, output_sigma);
+    /// Adds a request whose prompt consists of the texts `shared` and a text of its own.
+    fn single(&mut self, at: Duration, shared: &[Segment], question: Lognormal, output: Lognormal) {
+        let question = self.random_segment(question.median, question.sigma);
+        let output = self.lognormal(output.median, output.sigma);
         self.push(&[shared, &[question]].concat(), output, at, None);
     }
 
     /// Adds a session in which each turn repeats the history. A turn is sent some time after the end of the
-    /// previous turn. The pairs are the median and the sigma of lognormal distributions.
-    fn turn_taking(
-        &mut self,
-        at: Duration,
-        system: Segment,
-        turns: usize,
-        (input, input_sigma): (f64, f64),
-        (output, output_sigma): (f64, f64),
-        (pause, pause_sigma): (f64, f64),
-    ) {
+    /// previous turn.
+    fn turn_taking(&mut self, at: Duration, system: Segment, turns: usize, turn: TurnLengths) {
+        let TurnLengths { input, output, pause } = turn;
         let mut history = vec![system];
         let mut previous = None;
         for turn in 0..turns {
-            history.push(self.random_segment(input, input_sigma));
+            history.push(self.random_segment(input.median, input.sigma));
             if history.iter().map(|segment| segment.tokens).sum::<f64>() > PROMPT_TOKENS_MAX {
                 return;
             }
-            let output = self.lognormal(output, output_sigma).round();
-            let pause = pause * (pause_sigma * standard_normal(&mut self.random)).exp();
+            let output = self.lognormal(output.median, output.sigma).round();
+            let pause = pause.median * (pause.sigma * standard_normal(&mut self.random)).exp();
             let sent = if turn == 0 { at } else { Duration::from_secs_f64(pause) };
             let answer = self.push(&history, output, sent, previous);
             history.push(answer);
@@ -247,7 +251,9 @@ fn popular(random: &mut fastrand::Rng, count: u32) -> u64 {
 
 /// Hashes of the full blocks of a text. Each hash covers the block and all text before it.
 fn block_hashes(segments: &[Segment], bytes_per_token: f64) -> Vec<u64> {
-    let (mut hash, mut end, mut blocks) = (0, 0.0, Vec::new());
+    let mut hash = 0;
+    let mut end = 0.0;
+    let mut blocks = Vec::new();
     for segment in segments {
         hash = mix(hash, segment.id);
         end += segment.tokens.round() * bytes_per_token;
@@ -272,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_generated_turn_repeats_the_prompt_and_the_output_of_the_turn_before_it() {
+    fn a_turn_repeats_the_turn_before() {
         let requests = generate(TrafficShape::Conversation);
         let turns = requests.iter().filter_map(|next| Some((next, &requests[next.after?])));
         let mut count = 0;
@@ -286,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn generated_requests_share_prefixes_only_in_traffic_shapes_with_shared_texts() {
+    fn only_shapes_with_shared_texts_share_prefixes() {
         for shape in TrafficShape::ALL {
             let requests = generate(shape);
             let shared =
@@ -311,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_per_token_vary_among_generated_prompts_but_not_within_a_conversation() {
+    fn bytes_per_token_vary_only_among_conversations() {
         let ratio = |request: &TraceRequest| {
             (request.prompt.bytes as f64 / f64::from(request.prompt_tokens)).ln()
         };

@@ -1,6 +1,6 @@
 //! Derives the recommended settings of vLLM from the calculation.
 
-use super::memory::MemoryBudget;
+use super::memory::{MemoryBudget, StepSize};
 use super::model::ModelShape;
 use super::report::{Advice, TuneReport, TuneReportLine, format_thousands};
 use super::request::TuneRequest;
@@ -16,22 +16,23 @@ const STEP_TOKEN_MULTIPLE: u64 = 64;
 const MAX_STEP_REQUESTS: f64 = 1_024.0;
 
 /// The default tokens and requests per step of vLLM for the given GPU.
-fn step_defaults(request: &TuneRequest) -> (u64, u64) {
+fn step_defaults(request: &TuneRequest) -> StepSize {
     let defaults = VLLM_STEP_DEFAULTS.iter().find(|(memory, ..)| request.gpu_memory >= *memory);
-    defaults.map_or((2_048, 256), |(_, tokens, requests)| (*tokens, *requests))
+    let (_, tokens, requests) = defaults.copied().unwrap_or((0, 2_048, 256));
+    StepSize { tokens, requests }
 }
 
 /// The recommended tokens and requests per step. They are the defaults of vLLM, but the number of tokens is
 /// changed if the bounds require it.
-pub(super) fn steps(request: &TuneRequest, bounds: &StepBounds) -> (u64, u64) {
-    let (tokens, requests) = step_defaults(request);
+pub(super) fn steps(request: &TuneRequest, bounds: &StepBounds) -> StepSize {
+    let StepSize { tokens, requests } = step_defaults(request);
     let tokens = tokens.max(bounds.min_tokens.unwrap_or(0).next_multiple_of(STEP_TOKEN_MULTIPLE));
     // The upper bound has priority over the lower bound, because too long steps delay all running requests.
     let tokens = bounds.max_tokens.map_or(tokens, |max_tokens| {
         let rounded = max_tokens / STEP_TOKEN_MULTIPLE * STEP_TOKEN_MULTIPLE;
         tokens.min(rounded.max(STEP_TOKEN_MULTIPLE))
     });
-    (tokens, requests)
+    StepSize { tokens, requests }
 }
 
 /// Adds the recommended settings to the report, with the lines of their calculation.
@@ -41,7 +42,7 @@ pub(super) fn advise(
     request: &TuneRequest,
     budget: &MemoryBudget,
     bounds: &StepBounds,
-    (batched, _): (u64, u64),
+    steps: StepSize,
 ) {
     let setting = |flag, value: String, reason: String| Advice { flag, value, reason };
     let mut advice = Vec::new();
@@ -66,7 +67,7 @@ pub(super) fn advise(
         }
         _ => "from the bounds above".to_owned(),
     };
-    advice.push(setting("--max-num-batched-tokens", batched.to_string(), reason));
+    advice.push(setting("--max-num-batched-tokens", steps.tokens.to_string(), reason));
     advice.extend(advise_kv_cache_dtype(report, model, request, budget));
     report.advice = advice;
     add_backend_count(report, request, budget);
@@ -113,7 +114,8 @@ fn advise_max_num_seqs(
     request: &TuneRequest,
     budget: &MemoryBudget,
 ) -> Advice {
-    let (prompt, output) = (request.prompt, request.output);
+    let prompt = request.prompt;
+    let output = request.output;
     let fit = budget.concurrent_requests(request.mean_tokens());
     let formula = format!("KV cache ÷ ({:.0} prompt + {:.0} ÷ 2 output)", prompt.mean, output.mean);
     report.add_line("concurrent requests", &formula, fit, format!("{fit:.1}"));

@@ -2,7 +2,7 @@
 //! that are unknown.
 
 use super::advice;
-use super::memory::{MemoryBudget, weights};
+use super::memory::{MemoryBudget, StepSize, weights};
 use super::model::ModelShape;
 use super::report::{TuneError, TuneReport, format_bytes};
 use super::request::TuneRequest;
@@ -45,7 +45,7 @@ const GPU_COUNTS: [u64; 4] = [1, 2, 4, 8];
 fn smallest_budget(
     model: &ModelShape,
     request: &TuneRequest,
-    steps: (u64, u64),
+    steps: StepSize,
 ) -> Result<MemoryBudget, TuneError> {
     let kv_bytes = request.kv_bytes.unwrap_or(model.bytes);
     let compute = |gpus| MemoryBudget::compute(model, request, kv_bytes, gpus, steps);

@@ -18,6 +18,13 @@ pub(super) struct MemoryBudget {
     pub(super) lines: Vec<TuneReportLine>,
 }
 
+/// The greatest size of a step of the engine.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct StepSize {
+    pub(super) tokens: u64,
+    pub(super) requests: u64,
+}
+
 /// Estimated memory for the CUDA context, CUDA graphs and fragmentation, on each GPU.
 const FIXED_OVERHEAD_BYTES: u64 = 3 << 29;
 
@@ -63,23 +70,23 @@ pub(super) fn kv_per_token(
 }
 
 /// Estimated bytes of the activations of a step on each GPU. They are the widest tensors of a layer for each
-/// of the `batched` tokens, and the logits in float32 for each of the `sequences` requests. vLLM measures the
+/// of the tokens, and the logits in float32 for each of the requests. vLLM measures the
 /// real value at startup.
-fn activation_bytes(model: &ModelShape, batched: u64, sequences: u64, tensor_parallel: u64) -> u64 {
+fn activation_bytes(model: &ModelShape, steps: StepSize, tensor_parallel: u64) -> u64 {
     let bytes_per_token = 2 * model.intermediate / tensor_parallel + 4 * model.hidden;
-    batched * bytes_per_token * model.bytes + sequences * model.vocabulary * 4 / tensor_parallel
+    steps.tokens * bytes_per_token * model.bytes
+        + steps.requests * model.vocabulary * 4 / tensor_parallel
 }
 
 impl MemoryBudget {
-    /// Computes the budget of a backend with `tensor_parallel` GPUs and steps of `batched` tokens
-    /// and `sequences` requests. `kv_bytes` is the number of bytes per value of the KV cache.
+    /// Computes the budget of a backend with `tensor_parallel` GPUs. `kv_bytes` is the number of bytes per value of the KV cache.
     /// `None`: the size of the weights is unknown, and the memory for the KV cache is not given.
     pub(super) fn compute(
         model: &ModelShape,
         request: &TuneRequest,
         kv_bytes: u64,
         tensor_parallel: u64,
-        (batched, sequences): (u64, u64),
+        steps: StepSize,
     ) -> Option<Self> {
         let (kv_per_token, formula) = kv_per_token(model, kv_bytes, tensor_parallel);
         let mut lines =
@@ -89,7 +96,6 @@ impl MemoryBudget {
             lines.push(TuneReportLine::bytes("memory for the KV cache", "as given", kv_memory));
             kv_memory
         } else {
-            let steps = (batched, sequences);
             remaining_memory(model, request, tensor_parallel, steps, &mut lines)?
         };
         let blocks = (kv_memory.max(0.0) / (kv_per_token * request.block) as f64).floor() as u64;
@@ -124,7 +130,7 @@ fn remaining_memory(
     model: &ModelShape,
     request: &TuneRequest,
     tensor_parallel: u64,
-    (batched, sequences): (u64, u64),
+    steps: StepSize,
     lines: &mut Vec<TuneReportLine>,
 ) -> Option<f64> {
     let weights = weights(model, request)? as f64 / tensor_parallel as f64;
@@ -137,8 +143,9 @@ fn remaining_memory(
         &describe_weights(model, request, tensor_parallel),
         weights,
     ));
-    let activations = activation_bytes(model, batched, sequences, tensor_parallel);
-    let formula = format!("estimate: steps of {batched} tokens, {sequences} requests");
+    let activations = activation_bytes(model, steps, tensor_parallel);
+    let formula =
+        format!("estimate: steps of {} tokens, {} requests", steps.tokens, steps.requests);
     lines.push(TuneReportLine::bytes("activations", &formula, activations as f64));
     let overhead = FIXED_OVERHEAD_BYTES as f64;
     lines.push(TuneReportLine::bytes("CUDA context and graphs", "estimate", overhead));

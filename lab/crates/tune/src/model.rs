@@ -82,8 +82,9 @@ impl ModelShape {
             let number = fields[name].as_u64().filter(|number| (1..=1 << 40).contains(number));
             number.ok_or(ModelShapeError::Field(name))
         };
-        let (layers, hidden, heads) =
-            (number("num_hidden_layers")?, number("hidden_size")?, number("num_attention_heads")?);
+        let layers = number("num_hidden_layers")?;
+        let hidden = number("hidden_size")?;
+        let heads = number("num_attention_heads")?;
         let attention = read_attention(fields, hidden, heads)?;
         let dtype_keys = ["dtype", "torch_dtype"];
         let text = |name: &str| fields[name].as_str().or(config[name].as_str());
@@ -226,7 +227,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_computed_parameter_count_of_llama_3_1_8b_is_about_8_billion() {
+    fn llama_3_1_8b_has_8_billion_parameters() {
         let model = ModelShape::read(LLAMA).unwrap();
         // Llama 3.1 8B has 8,030,261,248 parameters; the calculation leaves out norms.
         assert_eq!(model.parameters, Some(8_029_995_008));
@@ -235,7 +236,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_error_for_an_incomplete_model_config_names_the_missing_field() {
+    fn an_incomplete_config_names_the_missing_field() {
         for field in ["num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size"] {
             let without = LLAMA.replace(field, "another");
             let error = ModelShape::read(&without).unwrap_err();
@@ -253,14 +254,14 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn multi_head_latent_attention_is_detected_in_a_model_config() {
+    fn latent_attention_is_detected() {
         let model = ModelShape::read(&deepseek()).unwrap();
         assert_eq!(model.attention, Attention::Latent { rank: 512, rope: 64 });
         assert_eq!((model.parameters, model.remarks.len()), (None, 1));
     }
 
     #[test]
-    fn for_a_multimodal_model_the_shape_comes_from_its_text_config() {
+    fn multimodal_models_use_their_text_config() {
         let multimodal = format!("{{\"model_type\":\"seeing\",\"text_config\":{LLAMA}}}");
         let model = ModelShape::read(&multimodal).unwrap();
         assert_eq!((model.layers, model.kind.as_str(), model.parameters), (32, "llama", None));

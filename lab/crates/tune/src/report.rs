@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_in_reports_have_commas_between_groups_of_three_digits() {
+    fn numbers_have_commas_between_groups() {
         let shown = [0, 999, 1_000, 1_234_567].map(format_thousands);
         assert_eq!(shown, ["0", "999", "1,000", "1,234,567"]);
     }

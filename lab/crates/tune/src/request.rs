@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn token_lengths_are_parsed_as_one_number_or_as_mean_and_percentile() {
+    fn lengths_are_a_number_or_mean_and_percentile() {
         assert_eq!("512".parse(), Ok(TokenLengths { mean: 512.0, p95: 512.0 }));
         assert_eq!("512:2000".parse(), Ok(TokenLengths { mean: 512.0, p95: 2000.0 }));
         for invalid in ["", "0", "9:3", "a:b", "-1", "1:2:3", "NaN"] {

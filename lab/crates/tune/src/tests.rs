@@ -40,7 +40,7 @@ fn rounded_value(report: &TuneReport, name: &str) -> i64 {
 }
 
 #[test]
-fn a_token_of_llama_8b_takes_128_kib_of_kv_cache_and_fp8_halves_it() {
+fn llama_8b_takes_128_kib_per_token() {
     let report = llama(&request());
     assert_eq!(rounded_value(&report, "KV cache per token"), 131_072);
     // 72 GiB, less 14.96 GiB of weights, 1.5 GiB of fixed overhead and the estimated activations: some
@@ -53,7 +53,7 @@ fn a_token_of_llama_8b_takes_128_kib_of_kv_cache_and_fp8_halves_it() {
 }
 
 #[test]
-fn kv_cache_memory_is_usable_memory_minus_all_other_uses() {
+fn kv_cache_memory_is_what_is_left() {
     let report = llama(&request());
     let value_of = |name| rounded_value(&report, name);
     let other_uses =
@@ -72,7 +72,7 @@ const TINY: &str = r#"{"model_type":"qwen3","num_hidden_layers":2,"hidden_size":
 /// Each row is one start of vLLM: its settings, and then the values that it logged (number of GPU blocks,
 /// `Maximum concurrency`, and size of the KV cache in tokens).
 #[test]
-fn the_computed_kv_cache_size_equals_the_size_that_vllm_logged() {
+fn the_kv_cache_size_equals_vllms() {
     for (kv_memory, kv_bytes, block, max_model_len, blocks, concurrency, size) in [
         (1 << 30, 4, 32, 2_048, 32_768, 512.0, "1,048,576"),
         (2 << 30, 4, 64, 4_000, 32_768, 520.13, "2,080,507"),
@@ -99,7 +99,7 @@ fn the_computed_kv_cache_size_equals_the_size_that_vllm_logged() {
 }
 
 #[test]
-fn the_longest_request_that_fits_is_a_block_shorter_than_the_kv_cache() {
+fn the_longest_request_is_a_block_shorter() {
     let model = ModelShape::read(TINY).unwrap();
     let report_with = |blocks: u64| {
         let prompt = TokenLengths { mean: 100.0, p95: 100.0 };
@@ -113,7 +113,7 @@ fn the_longest_request_that_fits_is_a_block_shorter_than_the_kv_cache() {
 }
 
 #[test]
-fn a_model_that_is_too_large_for_one_gpu_gets_more_of_them() {
+fn too_large_a_model_gets_more_gpus() {
     let inputs = TuneRequest { gpu_memory: 24 << 30, weights: Some(60 << 30), ..request() };
     let report = llama(&inputs);
     assert_eq!((report.gpus, value(&report, "--tensor-parallel-size")), (4, Some("4")));
@@ -129,7 +129,7 @@ fn a_model_that_is_too_large_for_one_gpu_gets_more_of_them() {
 }
 
 #[test]
-fn the_kv_cache_of_latent_attention_is_not_divided_among_gpus() {
+fn latent_attention_is_not_divided_among_gpus() {
     let model = ModelShape::read(&deepseek()).unwrap();
     let error = TuneReport::compute(&model, &request()).unwrap_err();
     assert!(
@@ -142,7 +142,7 @@ fn the_kv_cache_of_latent_attention_is_not_divided_among_gpus() {
 }
 
 #[test]
-fn the_recommended_tokens_per_step_are_between_the_bounds_of_both_latency_targets() {
+fn tokens_per_step_are_between_both_bounds() {
     let speed = EngineSpeed { prefill: Some(20_000.0), step: Some(0.01), ..EngineSpeed::default() };
     let targets = TuneTargets { ttft: Some(0.4), tbt: Some(0.05), throughput: None };
     let report = llama(&TuneRequest { targets, speed: speed.clone(), ..request() });
@@ -157,7 +157,7 @@ fn the_recommended_tokens_per_step_are_between_the_bounds_of_both_latency_target
 }
 
 #[test]
-fn the_report_warns_about_latency_targets_that_cannot_be_reached() {
+fn unreachable_targets_are_warned_about() {
     let speed = EngineSpeed { prefill: Some(20_000.0), step: Some(0.01), ..EngineSpeed::default() };
     let targets = TuneTargets { ttft: Some(0.1), tbt: Some(0.005), throughput: None };
     let report = llama(&TuneRequest { targets, speed, ..request() });
@@ -166,7 +166,7 @@ fn the_report_warns_about_latency_targets_that_cannot_be_reached() {
 }
 
 #[test]
-fn the_cost_per_token_is_the_price_of_a_gpu_divided_by_its_output_tokens() {
+fn the_cost_is_price_by_output() {
     let speed = EngineSpeed { output: Some(1_000.0), ..EngineSpeed::default() };
     let report = llama(&TuneRequest { speed, price: Some(3.6), ..request() });
     assert!((report.cost.unwrap() - 1.0).abs() < 1e-9);
@@ -176,7 +176,7 @@ fn the_cost_per_token_is_the_price_of_a_gpu_divided_by_its_output_tokens() {
 }
 
 #[test]
-fn a_throughput_target_gives_a_backend_count_and_suggests_fp8_if_the_kv_cache_is_the_limit() {
+fn fp8_is_suggested_if_the_cache_limits() {
     let speed = EngineSpeed { output: Some(1_000.0), step: Some(0.02), ..EngineSpeed::default() };
     let targets = TuneTargets { throughput: Some(2_500.0), ..TuneTargets::default() };
     let report = llama(&TuneRequest { targets, speed: speed.clone(), ..request() });

@@ -12,7 +12,7 @@ fn the_checks_of_doctor_have_unique_names() {
 }
 
 #[test]
-fn doctor_reports_only_notes_about_a_healthy_vllm_backend_and_each_note_has_a_remedy() {
+fn a_healthy_vllm_backend_gives_only_notes() {
     let findings = findings_after(|_| {});
     assert_eq!(highest_severity(&findings), Some(FindingSeverity::Note), "{findings:#?}");
     let queue = only_finding(&findings, "queue_limit");
@@ -23,7 +23,7 @@ fn doctor_reports_only_notes_about_a_healthy_vllm_backend_and_each_note_has_a_re
 }
 
 #[test]
-fn doctor_gives_a_remedy_for_each_kind_of_connection_error() {
+fn each_kind_of_connection_error_has_a_remedy() {
     for (error, advice) in [
         (GatherError::Connect("Connection refused (os error 111)".into()), "vllm serve MODEL"),
         (GatherError::Tls("TLS: invalid peer certificate: UnknownIssuer".into()), "backend_tls.ca"),
@@ -46,7 +46,7 @@ fn doctor_gives_a_remedy_for_each_kind_of_connection_error() {
 }
 
 #[test]
-fn doctor_distinguishes_other_engines_and_gateways_from_unknown_servers() {
+fn other_engines_and_gateways_are_no_unknown_servers() {
     let nothing = findings_after(|backend| {
         backend.models = Ok(answer(404, "<html>"));
         backend.metrics = Ok(answer(404, "<html>"));
@@ -73,7 +73,7 @@ fn doctor_distinguishes_other_engines_and_gateways_from_unknown_servers() {
 }
 
 #[test]
-fn doctor_reports_old_new_and_unknown_versions_of_vllm() {
+fn old_new_and_unknown_vllm_versions_are_reported() {
     let of_version = |text: &str| {
         let body = format!(r#"{{"version":"{text}"}}"#);
         let findings = findings_after(|backend| backend.version = Ok(answer(200, &body)));
@@ -124,7 +124,7 @@ fn open_path(backend: &mut BackendFacts, path: &str) {
 }
 
 #[test]
-fn doctor_reports_open_control_paths_unless_all_paths_give_the_same_status() {
+fn open_control_paths_are_reported() {
     let developer = findings_after(|backend| {
         open_path(backend, "/collective_rpc");
         open_path(backend, "/sleep");
@@ -156,7 +156,7 @@ fn doctor_reports_open_control_paths_unless_all_paths_give_the_same_status() {
 }
 
 #[test]
-fn doctor_reports_in_one_remark_whether_the_gateway_uses_kv_events_or_why_it_does_not() {
+fn one_remark_tells_whether_kv_events_are_used() {
     const PORT: &str = "tcp://*:5557";
     let cases = [
         (None, "", None, "http", None),
@@ -192,7 +192,7 @@ fn doctor_reports_in_one_remark_whether_the_gateway_uses_kv_events_or_why_it_doe
 }
 
 #[test]
-fn doctor_reports_public_kv_event_sockets_and_a_backend_that_needs_no_key() {
+fn public_event_sockets_and_missing_keys_are_reported() {
     let sources =
         r#"{"0":{"enable_kv_cache_events":true,"publisher":"zmq","endpoint":"tcp://*:5557"}}"#;
     let events = findings_after(|backend| backend.event_sources = Ok(answer(200, sources)));
@@ -213,7 +213,7 @@ fn doctor_reports_public_kv_event_sockets_and_a_backend_that_needs_no_key() {
 }
 
 #[test]
-fn doctor_reports_missing_engine_metrics_and_a_slow_metrics_page() {
+fn missing_engine_metrics_and_slow_pages_are_reported() {
     let none = findings_after(|backend| backend.metrics = Ok(recorded(NO_STATS)));
     let finding = only_finding(&none, "metrics");
     assert_eq!(finding.severity, FindingSeverity::Error);
@@ -238,7 +238,7 @@ fn doctor_reports_missing_engine_metrics_and_a_slow_metrics_page() {
 }
 
 #[test]
-fn doctor_reports_an_engine_that_sleeps_or_has_no_prefix_caching() {
+fn sleep_and_missing_prefix_caching_are_reported() {
     let with = |from: &str, to: &str| {
         let page = PYTHON.replace(from, to);
         assert_ne!(page, PYTHON);
@@ -257,13 +257,15 @@ fn doctor_reports_an_engine_that_sleeps_or_has_no_prefix_caching() {
 }
 
 #[test]
-fn doctor_reports_clock_skew_that_exceeds_the_resolution_of_the_date_header() {
+fn clock_skew_above_the_date_resolution_is_reported() {
     let at = |seconds: i64| {
         let findings = findings_after(|backend| {
             let shift = Duration::from_secs(seconds.unsigned_abs());
             let now =
                 if seconds < 0 { date_header_time() - shift } else { date_header_time() + shift };
-            backend.health.as_mut().unwrap().clock = [now; 2];
+            let health = backend.health.as_mut().unwrap();
+            health.sent_at = now;
+            health.received_at = now;
         });
         findings_of(&findings, "clock").first().map(|finding| finding.observation.clone())
     };
@@ -273,7 +275,7 @@ fn doctor_reports_clock_skew_that_exceeds_the_resolution_of_the_date_header() {
 }
 
 #[test]
-fn doctor_reports_a_backend_that_closes_idle_connections_before_the_gateway_does() {
+fn early_closes_of_idle_connections_are_reported() {
     let closed = |millis: u64| {
         findings_after(|backend| {
             backend.idle = Some(IdleConnection::Closed(Duration::from_millis(millis)));
@@ -298,7 +300,7 @@ fn doctor_reports_a_backend_that_closes_idle_connections_before_the_gateway_does
 }
 
 #[test]
-fn doctor_reports_a_stream_whose_tokens_arrive_together_as_buffered() {
+fn tokens_that_arrive_together_are_reported_as_buffered() {
     let steady = findings_after(|backend| {
         backend.probe = Some(Ok(probe(STREAM, Duration::from_micros(900))));
     });
@@ -315,7 +317,7 @@ fn doctor_reports_a_stream_whose_tokens_arrive_together_as_buffered() {
 }
 
 #[test]
-fn doctor_reports_each_failure_of_its_streaming_probe_request() {
+fn each_failure_of_the_probe_is_reported() {
     let cut = STREAM.split_once("data: [DONE]").unwrap().0;
     let gap = Duration::from_millis(3);
     let without_end = StreamProbe { gave_up_after: Some(gap), ..probe(cut, gap) };

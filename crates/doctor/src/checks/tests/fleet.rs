@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn doctor_reports_backends_that_differ_in_version_context_length_or_adapters() {
+fn backends_that_differ_are_reported() {
     let other = |id: &str, models: &str, version: &str| {
         let mut backend = backend(id);
         backend.models = Ok(answer(200, models));
@@ -31,7 +31,7 @@ fn doctor_reports_backends_that_differ_in_version_context_length_or_adapters() {
 }
 
 #[test]
-fn doctor_reports_configured_models_that_no_backend_serves_and_open_ports() {
+fn unserved_models_and_open_ports_are_reported() {
     let models = vec![model("gpt", "large", None), model("small", "tiny", None)];
     let named = GatewaySettings { models, ..GatewaySettings::default() };
     let findings = findings_with_config(named, vec![backend("a")]);
@@ -71,7 +71,7 @@ fn doctor_reports_configured_models_that_no_backend_serves_and_open_ports() {
 }
 
 #[test]
-fn doctor_reports_gpu_exporters_that_fail_or_lack_fields_and_gpus_without_a_backend() {
+fn faulty_gpu_exporters_and_unassigned_gpus_are_reported() {
     let exporter = |error: Option<&str>, unassigned: &[&str], missing: &[Value]| {
         let status = serde_json::json!({
             "backends": [],
@@ -93,7 +93,7 @@ fn doctor_reports_gpu_exporters_that_fail_or_lack_fields_and_gpus_without_a_back
 }
 
 #[test]
-fn doctor_reports_a_webhook_that_does_not_accept_messages() {
+fn a_webhook_that_refuses_messages_is_reported() {
     let reported = |error: Option<&str>| {
         let status = serde_json::json!({
             "backends": [],
@@ -109,7 +109,7 @@ fn doctor_reports_a_webhook_that_does_not_accept_messages() {
 }
 
 #[test]
-fn doctor_reports_faults_from_the_gateway_status_and_a_faulty_trace_collector() {
+fn status_faults_and_a_faulty_collector_are_reported() {
     let status = serde_json::json!({
         "ready": true,
         "config_reloads": { "last_successful": false },

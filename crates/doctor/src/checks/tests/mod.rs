@@ -47,7 +47,8 @@ fn answer(status: u16, body: &str) -> GatheredResponse {
         status: StatusCode::from_u16(status).unwrap(),
         headers,
         body: Bytes::copy_from_slice(body.as_bytes()),
-        clock: [date_header_time(); 2],
+        sent_at: date_header_time(),
+        received_at: date_header_time(),
         took: Duration::from_millis(2),
     }
 }

@@ -16,6 +16,6 @@ pub(super) const ROWS: &[MetricRow] = &[
     // added to `waiting`.
     MetricRow::sum(&["_queue_requests"], |load| &mut load.waiting_deferred),
     MetricRow::sum(&["_backend_preemptions_total"], |load| &mut load.preemptions),
-    MetricRow::sum_with(TOKENS, ("type", "input"), |load| &mut load.prompt_tokens),
-    MetricRow::sum_with(TOKENS, ("type", "output"), |load| &mut load.generation_tokens),
+    MetricRow::sum_with(TOKENS, "type", "input", |load| &mut load.prompt_tokens),
+    MetricRow::sum_with(TOKENS, "type", "output", |load| &mut load.generation_tokens),
 ];

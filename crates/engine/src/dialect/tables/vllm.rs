@@ -23,8 +23,8 @@ pub(super) const ROWS: &[MetricRow] = &[
     MetricRow::running(RUNNING),
     MetricRow::engines(RUNNING),
     MetricRow::sum(&["num_requests_waiting"], |load| &mut load.waiting),
-    MetricRow::sum_with(WAITING, ("reason", "capacity"), |load| &mut load.waiting_capacity),
-    MetricRow::sum_with(WAITING, ("reason", "deferred"), |load| &mut load.waiting_deferred),
+    MetricRow::sum_with(WAITING, "reason", "capacity", |load| &mut load.waiting_capacity),
+    MetricRow::sum_with(WAITING, "reason", "deferred", |load| &mut load.waiting_deferred),
     // Only the engine V0, which vLLM had until 0.10, moves KV blocks to CPU memory (swapping).
     MetricRow::sum(&["num_requests_swapped"], |load| &mut load.swapped),
     MetricRow::max(&["cpu_cache_usage_perc"], |load| &mut load.cpu_cache_usage),
@@ -65,14 +65,18 @@ pub(super) const ROWS: &[MetricRow] = &[
     MetricRow::sum(INTER_TOKEN_SECONDS, |load| &mut load.gap_seconds),
     MetricRow::sum(INTER_TOKEN_SECONDS_COUNT, |load| &mut load.gaps),
     // vLLM exports these metrics only with --kv-cache-metrics, and measures only a sample of the blocks.
-    MetricRow::sum(&["kv_block_lifetime_seconds_sum"], |load| &mut load.kv_blocks.lifetime[0]),
-    MetricRow::sum(&["kv_block_lifetime_seconds_count"], |load| &mut load.kv_blocks.lifetime[1]),
-    MetricRow::sum(&["kv_block_idle_before_evict_seconds_sum"], |load| &mut load.kv_blocks.idle[0]),
-    MetricRow::sum(&["kv_block_idle_before_evict_seconds_count"], |load| {
-        &mut load.kv_blocks.idle[1]
+    MetricRow::sum(&["kv_block_lifetime_seconds_sum"], |load| &mut load.kv_blocks.lifetime_seconds),
+    MetricRow::sum(&["kv_block_lifetime_seconds_count"], |load| &mut load.kv_blocks.lifetimes),
+    MetricRow::sum(&["kv_block_idle_before_evict_seconds_sum"], |load| {
+        &mut load.kv_blocks.idle_seconds
     }),
-    MetricRow::sum(&["kv_block_reuse_gap_seconds_sum"], |load| &mut load.kv_blocks.reuse_gap[0]),
-    MetricRow::sum(&["kv_block_reuse_gap_seconds_count"], |load| &mut load.kv_blocks.reuse_gap[1]),
+    MetricRow::sum(&["kv_block_idle_before_evict_seconds_count"], |load| {
+        &mut load.kv_blocks.idle_times
+    }),
+    MetricRow::sum(&["kv_block_reuse_gap_seconds_sum"], |load| {
+        &mut load.kv_blocks.reuse_gap_seconds
+    }),
+    MetricRow::sum(&["kv_block_reuse_gap_seconds_count"], |load| &mut load.kv_blocks.reuse_gaps),
     MetricRow::number(
         &["engine_sleep_state"],
         Aggregation::Min,
@@ -87,5 +91,5 @@ const fn cached_from(
     field: fn(&mut EngineLoad) -> &mut Option<f64>,
     source: &'static str,
 ) -> MetricRow {
-    MetricRow::sum_with(&["prompt_tokens_cached_by_source_total"], ("source", source), field)
+    MetricRow::sum_with(&["prompt_tokens_cached_by_source_total"], "source", source, field)
 }

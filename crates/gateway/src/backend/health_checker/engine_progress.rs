@@ -6,7 +6,7 @@
 //! page of another process of the backend.
 
 use std::time::{Duration, Instant};
-use tokenweir_engine::dialect::EngineLoad;
+use tokenweir_engine::dialect::{EngineLoad, TokenCounts};
 
 /// The progress of one engine from scrape to scrape.
 #[derive(Debug, Default)]
@@ -22,7 +22,7 @@ pub(super) struct EngineProgress {
 #[derive(Debug, Clone, Copy)]
 struct Standstill {
     /// The engine's counters of prompt tokens and of generation tokens.
-    token_counts: [f64; 2],
+    token_counts: TokenCounts,
     /// A hash of the other values of the engine. `None`: not known, because the token counts differ from
     /// those of the previous page.
     values: Option<u64>,
@@ -43,12 +43,10 @@ impl EngineProgress {
         has_output: bool,
         scraped_at: Instant,
     ) {
-        let token_counts = load.token_counts().filter(|_| load.is_idle() == Some(false));
-        self.standstill = token_counts.map(|token_counts| {
+        self.standstill = load.token_counts_if_busy().map(|token_counts| {
             let is_same = |previous: &Standstill| {
                 let moved = previous.values.zip(values).is_some_and(|(before, now)| before != now);
-                let counts = |counts: [f64; 2]| counts.map(f64::to_bits);
-                counts(previous.token_counts) == counts(token_counts) && !moved && !has_output
+                previous.token_counts == token_counts && !moved && !has_output
             };
             let previous = self.standstill.filter(is_same);
             let first_scrape_at = previous.map_or(scraped_at, |previous| previous.first_scrape_at);
@@ -77,7 +75,8 @@ mod tests {
     /// generation tokens, the hash of the values, and whether a response had output since the previous
     /// scrape.
     fn standstill(waiting: f64, scrapes: &[(Option<f64>, Option<u64>, bool)]) -> u64 {
-        let (mut progress, start) = (EngineProgress::default(), clock::now());
+        let mut progress = EngineProgress::default();
+        let start = clock::now();
         for ((generation_tokens, values, has_output), second) in scrapes.iter().copied().zip(0..) {
             let load = EngineLoad {
                 running: Some(0.0),
@@ -92,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_with_requests_is_at_a_standstill_while_its_metrics_and_output_do_not_change() {
+    fn unchanged_metrics_and_output_are_a_standstill() {
         let same = (Some(7.0), Some(1), false);
         assert_eq!(standstill(3.0, &[(Some(7.0), None, false), same, same]), 2);
         for moved in

@@ -34,7 +34,7 @@ pub(super) enum HealthAnswer {
 
 /// What a scrape shows about the process of the backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ScrapeResult {
+pub(in crate::backend) enum ScrapeResult {
     /// The page of an engine arrived.
     Readable,
     /// Another response arrived.
@@ -158,8 +158,9 @@ mod tests {
     }
 
     #[test]
-    fn probes_that_fail_at_once_show_a_down_only_after_5_s() {
-        let (mut silence, start) = (Silence::default(), clock::epoch());
+    fn failing_probes_show_a_down_after_5_s() {
+        let mut silence = Silence::default();
+        let start = clock::epoch();
         for tenth in 0..60 {
             let now = start + Duration::from_millis(100 * tenth);
             silence.on_unanswered(now, None, now);

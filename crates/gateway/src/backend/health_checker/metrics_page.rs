@@ -2,18 +2,19 @@
 //! has metrics.
 
 use crate::backend::BackendIdentity;
+use crate::backend::facets::CheckFacets;
 use crate::backend::state::DownCause;
 use http::StatusCode;
 use http::uri::PathAndQuery;
 use memchr::memmem;
 use std::time::Duration;
-use tokenweir_engine::dialect::{self, EngineLoad, RankLoad};
+use tokenweir_engine::dialect::{self, EngineLoad, TokenCounts};
 use tokenweir_engine::engine_metrics::ScrapeError;
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::page_fetcher::PageFetcher;
 
 /// Where the gateway fetches the metrics page of one backend, and what the last page showed.
-pub(super) struct MetricsPage {
+pub(in crate::backend) struct MetricsPage {
     /// The fetcher and the path of the configured URL. `None`: the backend itself serves the page.
     configured: Option<(PageFetcher, PathAndQuery)>,
     /// URL path of the metrics page at the backend.
@@ -29,7 +30,7 @@ pub(super) struct MetricsPage {
 pub(super) struct LastPage {
     /// The engine's counters of prompt tokens and of generation tokens. `None`: the engine is idle,
     /// or does not report them.
-    token_counts: Option<[f64; 2]>,
+    token_counts: Option<TokenCounts>,
     /// A hash of all values of the engine. `None`: not computed, because the engine is idle or its token
     /// counts had changed.
     pub(super) engine_values: Option<u64>,
@@ -41,9 +42,6 @@ pub(super) struct LastPage {
     /// Whether the page is in the format OpenMetrics, although the gateway did not request this format:
     /// it ends with `# EOF`.
     pub(super) is_openmetrics: bool,
-    /// The loads of the data-parallel ranks, in the order of their numbers. Empty: the backend has one
-    /// rank, or the loads of ranks are not read.
-    pub(super) ranks: Vec<RankLoad>,
 }
 
 impl MetricsPage {
@@ -58,7 +56,7 @@ impl MetricsPage {
         let configured = identity.metrics_url.as_ref().map(|url| {
             // The API key of the backend is not sent to another host or port.
             let is_backend = url.address.is_same_server(&identity.address);
-            let key = identity.authorization.as_ref().filter(|_| is_backend);
+            let key = if is_backend { identity.authorization.as_ref() } else { None };
             let address = url.address.clone();
             (PageFetcher::new(client.clone(), address, key, timeout, max_page), url.path.clone())
         });
@@ -73,7 +71,7 @@ impl MetricsPage {
     /// Returns why the backend answered the last request for the metrics page with 503. `None`: the
     /// response had another status, or the page has a configured URL.
     pub(super) fn unavailable(&self) -> Option<DownCause> {
-        self.last.unavailable.filter(|_| self.configured.is_none())
+        if self.configured.is_some() { None } else { self.last.unavailable }
     }
 
     /// Whether the backend itself serves the page.
@@ -82,22 +80,21 @@ impl MetricsPage {
     }
 
     /// Fetches and reads the page. `backend` fetches pages of the backend itself. If the page has no
-    /// metrics and no URL is configured, the other known paths are tried once. `by_rank`: whether the load of
-    /// each data-parallel rank is read, too.
-    pub(super) async fn fetch(
+    /// metrics and no URL is configured, the other known paths are tried once. `facets` read the page, too.
+    pub(in crate::backend) async fn fetch(
         &mut self,
         backend: &mut PageFetcher,
-        by_rank: bool,
+        facets: &mut CheckFacets,
     ) -> Result<EngineLoad, ScrapeError> {
         if let Some((fetcher, path)) = &mut self.configured {
-            return read_load(fetcher.fetch(path, None).await?, &mut self.last, by_rank);
+            return read_load(fetcher.fetch(path, None).await?, &mut self.last, facets);
         }
-        let load = read_load(backend.get(self.path).await?, &mut self.last, by_rank);
+        let load = read_load(backend.get(self.path).await?, &mut self.last, facets);
         let is_wrong_path = matches!(load, Err(ScrapeError::Status | ScrapeError::NotUnderstood));
         if is_wrong_path && std::mem::take(&mut self.should_discover_path) {
             for path in dialect::PATHS.into_iter().filter(|path| *path != self.path) {
                 let page = backend.get(path).await.map_err(Into::into);
-                if let Ok(load) = page.and_then(|page| read_load(page, &mut self.last, by_rank)) {
+                if let Ok(load) = page.and_then(|page| read_load(page, &mut self.last, facets)) {
                     self.path = path;
                     return Ok(load);
                 }
@@ -110,10 +107,11 @@ impl MetricsPage {
 /// Reads the load from a response to a scrape. The hash of all values is computed only if the token
 /// counts have not changed: only then it decides whether the engine works.
 fn read_load(
-    (status, page): (StatusCode, &[u8]),
+    response: (StatusCode, &[u8]),
     last: &mut LastPage,
-    by_rank: bool,
+    facets: &mut CheckFacets,
 ) -> Result<EngineLoad, ScrapeError> {
+    let (status, page) = response;
     if status != StatusCode::OK {
         let says = |text: &[u8]| memmem::find(page, text).is_some();
         let unavailable = (status == StatusCode::SERVICE_UNAVAILABLE).then(|| match () {
@@ -121,16 +119,16 @@ fn read_load(
             () if says(b"scaling") => DownCause::Scaling,
             () => DownCause::Other,
         });
+        facets.read_page(None);
         *last = LastPage { unavailable, ..LastPage::default() };
         return Err(ScrapeError::Status);
     }
     let load = EngineLoad::read(page);
-    let token_counts = load.token_counts().filter(|_| load.is_idle() == Some(false));
+    let token_counts = load.token_counts_if_busy();
     let is_same = token_counts.is_some() && token_counts == last.token_counts;
     let engine_values = is_same.then(|| dialect::hash_engine_values(page));
     let is_openmetrics = page.trim_ascii_end().ends_with(b"# EOF");
-    let has_ranks = by_rank && load.engines.is_some_and(|engines| engines > 1.0);
-    let ranks = if has_ranks { RankLoad::read_all(page) } else { Vec::new() };
-    *last = LastPage { token_counts, engine_values, unavailable: None, is_openmetrics, ranks };
+    facets.read_page(Some((page, &load)));
+    *last = LastPage { token_counts, engine_values, unavailable: None, is_openmetrics };
     if load.is_understood() { Ok(load) } else { Err(ScrapeError::NotUnderstood) }
 }

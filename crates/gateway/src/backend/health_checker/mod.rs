@@ -5,14 +5,12 @@ mod engine_progress;
 mod evidence;
 mod metrics_page;
 mod models;
-mod rank_probe;
 mod scrape;
 mod scrape_interval;
 mod service_checks;
-mod sleep;
-pub(super) mod supervisor;
 mod wake;
 
+use super::facets::CheckFacets;
 use super::pool::BackendPool;
 use super::state::DownCause;
 use super::{Backend, BackendIdentity, Health, recent_times};
@@ -32,7 +30,6 @@ use tokenweir_net::client::HttpClient;
 use tokenweir_net::page_fetcher::{FetchError, PageFetcher};
 use tokenweir_protocol::{clock, units};
 use tokenweir_routing::resilience::Availability;
-use tokio::sync::OwnedSemaphorePermit;
 use wake::{WakeReason, wait_next_check};
 
 /// How the gateway scrapes the metrics of backends and checks their health.
@@ -83,21 +80,22 @@ const HEALTH_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What the health checkers of all backends share.
 #[derive(Clone)]
-struct CheckContext {
+pub(super) struct CheckContext {
     /// The pool of the backends, which receives the models that each backend lists.
-    pool: Arc<BackendPool>,
-    client: HttpClient,
-    settings: ScrapeSettings,
-    scrape_observer: Arc<dyn ScrapeObserver>,
+    pub(super) pool: Arc<BackendPool>,
+    pub(super) client: HttpClient,
+    pub(super) settings: ScrapeSettings,
+    pub(super) scrape_observer: Arc<dyn ScrapeObserver>,
     /// The checks of all backends are aligned to a common time grid that starts at this moment.
-    alignment_origin: Instant,
+    pub(super) alignment_origin: Instant,
 }
 
-struct HealthChecker {
-    context: Arc<CheckContext>,
-    backend: Arc<Backend>,
-    fetcher: PageFetcher,
-    metrics_page: MetricsPage,
+/// Checks one backend.
+pub(super) struct HealthChecker {
+    pub(super) context: Arc<CheckContext>,
+    pub(super) backend: Arc<Backend>,
+    pub(super) fetcher: PageFetcher,
+    pub(super) metrics_page: MetricsPage,
     /// The probes in a row that got no usable answer.
     silence: Silence,
     /// Number of consecutive scrapes that were answered with 503.
@@ -114,20 +112,17 @@ struct HealthChecker {
     /// Start of the current time window of the histogram of gaps between outputs.
     gap_window_started_at: Instant,
     /// The metrics are not scraped before this time.
-    scrape_backoff_until: Instant,
+    pub(super) scrape_backoff_until: Instant,
     /// Whether the loads of the last two scrapes differ.
-    has_load_changed: bool,
-    /// The last time at which the engine had work.
-    busy_at: Instant,
-    /// The permit to put the engine to sleep. While the engine falls asleep, the permit is held and the
-    /// backend gets no requests. `None`: the engine does not fall asleep now.
-    falling_asleep: Option<OwnedSemaphorePermit>,
+    pub(super) has_load_changed: bool,
+    /// The state of the optional parts.
+    pub(super) facets: CheckFacets,
     engine_progress: EngineProgress,
     /// Time of the most recent output of any response, as known at the last scrape. `None`: no response
     /// had output.
     last_output_at: Option<Instant>,
     /// The interval until the next check, without jitter.
-    interval: Duration,
+    pub(super) interval: Duration,
 }
 
 /// What the health checker found out about a server since the last start of the server.
@@ -137,20 +132,14 @@ struct Findings {
     has_checked_metrics: bool,
     /// Whether the server has no endpoint that tells whether its engine is paused.
     hides_pause: bool,
-    /// Time of the next search for the values of `X-data-parallel-rank` with which requests reach
-    /// each data-parallel rank. `None`: at the next check.
-    next_rank_search: Option<Instant>,
-    /// Time of the last request that asked the engine to wake. `None`: there was no such request.
-    woken_at: Option<Instant>,
-    /// Whether the engine has refused to sleep.
-    refuses_sleep: bool,
 }
 
 impl HealthChecker {
-    fn new(context: Arc<CheckContext>, backend: Arc<Backend>) -> Self {
+    pub(super) fn new(context: Arc<CheckContext>, backend: Arc<Backend>) -> Self {
         let BackendIdentity { address, authorization: key, .. } = &backend.identity;
-        let (client, settings) = (context.client.clone(), context.settings);
-        let (timeout, max_page) = (settings.timeout, settings.max_page);
+        let client = context.client.clone();
+        let settings = context.settings;
+        let ScrapeSettings { timeout, max_page, .. } = settings;
         let metrics_page = MetricsPage::new(&backend.identity, &client, timeout, max_page);
         let fetcher = PageFetcher::new(client, address.clone(), key.as_ref(), timeout, max_page);
         let now = clock::now();
@@ -169,8 +158,7 @@ impl HealthChecker {
             gap_window_started_at: now,
             scrape_backoff_until: now,
             has_load_changed: false,
-            busy_at: now,
-            falling_asleep: None,
+            facets: CheckFacets::new(now),
             engine_progress: EngineProgress::default(),
             last_output_at: None,
             interval: settings.min_interval,
@@ -178,10 +166,10 @@ impl HealthChecker {
     }
 
     /// Checks the backend in an endless loop.
-    async fn run(mut self) {
+    pub(super) async fn run(mut self) {
         loop {
             self.check().await;
-            self.update_sleep().await;
+            self.run_facets().await;
             self.log_rest();
             self.rotate_gap_window();
             self.backend.health.on_check_completed();
@@ -285,13 +273,13 @@ impl HealthChecker {
         }
     }
 
-    /// Checks a backend that answers probes: its models, its ranks, and whether its engine works.
+    /// Checks a backend that answers probes: its models, its optional parts, and whether its engine works.
     async fn check_service(&mut self) {
         // While the backend is silent, each further page would only delay the next probe.
         if self.backend.health.state().metrics_error != Some(ScrapeError::Timeout) {
             self.models.refresh(&self.context.pool, &self.backend, &mut self.fetcher).await;
         }
-        self.number_ranks().await;
+        self.check_facets().await;
         if self.is_pause_likely() {
             self.check_pause().await;
         }
@@ -319,7 +307,7 @@ impl HealthChecker {
         self.last_healthy_at = Some(clock::now());
         self.scrape().await;
         self.models.refresh(&self.context.pool, &self.backend, &mut self.fetcher).await;
-        self.number_ranks().await;
+        self.check_facets().await;
         self.check_pause().await;
         if self.excessive_standstill().is_some() {
             return self.check_engine_progress();
@@ -404,7 +392,8 @@ impl HealthChecker {
         self.models.expire();
         self.metrics_page.should_discover_path = true;
         self.backend.health.forget_unserved();
-        self.backend.load.ranks.end(false);
+        self.backend.facets.forget_server();
         self.findings = Findings::default();
+        self.facets.reset();
     }
 }

@@ -152,7 +152,8 @@ impl ModelListProblem {
     /// Describes the problem with a model list that has more models, or longer ids, than the
     /// gateway accepts. `models`: the number of models that are not served.
     fn of_excess(models: usize) -> Self {
-        let (most, bytes) = (ModelList::MOST, ModelList::MAX_ID_BYTES);
+        let most = ModelList::MOST;
+        let bytes = ModelList::MAX_ID_BYTES;
         let text = format!(
             "{models} models are not served: a list has at most {most} models, and an id {bytes} bytes"
         );
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn each_problem_with_a_model_list_states_the_response_of_the_backend_and_a_remedy() {
+    fn each_problem_states_response_and_remedy() {
         let status = |code| Ok((StatusCode::from_u16(code).unwrap(), &b"[]"[..]));
         for (response, has_key, seen, remedy) in [
             (status(401), false, "requires a key: /v1/models answers 401", "api_key"),

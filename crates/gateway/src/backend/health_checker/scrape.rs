@@ -13,15 +13,14 @@ use tokenweir_routing::{LoadReport, LocalLoad};
 
 impl HealthChecker {
     /// Scrapes the metrics, except during the backoff after a slow scrape.
-    pub(super) async fn scrape(&mut self) -> ScrapeResult {
+    pub(in crate::backend) async fn scrape(&mut self) -> ScrapeResult {
         let scraped_at = clock::now();
         if scraped_at < self.scrape_backoff_until {
             return ScrapeResult::Skipped;
         }
         let local_load = self.backend.load.estimator.local_load();
-        let rank_loads = self.backend.load.ranks.local_loads();
-        let by_rank = self.backend.identity.settings().routes_to_ranks;
-        let load = self.metrics_page.fetch(&mut self.fetcher, by_rank).await;
+        self.facets.before_scrape(&self.backend.facets);
+        let load = self.metrics_page.fetch(&mut self.fetcher, &mut self.facets).await;
         let now = clock::now();
         let took = now.saturating_duration_since(scraped_at);
         self.context.scrape_observer.on_scrape(&self.backend, took, load.err());
@@ -39,8 +38,7 @@ impl HealthChecker {
                 let values = self.metrics_page.last.engine_values;
                 self.engine_progress.record_load(&load, values, has_output, scraped_at);
                 self.backend.record_load(&load, &local_load, scraped_at);
-                let ranks = &self.metrics_page.last.ranks;
-                self.backend.load.ranks.record(ranks, &rank_loads, scraped_at);
+                self.facets.after_scrape(&self.backend.facets, scraped_at);
                 self.record_front_end();
                 self.inspect_load(&load, state.sample.as_ref().map(|sample| &sample.load));
             }
@@ -68,9 +66,11 @@ impl HealthChecker {
     fn record_front_end(&self) {
         let state = self.backend.health.state();
         let is_rust = self.metrics_page.last.is_openmetrics;
-        let front_end = if is_rust { FrontEnd::Rust } else { FrontEnd::Python };
-        let is_vllm = state.server_kind() == Some(EngineKind::Vllm);
-        let front_end = Some(front_end).filter(|_| is_vllm);
+        let front_end = match state.server_kind() {
+            Some(EngineKind::Vllm) if is_rust => Some(FrontEnd::Rust),
+            Some(EngineKind::Vllm) => Some(FrontEnd::Python),
+            _ => None,
+        };
         if front_end != state.front_end {
             self.backend.update_state(|state| state.front_end = front_end);
         }
@@ -82,6 +82,7 @@ impl HealthChecker {
         if previous.is_some_and(|previous| load.is_restart_of(previous)) {
             tracing::info!(%backend, "backend restarted: the counters on its metrics page began again");
             self.backend.load.on_restart();
+            self.backend.facets.on_restart();
             self.engine_progress = EngineProgress::default();
             self.reset_discovered_state();
         }
@@ -96,10 +97,9 @@ impl HealthChecker {
     fn log_scrape_error(&self, error: ScrapeError) {
         let help =
             engine_metrics::scrape_error_hint(error, self.backend.health.state().server_kind());
-        let (backend, error) = (&self.backend.identity.id, error.as_str());
         tracing::warn!(
-            %backend,
-            error,
+            backend = %self.backend.identity.id,
+            error = error.as_str(),
             help,
             "scrape failed: keeping the previous metrics of this backend"
         );

@@ -71,7 +71,8 @@ pub(super) fn next_interval(
     min: Duration,
     max: Duration,
 ) -> Duration {
-    let (min, max) = (min.as_secs_f64(), max.as_secs_f64().max(min.as_secs_f64()));
+    let min = min.as_secs_f64();
+    let max = max.as_secs_f64().max(min);
     let target = (max * (min / max).powf(urgency.clamp(0.0, 1.0))).clamp(min, max);
     let previous = previous.as_secs_f64().clamp(min, max);
     let next = if previous > target {
@@ -128,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn all_backends_of_a_large_pool_together_are_scraped_at_most_a_thousand_times_per_second() {
+    fn a_pool_has_a_thousand_scrapes_per_second() {
         for backend_count in [0, 1, 16, 100] {
             assert_eq!(min_interval_for_pool(MIN_INTERVAL, backend_count), MIN_INTERVAL);
         }
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_backend_has_the_maximum_scrape_interval_and_one_under_load_the_minimum() {
+    fn load_shortens_the_interval_to_the_minimum() {
         let idle = BackendActivity::default();
         for (activity, expected) in [
             (idle, MAX_INTERVAL),
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn more_requests_in_flight_never_make_the_scrape_interval_of_a_backend_longer() {
+    fn more_requests_never_lengthen_the_interval() {
         let intervals: Vec<Duration> = (0..50)
             .map(|in_flight| {
                 converged_interval(BackendActivity { in_flight, ..BackendActivity::default() })
@@ -170,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn the_scrape_interval_of_a_backend_halves_under_load_and_grows_by_half_when_idle() {
+    fn the_interval_halves_and_grows_by_half() {
         let next_when_busy = |previous| next_interval(previous, 1.0, MIN_INTERVAL, MAX_INTERVAL);
         let next_when_idle = |previous| next_interval(previous, 0.0, MIN_INTERVAL, MAX_INTERVAL);
         assert_eq!(next_when_busy(MAX_INTERVAL), Duration::from_millis(2_500));
@@ -182,21 +183,21 @@ mod tests {
     }
 
     #[test]
-    fn scrapes_take_less_than_a_twentieth_of_the_time_of_a_backend() {
+    fn scrapes_take_less_than_a_twentieth() {
         let took = Duration::from_millis(30);
         assert!(took.as_secs_f64() / (took + backoff(took)).as_secs_f64() < 0.05);
     }
 
     /// Regression: a scrape of 2.3 s caused a backoff of 46 s, in which the sample became stale.
     #[test]
-    fn the_load_sample_of_a_slow_metrics_page_does_not_become_stale_during_the_scrape_backoff() {
+    fn a_slow_page_does_not_become_stale() {
         let took = Duration::from_millis(2_300);
         assert!(took + backoff(took) < Duration::from_secs(15));
         assert_eq!(backoff(Duration::MAX), MAX_BACKOFF);
     }
 
     #[test]
-    fn aligned_scrape_intervals_of_the_same_length_end_at_few_different_times() {
+    fn aligned_intervals_end_together() {
         let ends: std::collections::BTreeSet<Duration> = (0..1_000)
             .map(Duration::from_millis)
             .map(|start| start + align_to_grid(start, Duration::from_secs(1)))
@@ -206,7 +207,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_aligned_scrape_interval_differs_from_the_unaligned_one_by_at_most_an_eighth(
+        fn alignment_changes_at_most_an_eighth(
             start in 0_u64..u64::MAX / 4, millis in 0_u64..60_000,
         ) {
             let interval = Duration::from_millis(millis);
@@ -215,7 +216,7 @@ mod tests {
         }
 
         #[test]
-        fn every_scrape_interval_is_between_the_configured_minimum_and_maximum(
+        fn every_interval_is_within_its_bounds(
             previous in 0_u64..20_000, urgency in -1.0..2.0, min in 1_u64..5_000,
             range in 0_u64..60_000, random in 0.0..1.0,
         ) {

@@ -67,9 +67,8 @@ impl HealthChecker {
     /// is not asked: it could take the unknown path for an inference request.
     pub(super) async fn check_pause(&mut self) {
         let state = self.backend.health.state();
-        let reports_sleep =
-            state.sample.as_ref().is_some_and(|sample| sample.load.is_asleep().is_some());
-        if self.findings.hides_pause || !reports_sleep {
+        let reports_awake = state.sample.is_some_and(|sample| sample.load.awake.is_some());
+        if self.findings.hides_pause || !reports_awake {
             return;
         }
         let (path, field) = PAUSE_PATH;

@@ -38,7 +38,7 @@ pub(super) async fn wait_next_check(
 mod tests {
     use super::*;
     use crate::backend::Lease;
-    use crate::backend::kv_events::tests::{self as fixtures, backend};
+    use crate::backend::facets::kv_events::tests::{self as fixtures, backend};
     use std::sync::Arc;
     use tokenweir_protocol::clock;
 
@@ -52,7 +52,8 @@ mod tests {
     /// Waits for a health check while `event` happens after one second. Returns why the wait ended,
     /// and its length.
     async fn measure_wait(event: impl FnOnce(&Arc<Backend>)) -> (WakeReason, Duration) {
-        let (backend, started_at) = (Arc::new(backend("a")), clock::now());
+        let backend = Arc::new(backend("a"));
+        let started_at = clock::now();
         let delayed_event = async {
             tokio::time::sleep(Duration::from_secs(1)).await;
             event(&backend);
@@ -63,7 +64,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_health_check_follows_soon_after_the_first_request_and_at_once_after_a_failed_one() {
+    async fn first_and_failed_requests_cause_checks() {
         assert_eq!(measure_wait(|_| {}).await, (WakeReason::IntervalElapsed, INTERVAL));
         let first = measure_wait(|backend| drop(lease(backend))).await;
         assert_eq!(first, (WakeReason::FirstRequest, Duration::from_secs(1) + FIRST_REQUEST_DELAY));
@@ -72,7 +73,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_the_first_request_of_a_busy_period_ends_the_wait_for_a_health_check() {
+    async fn only_the_first_request_ends_the_wait() {
         let backend = Arc::new(backend("a"));
         let wait = || wait_next_check(&backend, INTERVAL, FIRST_REQUEST_DELAY);
         let first = lease(&backend);

@@ -3,13 +3,12 @@
 
 use super::snapshot::PoolSnapshot;
 use crate::backend::capacity_notifier::CapacityNotifier;
-use crate::backend::peers::{PeerExchange, Peers};
+use crate::backend::facets::{FacetSettings, PoolFacets, RequestPart, Suitability};
 use crate::backend::pool_membership::PoolMembership;
-use crate::backend::routes::model_labels::{
-    DEFAULT_MAX_MODEL_LABELS, LabelledModel, ModelLabelTable,
-};
+use crate::backend::routes::model_labels::{DEFAULT_MAX_MODEL_LABELS, ModelLabelTable};
 use crate::backend::routes::{ModelConfig, ModelListInterner, RouteRule, RouteTable};
-use crate::backend::{Backend, Health, SleepSettings};
+use crate::backend::{Backend, Health};
+use crate::status::LabelledModel;
 use arc_swap::{ArcSwap, Guard};
 use http::HeaderValue;
 use std::collections::HashSet;
@@ -18,14 +17,12 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::model::ServedModel;
-use tokenweir_engine::prefill_leg::Role;
-use tokenweir_peers::ExchangeKey;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::headers;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_routing::resilience;
-use tokenweir_routing::{CandidateSampler, Policy, PolicyKind};
-use tokio::sync::{Notify, Semaphore};
+use tokenweir_routing::{CandidateSampler, Policy};
+use tokio::sync::Notify;
 
 /// Maximum time for which a request waits for new model lists. It exceeds the time limit of one read.
 const MAX_MODEL_LIST_WAIT: Duration = Duration::from_secs(3);
@@ -43,11 +40,8 @@ pub struct BackendPool {
     pub capacity_notifier: Arc<CapacityNotifier>,
     /// Wakes requests that wait for new model lists, when a model list was read.
     pub(in crate::backend) model_list_read: Notify,
-    /// The permit to put an engine to sleep. There is one, so only one engine at a time falls asleep.
-    pub(super) sleep_permits: Arc<Semaphore>,
-    /// The key that all gateways before the same backends share. `None`: no key is configured.
-    pub peer_key: Option<ExchangeKey>,
-    peers: Option<Arc<PeerExchange>>,
+    /// What the optional parts of all backends share.
+    pub facets: PoolFacets,
     /// The value of the `Via` header that names this gateway.
     pub hop: HeaderValue,
 }
@@ -68,13 +62,11 @@ pub struct PoolSettings {
     pub models: Vec<ModelConfig>,
     /// The active policy.
     pub policy: Policy,
-    /// The shadow policies: their picks are recorded and not followed.
-    pub shadow_policies: Vec<PolicyKind>,
     /// Panic mode ignores ejections if the share of backends that are not ejected, from 0 to 1, is
     /// below this value.
     pub panic_threshold: f64,
-    /// Whether sleeping engines are woken, and idle ones put to sleep.
-    pub sleep: SleepSettings,
+    /// The settings of the optional parts of all backends.
+    pub facets: FacetSettings,
     /// Maximum number of models that get their own label value in metrics although the
     /// configuration does not name them.
     pub max_model_labels: usize,
@@ -98,9 +90,8 @@ impl Default for PoolSettings {
         Self {
             models: Vec::new(),
             policy: Policy::default(),
-            shadow_policies: Vec::new(),
             panic_threshold: resilience::CircuitBreakerSettings::default().panic_threshold,
-            sleep: SleepSettings::default(),
+            facets: FacetSettings::default(),
             max_model_labels: DEFAULT_MAX_MODEL_LABELS,
         }
     }
@@ -111,12 +102,15 @@ impl Default for PoolSettings {
 impl BackendPool {
     /// A pool of backends whose health is unknown, with these settings.
     pub fn with_settings(backends: Vec<Backend>, settings: &PoolSettings) -> Self {
-        Self::with_peers(backends, settings, Peers::default())
+        Self::with_facets(backends, settings, PoolFacets::default())
     }
 
-    /// A pool of backends whose health is unknown, with these settings. `peers`: what this gateway
-    /// shares with other gateways.
-    pub fn with_peers(backends: Vec<Backend>, settings: &PoolSettings, peers: Peers) -> Self {
+    /// A pool of backends whose health is unknown, with these settings and optional parts.
+    pub fn with_facets(
+        backends: Vec<Backend>,
+        settings: &PoolSettings,
+        facets: PoolFacets,
+    ) -> Self {
         let model_labels = ModelLabelTable::new(DEFAULT_MAX_MODEL_LABELS);
         let snapshot = PoolSnapshot {
             backends: Arc::default(),
@@ -126,12 +120,10 @@ impl BackendPool {
             readiness_log: Arc::default(),
             route_rules: Arc::default(),
             candidate_sampler: Arc::new(CandidateSampler::new(clock::now(), 0)),
-            has_rendezvous: peers.key.is_some() && peers.exchange.is_none(),
             policy: Policy::default(),
-            shadow_policies: Arc::default(),
             panic_threshold: 0.0,
-            sleep: SleepSettings::default(),
-            has_prefill_backends: false,
+            facets: FacetSettings::default(),
+            has_unsuitable: false,
         };
         let state = PoolState {
             model_lists: ModelListInterner::default(),
@@ -144,9 +136,7 @@ impl BackendPool {
             request_sequence: AtomicU64::new(0),
             capacity_notifier: Arc::default(),
             model_list_read: Notify::new(),
-            sleep_permits: Arc::new(Semaphore::new(1)),
-            peer_key: peers.key,
-            peers: peers.exchange,
+            facets,
             hop: headers::hop_of(fastrand::u64(..)),
         };
         pool.apply_update(pool.plan_update(backends), settings);
@@ -165,7 +155,7 @@ impl BackendPool {
         let plan_backend = |backend: Backend| match snapshot
             .backends
             .iter()
-            .find(|existing| existing.identity.is_same_endpoint(&backend.identity))
+            .find(|existing| existing.is_same_endpoint(&backend))
         {
             Some(existing) => {
                 PlannedBackend { backend: existing.clone(), updated: Some(Box::new(backend)) }
@@ -181,9 +171,9 @@ impl BackendPool {
             candidate_sampler: self.snapshot().candidate_sampler.clone(),
             position: AtomicUsize::new(usize::MAX),
             capacity_notifier: self.capacity_notifier.clone(),
-            peers: self.peers.clone(),
             hop: self.hop.clone(),
         };
+        backend.facets.join_pool(&self.facets);
         Arc::new(backend)
     }
 
@@ -214,8 +204,10 @@ impl BackendPool {
         for (position, backend) in backends.iter().enumerate() {
             backend.set_position(position);
         }
-        let is_for_legs = |backend: &Arc<Backend>| backend.identity.role() == Some(Role::Prefill);
-        let has_prefill_backends = backends.iter().any(is_for_legs);
+        let is_suitable = |backend: &Arc<Backend>| {
+            backend.facets.suitability(RequestPart::Whole) == Suitability::Suitable
+        };
+        let has_unsuitable = !backends.iter().all(is_suitable);
         state.model_labels.max_labels = settings.max_model_labels;
         let labels = &mut state.model_labels;
         let routes = build_routes(&rules, &backends, labels, &previous.routes, backends_left);
@@ -225,10 +217,9 @@ impl BackendPool {
             backend_ids: ids,
             route_rules: rules,
             policy: settings.policy,
-            shadow_policies: shadow_policies(&settings.policy, &settings.shadow_policies),
             panic_threshold: settings.panic_threshold,
-            sleep: settings.sleep,
-            has_prefill_backends,
+            facets: settings.facets,
+            has_unsuitable,
             ..PoolSnapshot::clone(&previous)
         }));
         state.prune_retiring();
@@ -309,13 +300,6 @@ fn build_routes(
         clock::now(),
     );
     RouteTable::new(rules, &advertised, labels, previous, backends_left)
-}
-
-/// The shadow policies of these kinds, without the kind of the `active` policy. They have the
-/// settings of `active`.
-fn shadow_policies(active: &Policy, kinds: &[PolicyKind]) -> Arc<[Policy]> {
-    let other_kinds = kinds.iter().filter(|kind| **kind != active.kind);
-    other_kinds.map(|kind| Policy { kind: *kind, ..*active }).collect()
 }
 
 fn contains(backends: &[Arc<Backend>], wanted: &Arc<Backend>) -> bool {

@@ -3,12 +3,12 @@
 
 use super::eligible_backends::{BackendRequirements, BackendSearch};
 use super::snapshot::PoolSnapshot;
+use crate::backend::facets::{RequestPart, Suitability};
 use crate::backend::routes::{ModelLengths, ModelRoute};
 use crate::backend::{Backend, MEDIA};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Instant;
-use tokenweir_engine::prefill_leg::Role;
 use tokenweir_routing::resilience::Availability;
 
 /// What a request needs of a backend of its model.
@@ -104,11 +104,14 @@ impl PoolSnapshot {
         search: &BackendSearch<'_>,
     ) -> bool {
         let only = needs.requirements.backend;
+        let is_suitable = |backend: &Backend| {
+            backend.facets.suitability(RequestPart::Whole) == Suitability::Suitable
+        };
         route.backends.iter().any(|position| {
             let backend = &self.backends[*position];
             !up.contains(position)
                 && only.is_none_or(|only| *only == backend.identity.id)
-                && (search.is_prefill_leg || backend.identity.role() != Some(Role::Prefill))
+                && (search.part != RequestPart::Whole || is_suitable(backend))
                 && may_return(backend, needs.now)
                 && needs.may_be_met_by(backend, *position)
         })
@@ -181,11 +184,13 @@ impl PoolSnapshot {
     ) -> Option<RequestLength> {
         let max_tokens = f64::from(requirements.max_tokens?);
         let prompt = requirements.prompt;
-        let texts = positions
-            .iter()
-            .map(|position| self.backends[*position].load.estimator.learned().text());
-        let [bytes, tokens] =
-            texts.fold([0.0, 0.0], |[bytes, tokens], text| [bytes + text[0], tokens + text[1]]);
+        let mut bytes = 0.0;
+        let mut tokens = 0.0;
+        for position in positions {
+            let text = self.backends[*position].load.estimator.learned().text();
+            bytes += text.bytes;
+            tokens += text.tokens;
+        }
         let is_learned = bytes > 0.0;
         let tokens_per_byte =
             if is_learned { tokens / bytes * LEARNED_MARGIN } else { LEAST_TOKENS_PER_BYTE };

@@ -3,6 +3,7 @@
 
 use super::panic_mode;
 use crate::backend::Backend;
+use crate::backend::facets::RequestPart;
 use std::sync::Arc;
 use std::time::Instant;
 use tokenweir_engine::address::BackendId;
@@ -67,8 +68,8 @@ pub(super) struct BackendSearch<'a> {
     pub(super) breaker_mode: BreakerMode,
     /// Whether backends are allowed that are down only by suspicion.
     pub(super) allows_suspected: bool,
-    /// Whether the lease is for the prefill leg of a request.
-    pub(super) is_prefill_leg: bool,
+    /// The part of the request that the lease is for.
+    pub(super) part: RequestPart,
     /// The time of the search.
     pub(super) now: Instant,
 }
@@ -147,7 +148,7 @@ impl<'a> BackendSearch<'a> {
             thresholds,
             breaker_mode: BreakerMode::Enforced,
             allows_suspected: false,
-            is_prefill_leg: false,
+            part: RequestPart::Whole,
             now,
         }
     }

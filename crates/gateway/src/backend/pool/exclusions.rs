@@ -1,12 +1,12 @@
-//! Why backends of a route are no candidates: their state or role, and the reasons for the record of a
+//! Why backends of a route are no candidates: their state or an optional part, and the reasons for the record of a
 //! routing decision.
 
 use super::eligible_backends::BackendSearch;
 use super::snapshot::PoolSnapshot;
 use crate::backend::Backend;
+use crate::backend::facets::{RequestPart, Suitability};
 use crate::backend::routes::ModelRoute;
 use std::sync::Arc;
-use tokenweir_engine::prefill_leg::Role;
 use tokenweir_request::record::RoutingDecision;
 use tokenweir_routing::resilience::Availability;
 use tokenweir_routing::{Candidate, CandidateSampler};
@@ -32,18 +32,15 @@ impl PoolSnapshot {
         up
     }
 
-    /// Keeps the backends of `up` whose role allows the request: a prefill leg, or else a whole request.
-    /// Prefill backends serve whole requests if no other backend is up, but not in a sample of the
-    /// route, because backends with other roles may be up outside of the sample.
-    pub(super) fn retain_role(&self, up: &mut Vec<usize>, is_prefill_leg: bool, is_sample: bool) {
-        let backend = |position: &usize| &self.backends[*position];
-        if is_prefill_leg {
-            return up.retain(|position| backend(position).serves_prefill_legs());
-        }
-        let is_for_legs =
-            |position: &usize| backend(position).identity.role() == Some(Role::Prefill);
-        if is_sample || !up.iter().all(is_for_legs) {
-            up.retain(|position| !is_for_legs(position));
+    /// Keeps the backends of `up` whose optional parts allow this part of a request. Backends that are the last
+    /// choice serve it if no other backend is up, but not in a sample of the route, because other backends may
+    /// be up outside of the sample.
+    pub(super) fn retain_suitable(&self, up: &mut Vec<usize>, part: RequestPart, is_sample: bool) {
+        let suitability = |position: &usize| self.backends[*position].facets.suitability(part);
+        up.retain(|position| suitability(position) != Suitability::Unsuitable);
+        let is_suitable = |position: &usize| suitability(position) == Suitability::Suitable;
+        if is_sample || up.iter().any(is_suitable) {
+            up.retain(is_suitable);
         }
     }
 
@@ -68,23 +65,21 @@ impl PoolSnapshot {
         let needs = self.needs(&route.backends, route, requirements, now);
         let reason = |position: &usize| {
             let backend = &self.backends[*position];
-            let reason = match exclusion_reason(backend, search) {
-                None if !needs.serves_path(backend) => "it does not serve the path",
-                None if !needs.serves_media(backend) => "it does not serve media",
-                None if needs.is_too_long_for(backend, *position) => {
+            if let Some(reason) = exclusion_reason(backend, search) {
+                return (*position, reason);
+            }
+            let reason = match backend.facets.suitability(RequestPart::Whole) {
+                _ if !needs.serves_path(backend) => "it does not serve the path",
+                _ if !needs.serves_media(backend) => "it does not serve media",
+                _ if needs.is_too_long_for(backend, *position) => {
                     "its context is too short for the request"
                 }
-                None if backend.health.recent_cuts.has(requirements.prompt.whole, now) => {
+                _ if backend.health.recent_cuts.has(requirements.prompt.whole, now) => {
                     "it has just cut the stream of an equal request"
                 }
-                None if self.has_prefill_backends
-                    && backend.identity.role() == Some(Role::Prefill) =>
-                {
-                    "its role is prefill"
-                }
-                None if backend.health.breaker.is_shut(now) => "it reported overload a moment ago",
-                None => "it is full, or its share is limited after an ejection",
-                Some(reason) => reason,
+                Suitability::LastChoice(reason) => reason,
+                _ if backend.health.breaker.is_shut(now) => "it reported overload a moment ago",
+                _ => "it is full, or its share is limited after an ejection",
             };
             (*position, reason)
         };

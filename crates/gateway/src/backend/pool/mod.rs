@@ -14,8 +14,9 @@ mod snapshot;
 pub use backend_pool::BackendPool;
 pub use eligible_backends::BackendRequirements;
 
+use super::facets::{BackendFacets, FacetSettings, RequestPart};
 use super::routes::{ModelRoute, RouteTable};
-use super::{Backend, Drain, DrainInitiator, Lease, SleepSettings};
+use super::{Backend, Drain, DrainInitiator, Lease};
 use arc_swap::Guard;
 use arc_swap::access::Access;
 use eligible_backends::BackendSearch;
@@ -34,7 +35,6 @@ use tokenweir_routing::Policy;
 use tokenweir_routing::admission::CapacityGroup;
 use tokenweir_routing::resilience::{Availability, FailureKind};
 use tokenweir_routing::saturation::SaturationThresholds;
-use tokio::sync::OwnedSemaphorePermit;
 
 /// A backend that the policy picked for one request. Dropping the offer has no effect.
 pub struct BackendOffer {
@@ -80,14 +80,9 @@ impl BackendPool {
         self.snapshot().policy
     }
 
-    /// Whether sleeping engines are woken, and idle ones put to sleep.
-    pub(crate) fn sleep_settings(&self) -> SleepSettings {
-        self.snapshot().sleep
-    }
-
-    /// The permit to put an engine to sleep. `None`: another engine is being put to sleep.
-    pub(super) fn sleep_permit(&self) -> Option<OwnedSemaphorePermit> {
-        self.sleep_permits.clone().try_acquire_owned().ok()
+    /// The settings of the optional parts of all backends.
+    pub(crate) fn facet_settings(&self) -> FacetSettings {
+        self.snapshot().facets
     }
 
     /// Memory that the candidate sampler uses, in bytes.
@@ -165,16 +160,17 @@ impl BackendPool {
         self.offer_within(&BackendSearch::new(&requirements, &[], thresholds, now))
     }
 
-    /// Offers the backend that the policy picks for the prefill leg of a request, except the
-    /// backends in `tried`. `None`: no backend can take the leg.
-    pub(crate) fn offer_prefill_leg(
+    /// Offers the backend that the policy picks for a part of a request, except the backends in `tried`. `None`:
+    /// no backend can take the part.
+    pub(crate) fn offer_part(
         &self,
+        part: RequestPart,
         requirements: BackendRequirements<'_>,
         tried: &[Arc<Backend>],
         now: Instant,
     ) -> Option<BackendOffer> {
         let search = BackendSearch::new(&requirements, tried, None, now);
-        self.offer_within(&BackendSearch { is_prefill_leg: true, ..search }).ok()?
+        self.offer_within(&BackendSearch { part, ..search }).ok()?
     }
 
     /// Whether the model has a backend that is not excluded from the request, whatever its state is.
@@ -287,17 +283,15 @@ impl Sink for BackendPool {
 
     fn finished(&self, records: &[&RequestRecord]) {
         for record in records {
-            let is_prefilled = record.is_prefilled_elsewhere();
+            let is_read = BackendFacets::learn_from(record);
             let is_fault = record.shows_backend_fault();
             let is_cut = is_fault || record.outcome == Outcome::Truncated;
-            if !is_prefilled && !is_cut {
+            if !is_read && !is_cut {
                 continue;
             }
             let backend = record.backend().and_then(|id| self.find_backend(id.as_str()));
             let Some(backend) = backend else { continue };
-            if let Some(ttft) = record.upstream_ttft().filter(|_| is_prefilled) {
-                backend.load.estimator.on_decode_leg(ttft.as_secs_f64(), clock::now());
-            }
+            backend.facets.on_finished(record, &backend.load.estimator);
             let has_output = record.timings.first_output.is_some();
             if is_cut
                 && has_output

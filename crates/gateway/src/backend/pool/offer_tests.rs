@@ -1,21 +1,17 @@
 //! Tests of which backend the pool offers for a request.
 
-use super::tests::{
-    backend_at, lease, lease_offered, long_prompt, pick, pool, pool_of, pool_with_peers,
-    requirements,
-};
+use super::tests::{backend_at, lease, lease_offered, long_prompt, pool, pool_of, requirements};
 use super::*;
 use crate::backend::PoolSettings;
-use crate::backend::peers::Peers;
+use crate::backend::facets::sleep::SleepSettings;
 use crate::backend::routes::ModelConfig;
 use crate::backend::state::DownCause;
 use tokenweir_engine::model::ModelList;
-use tokenweir_peers::ExchangeKey;
 use tokenweir_protocol::openai::Usage;
 use tokenweir_routing::PromptFingerprint;
 
 #[test]
-fn the_lost_tokens_of_an_offered_backend_are_those_that_only_a_full_backend_has_cached() {
+fn lost_tokens_are_cached_at_full_backends() {
     let thresholds = SaturationThresholds { waiting: None, kv_usage: None, in_flight: Some(1) };
     let (pool, known, new) = (pool(&[None, None]), long_prompt("known "), long_prompt("new "));
     let lost_tokens = |prompt| {
@@ -30,7 +26,7 @@ fn the_lost_tokens_of_an_offered_backend_are_those_that_only_a_full_backend_has_
 }
 
 #[test]
-fn a_request_stays_at_the_full_backend_that_has_its_prefix() {
+fn a_request_stays_with_its_prefix() {
     use tokenweir_routing::LoadReport;
     let (pool, known, now) = (pool(&[None, None]), long_prompt("known "), clock::now());
     let requirements = BackendRequirements { prompt: &known, ..requirements(None) };
@@ -53,27 +49,7 @@ fn a_request_stays_at_the_full_backend_that_has_its_prefix() {
 }
 
 #[test]
-fn gateways_that_share_a_key_send_a_new_prompt_to_the_same_backend_unlike_those_without_a_key() {
-    let pick_for = |peers: Peers, text: &str| {
-        let pool = pool_with_peers(&[None; 8], peers);
-        // Each gateway has sent a different number of requests before.
-        for _ in 0..text.len() {
-            drop(lease(&pool, None));
-        }
-        let (id, decision) = pick(&pool, &long_prompt(text), 0);
-        (id, decision.reason())
-    };
-    let with_key = || Peers { key: ExchangeKey::new(&[7; 32]).ok(), exchange: None };
-    let texts = ["one ", "two  ", "three ", "four    ", "five "];
-    let picks = texts.map(|text| pick_for(with_key(), text));
-    assert!(picks.iter().all(|(_, reason)| *reason == "rendezvous"), "{picks:?}");
-    assert_eq!(picks, texts.map(|text| pick_for(with_key(), text)));
-    assert!(picks.iter().any(|(id, _)| *id != picks[0].0), "{picks:?}");
-    assert_eq!(pick_for(Peers::default(), texts[0]).1, "tie");
-}
-
-#[test]
-fn a_backend_that_reports_unusable_numbers_fails_no_request_and_gets_requests_again() {
+fn unusable_numbers_fail_no_request() {
     use tokenweir_routing::LoadReport;
     for number in [f64::NAN, f64::INFINITY, -f64::INFINITY, 1e308] {
         let pool = pool(&[None, None]);
@@ -101,7 +77,7 @@ fn a_backend_that_reports_unusable_numbers_fails_no_request_and_gets_requests_ag
 }
 
 #[test]
-fn a_backend_whose_engine_seems_stuck_gets_only_requests_that_no_other_backend_can_serve() {
+fn a_stuck_backend_is_the_last_resort() {
     let pool = pool(&[Some(&["a"]), Some(&["a", "b"])]);
     let suspected = pool.backends()[1].clone();
     suspected.update_state(|state| state.set_down(DownCause::Stuck, &"no progress".into()));
@@ -118,7 +94,7 @@ fn a_backend_whose_engine_seems_stuck_gets_only_requests_that_no_other_backend_c
 }
 
 #[test]
-fn a_model_is_expected_to_be_served_if_the_configuration_or_a_removed_backend_names_it() {
+fn named_models_are_expected() {
     let is_expected = |pool: &BackendPool, model: &str| pool.routes().is_expected(Some(model));
     let unlisted = pool(&[None]);
     assert!(is_expected(&unlisted, "any"), "the backend may serve it");
@@ -142,7 +118,7 @@ fn a_model_is_expected_to_be_served_if_the_configuration_or_a_removed_backend_na
 }
 
 #[test]
-fn the_output_token_limit_of_the_client_bounds_the_expected_output_of_a_request() {
+fn the_token_limit_bounds_expected_output() {
     let pool = pool(&[None]);
     let tokens = |max_tokens, choices| {
         let requirements = BackendRequirements { max_tokens, choices, ..requirements(None) };
@@ -160,10 +136,10 @@ fn the_output_token_limit_of_the_client_bounds_the_expected_output_of_a_request(
 /// A pool of a backend with a context of 2,048 tokens and one of 16,384, which are up. Requests wake
 /// sleeping backends.
 fn uneven_pool() -> BackendPool {
-    let sleep = SleepSettings { wake: true, idle: None };
-    let settings = PoolSettings { sleep, ..PoolSettings::default() };
+    let facets = FacetSettings { sleep: SleepSettings { wake: true, idle: None } };
+    let settings = PoolSettings { facets, ..PoolSettings::default() };
     let backends = (8000..).map(backend_at).take(2).collect();
-    let pool = pool_of(backends, &[None, None], &settings, Peers::default());
+    let pool = pool_of(backends, &[None, None], &settings);
     for (backend, length) in pool.backends().iter().zip([2_048, 16_384]) {
         let list = serde_json::json!({ "data": [{ "id": "a", "max_model_len": length }] });
         let list = ModelList::read(list.to_string().as_bytes()).unwrap();
@@ -207,7 +183,7 @@ fn position(
 }
 
 #[test]
-fn a_request_is_not_sent_to_a_backend_that_is_too_short_while_a_longer_one_may_return() {
+fn a_long_request_waits_for_enough_context() {
     const LONG: u64 = 30_000;
     let down = |backend: &Arc<Backend>| backend.mark_down("refused");
     let starting = |backend: &Arc<Backend>| {
@@ -216,7 +192,9 @@ fn a_request_is_not_sent_to_a_backend_that_is_too_short_while_a_longer_one_may_r
     let drained = |backend: &Arc<Backend>| {
         backend.drain(Drain::begin(DrainInitiator::Configuration, None, None));
     };
-    let asleep = |backend: &Arc<Backend>| backend.update_state(|state| state.falls_asleep = true);
+    let asleep = |backend: &Arc<Backend>| {
+        backend.update_state(|state| state.withdrawal = Some(Availability::Asleep));
+    };
     for rest in [&down as &dyn Fn(&Arc<Backend>), &starting, &drained, &asleep] {
         let pool = uneven_pool();
         assert_eq!(position(&pool, LONG, None), Ok(1));
@@ -233,22 +211,22 @@ fn a_request_is_not_sent_to_a_backend_that_is_too_short_while_a_longer_one_may_r
 }
 
 #[test]
-fn a_long_request_wakes_only_a_backend_whose_context_is_long_enough() {
+fn only_backends_with_enough_context_are_woken() {
     // The choice among several is random.
     for _ in 0..16 {
         let pool = uneven_pool();
         let backends = pool.backends();
         for backend in backends.iter() {
-            backend.update_state(|state| state.falls_asleep = true);
+            backend.update_state(|state| state.withdrawal = Some(Availability::Asleep));
         }
         assert_eq!(position(&pool, 30_000, None), Err(GatewayError::NoBackend));
-        let is_woken = |at: usize| backends[at].health.signals.is_wake_requested.get();
+        let is_woken = |at: usize| backends[at].facets.is_activation_requested();
         assert!(!is_woken(0) && is_woken(1));
     }
 }
 
 #[test]
-fn requests_wait_in_a_group_of_their_own_if_some_backends_of_the_model_cannot_serve_them() {
+fn long_requests_wait_in_their_own_group() {
     let pool = uneven_pool();
     let group = |bytes, longer_than| {
         let prompt = prompt_of(bytes);
@@ -260,7 +238,7 @@ fn requests_wait_in_a_group_of_their_own_if_some_backends_of_the_model_cannot_se
 }
 
 #[test]
-fn a_backend_gets_no_prompt_as_long_as_one_that_it_refused_although_usage_shows_few_tokens() {
+fn a_refused_length_is_not_sent_again() {
     let (pool, now) = (uneven_pool(), clock::now());
     let short = pool.backends()[0].clone();
     short.load.estimator.learned().on_too_long(33_000, 2_049, now);

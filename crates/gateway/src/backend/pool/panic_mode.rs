@@ -57,7 +57,8 @@ impl PanicModeLog {
         let mut state = lock(&self.state);
         let (period, requests) = &mut *state;
         let Some(duration) = period.end(now) else { return false };
-        let (seconds, requests) = (duration.as_secs(), std::mem::take(requests));
+        let seconds = duration.as_secs();
+        let requests = std::mem::take(requests);
         tracing::info!(seconds, requests, "panic mode ended: ejected backends get no requests");
         true
     }
@@ -70,8 +71,9 @@ mod tests {
     use tokenweir_protocol::clock;
 
     #[test]
-    fn the_start_and_the_end_of_a_panic_mode_that_repeatedly_starts_and_ends_are_logged_once() {
-        let (log, now) = (PanicModeLog::default(), clock::now());
+    fn repeated_panic_mode_is_logged_once() {
+        let log = PanicModeLog::default();
+        let now = clock::now();
         assert!(!log.end(now), "it has not started");
         assert!(log.begin(2, 2, now));
         for second in 1..30 {

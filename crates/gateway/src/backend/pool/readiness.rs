@@ -45,8 +45,7 @@ impl PoolSnapshot {
             Availability::Available => true,
             Availability::Ejected => self.panic_threshold > 0.0,
             Availability::Down => backend.is_last_resort(),
-            Availability::Asleep => self.sleep.wake,
-            _ => false,
+            other => self.facets.can_activate(other),
         })
     }
 

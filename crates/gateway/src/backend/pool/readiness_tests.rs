@@ -1,7 +1,6 @@
 //! Tests of availability, readiness and panic mode.
 
 use super::*;
-use crate::backend::peers::Peers;
 use crate::backend::pool::tests::{backend_at, pool_of, requirements};
 use crate::backend::pool::{BackendPool, BackendRequirements};
 use crate::backend::{BackendSettings, Drain, DrainInitiator, Health, LoadSample, PoolSettings};
@@ -26,7 +25,7 @@ fn pool_with_models(models: &[&[&str]], panic_threshold: f64, kind: PolicyKind) 
     let models: Vec<_> = models.iter().copied().map(Some).collect();
     let policy = Policy { kind, ..Policy::default() };
     let settings = PoolSettings { policy, panic_threshold, ..PoolSettings::default() };
-    pool_of(backends, &models, &settings, Peers::default())
+    pool_of(backends, &models, &settings)
 }
 
 fn pool_of_two_backends(panic_threshold: f64) -> BackendPool {
@@ -53,7 +52,7 @@ fn routing_reason(
 type StateSetter = fn(&BackendPool, &Arc<Backend>);
 
 #[test]
-fn the_gateway_is_ready_only_while_a_backend_is_available() {
+fn readiness_needs_an_available_backend() {
     let states: [(Availability, StateSetter); 6] = [
         (Availability::Unknown, |_, backend| {
             backend.update_state(|state| state.health = Health::Unknown);
@@ -101,7 +100,7 @@ fn the_gateway_is_ready_only_while_a_backend_is_available() {
 }
 
 #[test]
-fn a_pool_of_ejected_backends_is_ready_after_the_ejection_time_and_at_once_in_panic_mode() {
+fn ejected_backends_are_ready_in_panic_mode() {
     let now = clock::now();
     let pool = pool_of_two_backends(0.0);
     pool.backends().iter().for_each(|backend| eject(backend, now));
@@ -117,7 +116,7 @@ fn a_pool_of_ejected_backends_is_ready_after_the_ejection_time_and_at_once_in_pa
 }
 
 #[test]
-fn a_pool_of_overloaded_backends_is_ready_and_not_in_panic_mode() {
+fn overload_is_no_panic_mode() {
     let (pool, now) = (pool_of_two_backends(0.5), clock::now());
     pool.backends().iter().for_each(|backend| backend.health.breaker.on_overload(None, now));
     let readiness = pool.readiness(now);
@@ -127,7 +126,7 @@ fn a_pool_of_overloaded_backends_is_ready_and_not_in_panic_mode() {
 }
 
 #[test]
-fn panic_mode_applies_to_a_model_with_too_many_ejected_backends_and_not_to_other_models() {
+fn panic_mode_applies_to_single_models() {
     let models: [&[&str]; 6] = [&["a"], &["a"], &["b"], &["b"], &["b"], &["b"]];
     let (pool, now) = (pool_with_models(&models, 0.5, PolicyKind::default()), clock::now());
     let backends = pool.backends();
@@ -141,7 +140,7 @@ fn panic_mode_applies_to_a_model_with_too_many_ejected_backends_and_not_to_other
 }
 
 #[test]
-fn a_second_attempt_on_the_only_other_backend_although_it_is_ejected_is_not_panic_mode() {
+fn a_second_attempt_is_no_panic_mode() {
     let (pool, now) = (pool_of_two_backends(0.5), clock::now());
     let backends = pool.backends();
     eject(&backends[1], now);
@@ -151,7 +150,7 @@ fn a_second_attempt_on_the_only_other_backend_although_it_is_ejected_is_not_pani
 }
 
 #[test]
-fn a_candidate_sample_that_has_many_ejected_backends_by_chance_does_not_cause_panic_mode() {
+fn an_unlucky_sample_causes_no_panic_mode() {
     let models: &[&str] = &["a"];
     let (pool, now) = (pool_with_models(&[models; 200], 0.5, PolicyKind::Random), clock::now());
     pool.backends().iter().step_by(5).for_each(|backend| eject(backend, now));
@@ -163,7 +162,7 @@ fn a_candidate_sample_that_has_many_ejected_backends_by_chance_does_not_cause_pa
 }
 
 #[test]
-fn a_period_without_available_backends_is_logged_once_and_its_end_after_five_seconds() {
+fn an_unready_period_is_logged_once() {
     let (pool, now) = (pool_of_two_backends(0.0), clock::now());
     let (snapshot, log) = (pool.snapshot(), ReadinessLog::default());
     let at = |seconds| now + Duration::from_secs(seconds);
@@ -188,7 +187,7 @@ fn a_period_without_available_backends_is_logged_once_and_its_end_after_five_sec
 }
 
 #[test]
-fn the_first_request_without_an_available_backend_logs_at_once_that_none_is_available() {
+fn the_first_unserved_request_logs_at_once() {
     let (pool, now) = (pool_of_two_backends(0.0), clock::now());
     assert!(routing_reason(&pool, "a", 0, now).is_ok());
     assert!(!pool.snapshot().readiness_log.is_unready.get());

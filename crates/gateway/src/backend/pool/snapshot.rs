@@ -7,18 +7,17 @@ use super::eligible_backends::{
 };
 use super::panic_mode::{self, PanicModeLog};
 use super::readiness_log::ReadinessLog;
-use crate::backend::kv_events::CacheLookup;
+use crate::backend::facets::{FacetSettings, PromptKnowledge, RequestPart};
 use crate::backend::routes::{ModelRoute, RouteRule, RouteTable};
-use crate::backend::{Backend, Lease, SleepSettings};
+use crate::backend::{Backend, Lease};
 use std::sync::Arc;
 use std::time::Instant;
 use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::clock;
 use tokenweir_request::error::{self, GatewayError};
 use tokenweir_request::record::RoutingDecision;
-use tokenweir_routing::resilience::Availability;
 use tokenweir_routing::{
-    Candidate, CandidateSampler, Policy, PolicyChoice, RoutingContext, RoutingRequest,
+    Candidate, CandidateSampler, Policy, PolicyChoice, RoutingContext, RoutingRequest, saturation,
 };
 
 /// The backend pool at one moment.
@@ -37,20 +36,14 @@ pub(super) struct PoolSnapshot {
     pub(super) panic_log: Arc<PanicModeLog>,
     /// Logs periods without an available backend. All snapshots of a pool share it.
     pub(super) readiness_log: Arc<ReadinessLog>,
-    /// Whether a prompt has a [rendezvous backend](tokenweir_routing::mark_rendezvous), which all
-    /// gateways derive from the hash of the prompt. This is so if the gateways share a key, so that they
-    /// hash prompts equally, and no data exchange reports their prompts to each other.
-    pub(super) has_rendezvous: bool,
     pub(super) policy: Policy,
-    /// The shadow policies: their picks are recorded and not followed.
-    pub(super) shadow_policies: Arc<[Policy]>,
     /// Panic mode ignores ejections if the share of backends that are not ejected, from 0 to 1, is
     /// below this value.
     pub(super) panic_threshold: f64,
-    /// Whether sleeping engines are woken, and idle ones put to sleep.
-    pub(super) sleep: SleepSettings,
-    /// Whether any backend has the role prefill.
-    pub(super) has_prefill_backends: bool,
+    /// The settings of the optional parts of all backends.
+    pub(super) facets: FacetSettings,
+    /// Whether an optional part of any backend keeps whole requests away from it.
+    pub(super) has_unsuitable: bool,
 }
 
 /// Maximum number of backends whose caches are compared to find the least work (uncached prompt and
@@ -83,13 +76,8 @@ impl PoolSnapshot {
         let request = RoutingRequest { sequence, seed, session };
         let route = self.routes.lookup(requirements.model);
         let eligible = self.eligible_backends(route, &request, search);
-        let EligibleBackends { mut candidates, most_cached, .. } = eligible;
+        let EligibleBackends { candidates, most_cached, .. } = eligible;
         let is_panic = eligible.ignores_ejections && self.check_panic_mode(&route.backends, now);
-        // In a large pool, the candidate samples of two gateways differ, and so would the rendezvous
-        // backends.
-        if self.has_rendezvous && !CandidateSampler::is_large(route.backends.len()) {
-            tokenweir_routing::mark_rendezvous(&mut candidates, &requirements.prompt.blocks);
-        }
         let excluded = self.exclusions(route, &candidates, search);
         let context = RoutingContext::new(self.policy, candidates, request);
         match eligible_backends::pick(&context) {
@@ -99,13 +87,13 @@ impl PoolSnapshot {
                 }
                 Ok(Some(PickedBackend { context, choice, most_cached, excluded }))
             }
-            None if search.is_prefill_leg => Ok(None),
+            None if search.part != RequestPart::Whole => Ok(None),
             None if eligible.are_full => {
-                self.request_wake(route, requirements, now);
+                self.request_activation(route, requirements, now);
                 Ok(None)
             }
             None => {
-                self.request_wake(route, requirements, now);
+                self.request_activation(route, requirements, now);
                 // This is the first request after the loss of the last backend: `readiness` logs
                 // the loss.
                 if !self.readiness_log.is_unready.get() && !self.is_ready(now) {
@@ -116,43 +104,42 @@ impl PoolSnapshot {
         }
     }
 
-    /// Requests that one sleeping backend that may be able to serve the request is woken, unless one is
-    /// waking already.
-    fn request_wake(
+    /// Asks for one unavailable backend that may be able to serve the request and that an optional part can
+    /// make available, unless one was asked for already.
+    fn request_activation(
         &self,
         route: &ModelRoute,
         requirements: &BackendRequirements<'_>,
         now: Instant,
     ) {
-        if !self.sleep.wake {
-            return;
-        }
-        let is_asleep = |position: &usize| {
+        let can_activate = |position: &usize| {
             let backend = &self.backends[*position];
             backend.weight() > 0
-                && backend.availability(now) == Availability::Asleep
+                && self.facets.can_activate(backend.availability(now))
                 && self.may_serve(*position, route, requirements, now)
         };
-        let positions = route.backends.iter().copied().filter(is_asleep);
-        let asleep: Vec<_> = positions.map(|position| &self.backends[position]).collect();
-        // The backend is picked at random, because the first one may not be able to wake.
-        if !asleep.iter().any(|backend| backend.health.signals.is_wake_requested.get())
-            && let Some(backend) = fastrand::choice(asleep)
+        let positions = route.backends.iter().copied().filter(can_activate);
+        let backends: Vec<_> = positions.map(|position| &self.backends[position]).collect();
+        // The backend is picked at random, because the first one may not become available.
+        if !backends.iter().any(|backend| backend.facets.is_activation_requested())
+            && let Some(backend) = fastrand::choice(backends)
         {
-            backend.health.request_wake();
+            backend.facets.request_activation();
+            backend.health.request_check();
         }
     }
 
     /// Tokens that the engine has to compute for a request, uncached prompt and expected output, on the
     /// backend that has most of the prompt in its cache. `None`: no backend is up.
     pub(super) fn work(&self, requirements: &BackendRequirements<'_>, now: Instant) -> Option<u64> {
-        let (mut lookup, now) = (CacheLookup::new(requirements.prompt), clock::nanos(now));
+        let mut known = PromptKnowledge::new(requirements.prompt);
+        let now = clock::nanos(now);
         let route = self.routes.lookup(requirements.model);
         let backends = route.backends.iter().map(|position| &self.backends[*position]);
         let serving = backends.filter(|backend| backend.health.is_serving());
         let mut least = None;
         for backend in serving.take(MAX_COMPARED_CACHES) {
-            backend.visit_candidates(requirements.prompt, &mut lookup, now, |candidate| {
+            backend.visit_candidates(requirements.prompt, &mut known, now, |candidate| {
                 let uncached = (candidate.prompt - candidate.cached).max(0.0);
                 let work = (uncached + requirements.bounded_output(candidate.output)) as u64;
                 least = Some(least.map_or(work, |least: u64| least.min(work)));
@@ -176,8 +163,8 @@ impl PoolSnapshot {
         let lease = Lease::new(backend.clone(), candidate, prompt, is_stream, now);
         self.candidate_sampler.sent(prompt, candidate.position);
         let condition = backend.condition(now);
-        let (fleet, shadow) = (&self.backend_ids, &self.shadow_policies);
-        let mut decision = RoutingDecision::new(context, choice, condition, fleet, shadow);
+        let fleet = &self.backend_ids;
+        let mut decision = RoutingDecision::new(context, choice, condition, fleet);
         decision.excluded = excluded;
         (lease, Arc::new(decision))
     }
@@ -206,8 +193,9 @@ impl PoolSnapshot {
         request: &RoutingRequest,
         search: &BackendSearch<'_>,
     ) -> EligibleBackends {
-        let (sampler, prompt) = (&self.candidate_sampler, search.requirements.prompt);
-        let sample = sampler.sample(self.policy.kind, &route.backends, prompt, request);
+        let prompt = search.requirements.prompt;
+        let sample =
+            self.candidate_sampler.sample(self.policy.kind, &route.backends, prompt, request);
         let filter_positions = |positions: &[usize], breaker_mode| {
             self.filter_eligible(positions, route, &BackendSearch { breaker_mode, ..*search })
         };
@@ -230,12 +218,12 @@ impl PoolSnapshot {
             return eligible;
         }
         // If all backends of the route are only suspected to be down, they serve requests nevertheless,
-        // until a sleeping one is awake.
+        // until another one is available.
         let is_suspected = |position: &usize| self.backends[*position].health.is_suspected.get();
         if !route.backends.iter().any(is_suspected) {
             return eligible;
         }
-        self.request_wake(route, search.requirements, search.now);
+        self.request_activation(route, search.requirements, search.now);
         let search = BackendSearch { allows_suspected: true, ..*search };
         self.eligible_backends(route, request, &search)
     }
@@ -250,8 +238,8 @@ impl PoolSnapshot {
         let BackendSearch { requirements, now, .. } = *search;
         let mut up = self.filter_up(positions, search);
         let is_sample = positions.len() < route.backends.len();
-        if self.has_prefill_backends || search.is_prefill_leg {
-            self.retain_role(&mut up, search.is_prefill_leg, is_sample);
+        if self.has_unsuitable || search.part != RequestPart::Whole {
+            self.retain_suitable(&mut up, search.part, is_sample);
         }
         self.retain_capable(&mut up, route, search, is_sample);
         let mut eligible = EligibleBackends {
@@ -260,7 +248,7 @@ impl PoolSnapshot {
             ignores_ejections: matches!(search.breaker_mode, BreakerMode::Ignored),
             ..EligibleBackends::default()
         };
-        let mut lookup = CacheLookup::new(requirements.prompt);
+        let mut known = PromptKnowledge::new(requirements.prompt);
         let now_nanos = clock::nanos(now);
         for position in up {
             let backend = &self.backends[position];
@@ -275,12 +263,14 @@ impl PoolSnapshot {
             // The candidate is passed by reference, because it has more than 200 bytes.
             let visit = |candidate: &mut Candidate| {
                 candidate.output = requirements.bounded_output(candidate.output);
-                (candidate.position, candidate.has_adapter) = (position, has_adapter);
+                candidate.position = position;
+                candidate.has_adapter = has_adapter;
                 eligible.most_cached = eligible.most_cached.max(candidate.cached);
                 eligible.candidates.push(*candidate);
             };
-            backend.visit_candidates(requirements.prompt, &mut lookup, now_nanos, visit);
+            backend.visit_candidates(requirements.prompt, &mut known, now_nanos, visit);
         }
+        saturation::retain_moving(&mut eligible.candidates);
         if let Some(thresholds) = search.thresholds {
             let has_candidates = !eligible.candidates.is_empty();
             thresholds.retain_open(&mut eligible.candidates, self.policy.kind);

@@ -1,7 +1,6 @@
 //! Tests of leases and of updates of the pool.
 
 use super::*;
-use crate::backend::peers::Peers;
 use crate::backend::routes::ModelConfig;
 use crate::backend::routes::tests::model_list;
 use crate::backend::{BackendSettings, Health, PoolSettings};
@@ -14,12 +13,8 @@ use tokenweir_routing::{LocalLoad, PolicyKind, PromptFingerprint};
 
 /// A pool of backends that are up, one for each model list. `None`: no list yet.
 pub(super) fn pool(models: &[Option<&[&str]>]) -> BackendPool {
-    pool_with_peers(models, Peers::default())
-}
-
-pub(super) fn pool_with_peers(models: &[Option<&[&str]>], peers: Peers) -> BackendPool {
     let backends = (8000..).map(backend_at).take(models.len()).collect();
-    pool_of(backends, models, &PoolSettings::default(), peers)
+    pool_of(backends, models, &PoolSettings::default())
 }
 
 /// A pool of these backends, which are up, with their model lists.
@@ -27,9 +22,8 @@ pub(super) fn pool_of(
     backends: Vec<Backend>,
     models: &[Option<&[&str]>],
     settings: &PoolSettings,
-    peers: Peers,
 ) -> BackendPool {
-    let pool = BackendPool::with_peers(backends, settings, peers);
+    let pool = BackendPool::with_settings(backends, settings);
     for (backend, models) in pool.backends().iter().zip(models) {
         backend.update_state(|state| state.health = Health::Up);
         if let Some(ids) = models {
@@ -55,7 +49,7 @@ pub(super) fn lease(pool: &BackendPool, model: Option<&str>) -> Result<Lease, Ga
 }
 
 #[test]
-fn a_model_is_unknown_only_if_every_backend_has_listed_its_models() {
+fn unknown_models_need_complete_lists() {
     let all_known = pool(&[Some(&["a"]), Some(&["b"])]);
     let error = lease(&all_known, Some("c")).unwrap_err();
     assert_eq!(error, GatewayError::UnknownModel { model: "c".into(), known: "`a`, `b`".into() });
@@ -66,7 +60,7 @@ fn a_model_is_unknown_only_if_every_backend_has_listed_its_models() {
 }
 
 #[test]
-fn a_backend_that_is_down_or_that_the_request_has_tried_is_not_picked() {
+fn down_and_tried_backends_are_not_picked() {
     let pool = pool(&[None, None]);
     let (first, _) = pool.lease(requirements(None), &[], clock::now()).unwrap();
     let (second, _) =
@@ -128,7 +122,7 @@ pub(super) fn pick(
 }
 
 #[test]
-fn a_request_waits_for_a_full_backend_rather_than_a_stuck_one() {
+fn a_full_backend_precedes_a_stuck_one() {
     let thresholds = SaturationThresholds { waiting: None, kv_usage: None, in_flight: Some(2) };
     let pool = pool(&[None, None]);
     let start = clock::now();
@@ -146,7 +140,7 @@ fn a_request_waits_for_a_full_backend_rather_than_a_stuck_one() {
 }
 
 #[test]
-fn requests_in_a_large_pool_have_prefix_affinity_and_find_every_backend_that_is_up() {
+fn a_large_pool_has_prefix_affinity() {
     let pool = pool(&[None; 200]);
     let prompt = long_prompt("a long prompt ");
     let pick = |seed| pick(&pool, &prompt, seed);
@@ -181,7 +175,7 @@ fn requests_in_a_large_pool_have_prefix_affinity_and_find_every_backend_that_is_
 }
 
 #[tokio::test]
-async fn freed_capacity_and_pool_updates_notify_the_admission_queue_only_while_requests_wait() {
+async fn only_waiting_requests_are_notified() {
     let pool = pool(&[None]);
     let is_notified = || {
         futures_util::FutureExt::now_or_never(pool.capacity_notifier.wait_capacity_freed())
@@ -222,7 +216,7 @@ fn ports(pool: &BackendPool) -> Vec<u16> {
 }
 
 #[test]
-fn a_backend_that_stays_in_the_pool_at_an_update_keeps_its_state_and_gets_the_new_settings() {
+fn an_update_keeps_the_state_of_backends() {
     let pool = pool(&[Some(&["a"]), Some(&["b"])]);
     let before = pool.backends();
     let lease = lease(&pool, Some("a")).unwrap();
@@ -241,7 +235,7 @@ fn a_backend_that_stays_in_the_pool_at_an_update_keeps_its_state_and_gets_the_ne
 }
 
 #[test]
-fn a_drain_ends_when_its_duration_is_over_and_a_second_drain_replaces_the_duration() {
+fn a_second_drain_replaces_the_duration() {
     let pool = pool(&[None, None]);
     let (backend, now) = (pool.backends()[0].clone(), clock::now());
     let name = backend.identity.id.as_str();
@@ -262,7 +256,7 @@ fn a_drain_ends_when_its_duration_is_over_and_a_second_drain_replaces_the_durati
 }
 
 #[test]
-fn a_configured_drain_is_applied_at_the_start_and_when_the_setting_changes() {
+fn a_configured_drain_follows_its_setting() {
     let pool = pool(&[]);
     let set = |is_drained| {
         let settings = BackendSettings { is_drained, ..Default::default() };
@@ -285,7 +279,7 @@ fn a_configured_drain_is_applied_at_the_start_and_when_the_setting_changes() {
 }
 
 #[test]
-fn a_pool_update_with_another_name_address_or_api_key_makes_a_new_backend() {
+fn another_name_or_key_makes_a_new_backend() {
     let same = backend_at(8000);
     let (id, address) = (&same.identity.id, &same.identity.address);
     let mut other_metrics = backend_at(8000);
@@ -304,7 +298,7 @@ fn a_pool_update_with_another_name_address_or_api_key_makes_a_new_backend() {
 }
 
 #[test]
-fn a_removed_backend_gets_no_new_requests_and_is_retiring_until_its_last_request_ends() {
+fn a_removed_backend_retires_after_its_last_request() {
     let pool = pool(&[None, None]);
     let leases = [lease(&pool, None).unwrap(), lease(&pool, None).unwrap()];
     set_backends(&pool, vec![backend_at(8001), backend_at(8002)]);
@@ -322,7 +316,7 @@ fn a_removed_backend_gets_no_new_requests_and_is_retiring_until_its_last_request
 }
 
 #[test]
-fn a_pool_update_changes_the_models_and_the_policy() {
+fn an_update_changes_models_and_policy() {
     let pool = pool(&[Some(&["a"]), Some(&["a"])]);
     let model = |backends: &[&str]| ModelConfig {
         name: "gpt".into(),
@@ -331,9 +325,8 @@ fn a_pool_update_changes_the_models_and_the_policy() {
         ..ModelConfig::default()
     };
     let policy = Policy { kind: PolicyKind::P2c, ..Policy::default() };
-    let shadow_policies = vec![PolicyKind::P2c, PolicyKind::Random];
     let models = vec![model(&["127.0.0.1:8001"])];
-    let settings = PoolSettings { models, policy, shadow_policies, ..PoolSettings::default() };
+    let settings = PoolSettings { models, policy, ..PoolSettings::default() };
     pool.apply_update(pool.plan_update(vec![backend_at(8001), backend_at(8002)]), &settings);
     assert_eq!(ports(&pool), [8002, 8001]);
     pool.set_models(&pool.backends()[0], &model_list(&["a"]));
@@ -344,7 +337,7 @@ fn a_pool_update_changes_the_models_and_the_policy() {
 }
 
 #[test]
-fn a_large_pool_keeps_its_prefix_affinity_when_other_backends_change() {
+fn affinity_survives_changes_of_other_backends() {
     let pool = pool(&[None; 100]);
     let prompt = long_prompt("a long prompt ");
     let pick = |seed| pick(&pool, &prompt, seed).0;
@@ -359,7 +352,7 @@ fn a_large_pool_keeps_its_prefix_affinity_when_other_backends_change() {
 
 proptest! {
     #[test]
-    fn a_pool_update_results_in_exactly_the_given_backends_and_retained_ones_keep_their_positions(
+    fn retained_backends_keep_their_positions(
         lists in proptest::collection::vec(
             proptest::collection::btree_set(0..12_usize, 0..9), 1..6),
     ) {

@@ -175,7 +175,8 @@ impl RouteTable {
         let configured: HashSet<&Arc<str>> = rules.iter().map(|rule| &rule.name).collect();
         let discovered = served.keys().filter(|id| !configured.contains(*id));
         let discovered: Vec<RouteRule> = discovered.map(|id| RouteRule::for_model_id(id)).collect();
-        let (mut by_name, mut models) = (HashMap::new(), Vec::new());
+        let mut by_name = HashMap::new();
+        let mut models = Vec::new();
         let mut sets: HashSet<Arc<[usize]>> = HashSet::new();
         let mut length_sets = HashSet::new();
         let mut share_positions = |route| share_positions(&mut sets, route);

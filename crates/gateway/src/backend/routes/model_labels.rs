@@ -3,6 +3,7 @@
 //! them. All other models share the label value `_other`. The gateway serves models with and
 //! without a label value of their own alike.
 
+use crate::status::LabelledModel;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,15 +33,6 @@ struct AssignedLabel {
     /// Time since which neither a backend nor the configuration lists the model. `None`: a backend
     /// or the configuration lists it.
     absent_since: Option<Instant>,
-}
-
-/// A model with a label value of its own in metrics.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LabelledModel {
-    /// The label value.
-    pub name: Arc<str>,
-    /// Whether the time series of the model exist before its first request.
-    pub is_seeded: bool,
 }
 
 /// Default maximum number of label values for models that only backends list. Models that the
@@ -173,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_models_keep_their_metric_labels_when_other_models_are_listed_later() {
+    fn the_first_models_keep_their_labels() {
         let (mut labels, now) = (ModelLabelTable::new(2), clock::now());
         update_labels(&mut labels, &[], &["a", "b", "c"], now);
         for listed in [&["c", "b", "a"][..], &["d", "c", "b", "a"], &["b", "a"]] {
@@ -185,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configured_model_gets_a_metric_label_even_beyond_the_limit_of_labels() {
+    fn configured_models_always_have_a_label() {
         let (mut labels, now) = (ModelLabelTable::new(1), clock::now());
         update_labels(&mut labels, &[], &["a", "b"], now);
         update_labels(&mut labels, &["x", "b"], &["a", "b"], now);
@@ -196,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_removed_model_keeps_its_metric_label_for_the_retention_time_and_then_frees_it() {
+    fn a_removed_model_keeps_its_label_awhile() {
         let (mut labels, now) = (ModelLabelTable::new(1), clock::now());
         update_labels(&mut labels, &[], &["a"], now);
         update_labels(&mut labels, &[], &["b"], now);
@@ -213,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn lora_adapters_and_excess_base_models_have_no_time_series_before_their_first_request() {
+    fn adapters_have_no_series_before_requests() {
         let (mut labels, now) = (ModelLabelTable::new(DEFAULT_MAX_MODEL_LABELS), clock::now());
         let bases: Vec<String> =
             (0..MAX_SEEDED_MODELS + 3).map(|number| format!("base{number}")).collect();

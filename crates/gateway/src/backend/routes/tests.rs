@@ -51,7 +51,7 @@ fn model_ids(routes: &RouteTable) -> Vec<&str> {
 }
 
 #[test]
-fn a_model_alias_is_listed_with_the_entry_of_its_target_while_an_eligible_backend_serves_it() {
+fn an_alias_has_the_entry_of_its_target() {
     let configs =
         [model_config("gpt", Some("qwen"), Some(&["r1"])), model_config("none", Some("x"), None)];
     let all = route_table(&configs, &[Some(&["qwen"]), Some(&["qwen"]), None]);
@@ -64,7 +64,7 @@ fn a_model_alias_is_listed_with_the_entry_of_its_target_while_an_eligible_backen
 }
 
 #[test]
-fn a_model_that_no_backend_serves_has_the_metric_label_other_and_an_alias_has_its_own() {
+fn unserved_models_have_the_label_other() {
     let configs = [model_config("gpt", Some("qwen"), None)];
     let routes = route_table(&configs, &[Some(&["a"])]);
     let listed = routes.lookup(Some("a"));
@@ -74,7 +74,7 @@ fn a_model_that_no_backend_serves_has_the_metric_label_other_and_an_alias_has_it
 }
 
 #[test]
-fn a_request_without_a_model_may_go_to_every_backend_and_has_the_label_of_their_only_model() {
+fn requests_without_a_model_go_anywhere() {
     for (listed_ids, label) in [
         (&[Some(&["base", "adapter"][..]), Some(&["base"]), None][..], "base"),
         (&[Some(&["a"]), Some(&["b"])], "_other"),
@@ -89,7 +89,7 @@ fn a_request_without_a_model_may_go_to_every_backend_and_has_the_label_of_their_
 }
 
 #[test]
-fn the_default_model_is_known_only_if_every_backend_has_listed_the_same_first_model() {
+fn the_default_model_needs_equal_lists() {
     let renamed = [model_config("base", Some("other"), None)];
     for (configs, listed_ids, expected) in [
         (&[][..], &[Some(&["base", "adapter"][..]), Some(&["base"])][..], Some("base")),
@@ -103,7 +103,7 @@ fn the_default_model_is_known_only_if_every_backend_has_listed_the_same_first_mo
 }
 
 #[test]
-fn equal_model_lists_share_one_copy_which_is_dropped_when_no_backend_has_the_list() {
+fn equal_lists_share_one_copy() {
     let mut lists = ModelListInterner::default();
     let first = lists.intern(&model_list(&["a"]));
     assert!(Arc::ptr_eq(&first, &lists.intern(&model_list(&["a"]))));
@@ -115,7 +115,7 @@ fn equal_model_lists_share_one_copy_which_is_dropped_when_no_backend_has_the_lis
 
 proptest! {
     #[test]
-    fn the_route_table_finds_the_same_backends_as_a_search_over_all_backends(
+    fn the_table_agrees_with_a_full_search(
         listed_ids in proptest::collection::vec(
             proptest::option::of(proptest::collection::vec("[a-d]", 0..5)), 0..6),
         configs in proptest::collection::btree_map("[a-f]", (

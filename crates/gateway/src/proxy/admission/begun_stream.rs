@@ -6,7 +6,7 @@
 
 use super::controller::{AdmissionController, QueueGuard};
 use super::settings::{AdmissionSettings, WaitLimit};
-use super::waiter::{LeasedBackend, enqueue, queue_entry};
+use super::waiter::{Flow, LeasedBackend, enqueue, queue_entry};
 use crate::backend::Backend;
 use crate::backend::pool::BackendRequirements;
 use http::HeaderMap;
@@ -40,7 +40,7 @@ pub(in crate::proxy) struct BegunWait {
 
 impl AdmissionController {
     /// The time at which a stream that is interrupted at `now` stops to wait for another backend.
-    pub(in crate::proxy) fn continuation_deadline(&self, now: Instant) -> Instant {
+    pub(in crate::proxy) fn begun_deadline(&self, now: Instant) -> Instant {
         let settings = self.settings.load();
         let max_wait = settings.as_ref().map(|settings| settings.max_wait);
         now + max_wait.unwrap_or(AdmissionSettings::DEFAULT_MAX_WAIT)
@@ -94,12 +94,12 @@ impl AdmissionController {
         }
     }
 
-    /// Waits in the queue. `flow`: the priority class and the tenant.
+    /// Waits in the queue.
     async fn wait_begun(
         &self,
         settings: &AdmissionSettings,
         requirements: BackendRequirements<'_>,
-        flow: (usize, u64),
+        flow: Flow,
         ends_at: Instant,
     ) -> Result<LeasedBackend, GatewayError> {
         let now = clock::now();

@@ -3,7 +3,7 @@
 
 use super::settings::{AdmissionSettings, WaitLimit};
 use super::waiter::{
-    LeaseWaiter, LeasedBackend, WaitResult, enqueue, queue_entry, queued_requirements,
+    Flow, LeaseWaiter, LeasedBackend, WaitResult, enqueue, queue_entry, queued_requirements,
 };
 use crate::backend::pool::{BackendOffer, BackendPool, BackendRequirements};
 use arc_swap::ArcSwapOption;
@@ -121,8 +121,7 @@ impl AdmissionController {
         self.settings.load().as_ref().is_some_and(|settings| settings.waits_for_backend())
     }
 
-    /// The flow of a request: the index of its priority class, of which 0 takes precedence over all
-    /// others, and a hash of its tenant. Flows of the same class share the queue fairly. The tenant is that
+    /// The flow of a request. Flows of the same class share the queue fairly. The tenant is that
     /// of the API key. Without an API key, the value of the configured tenant header stands for the
     /// tenant, or else the network of the client. A token that nobody has checked does not: a client could
     /// send another one with each request.
@@ -131,7 +130,7 @@ impl AdmissionController {
         settings: &AdmissionSettings,
         headers: &HeaderMap,
         record: &RequestRecord,
-    ) -> (usize, u64) {
+    ) -> Flow {
         let priority_class = settings.classes.class_of_tier(record.tier.as_str());
         let tenant = record.caller.as_ref().map(|caller| &*caller.tenant);
         let header = settings.tenant_header.as_ref().and_then(|name| headers.get(name));
@@ -139,7 +138,7 @@ impl AdmissionController {
             (None, Some(value)) => self.tenant_hasher.hash_one(value.as_bytes()),
             _ => self.tenant_hasher.hash_one(Party::new(tenant, record.client)),
         };
-        (priority_class, tenant_hash)
+        Flow { class: priority_class, tenant: tenant_hash }
     }
 
     /// Leases a backend to the request of a record, at once or when a backend has capacity. Writes the
@@ -182,7 +181,7 @@ impl AdmissionController {
         settings: &AdmissionSettings,
         record: &mut RequestRecord,
         requirements: BackendRequirements<'_>,
-        flow: (usize, u64),
+        flow: Flow,
         now: Instant,
     ) -> Result<LeasedBackend, GatewayError> {
         let work = self.pool.work(requirements, now);
@@ -285,7 +284,8 @@ impl AdmissionController {
         settings: Option<&AdmissionSettings>,
         now: Instant,
     ) -> ExhaustedGroups {
-        let (mut exhausted, mut without_backend) = (ExhaustedGroups::default(), Vec::new());
+        let mut exhausted = ExhaustedGroups::default();
+        let mut without_backend = Vec::new();
         let mut offer = |request: &QueuedRequest<LeaseWaiter>| match self.offer(
             settings,
             queued_requirements(request),
@@ -343,7 +343,8 @@ impl QueueGuard<'_> {
         if let Ok(result) = tokio::time::timeout_at(ends_at, &mut self.result_receiver).await {
             return result.unwrap_or(without_result);
         }
-        let (controller, now) = (self.controller, clock::now());
+        let controller = self.controller;
+        let now = clock::now();
         match controller.with_queue(|queue| queue.refuse(self.key, now)) {
             Some(RejectedRequest { retry_after, without_backend, .. }) => {
                 let capacity = controller.offer(Some(settings), requirements, now);

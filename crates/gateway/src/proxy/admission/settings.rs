@@ -61,7 +61,7 @@ impl AdmissionSettings {
         }
         let ends_at = now + self.max_wait;
         let limits = self.objectives.iter().filter_map(|objective| objective.ttft_limit(record));
-        let objective = limits.min().filter(|_| record.options.stream);
+        let objective = if record.options.stream { limits.min() } else { None };
         let from = record.timings.received.unwrap_or(now);
         let late_at = objective.map(|limit| (from + limit).max(now)).filter(|at| *at < ends_at);
         match late_at {

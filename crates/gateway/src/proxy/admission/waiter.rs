@@ -32,6 +32,15 @@ pub(super) struct LeaseWaiter {
     result_sender: oneshot::Sender<WaitResult>,
 }
 
+/// The flow of a request in the fair queue.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Flow {
+    /// The index of the priority class. 0 takes precedence over all others.
+    pub(super) class: usize,
+    /// A hash of the tenant.
+    pub(super) tenant: u64,
+}
+
 /// The result of the wait of a request, and the part of the wait in which no backend could serve the
 /// model.
 pub(super) type WaitResult = (Result<LeasedBackend, GatewayError>, Duration);
@@ -40,13 +49,12 @@ pub(super) type WaitResult = (Result<LeasedBackend, GatewayError>, Duration);
 /// tokens is the cost of the request in the fair queue.
 const EXPECTED_OUTPUT_TOKENS: u64 = 256;
 
-/// The entry of a request in the queue, and the receiver of its lease or error. `class` and `tenant`: the
-/// flow of the request. `work`: tokens that
+/// The entry of a request in the queue, and the receiver of its lease or error. `work`: tokens that
 /// an engine has to compute for the request. `None`: no backend is up.
 pub(super) fn queue_entry(
     requirements: BackendRequirements<'_>,
     group: CapacityGroup,
-    (class, tenant): (usize, u64),
+    flow: Flow,
     work: Option<u64>,
     deadline: Instant,
 ) -> (QueuedRequest<LeaseWaiter>, oneshot::Receiver<WaitResult>) {
@@ -67,8 +75,8 @@ pub(super) fn queue_entry(
     let output = requirements.output_limit().unwrap_or(u64::MAX).min(EXPECTED_OUTPUT_TOKENS);
     let tokens = output.saturating_add(requirements.prompt.tokens(TOKENS_PER_BYTE) as u64);
     let request = QueuedRequest {
-        class,
-        tenant,
+        class: flow.class,
+        tenant: flow.tenant,
         group,
         tokens,
         work: work.unwrap_or(tokens),

@@ -1,22 +1,21 @@
 //! Sends a request whose body the gateway does not keep: once, without failover.
 
-use super::attempt::{self, PreparedRequest};
-use super::attempt_failure::{AttemptFailure, PrefetchedResponse, send_failure};
-use super::failover;
-use super::first_output;
-use crate::backend::Lease;
+use crate::proxy::admission::LeasedBackend;
+use crate::proxy::attempt::{
+    self, AttemptFailure, ForwardResult, OutboundAttempt, PreparedRequest, first_output,
+};
 use crate::proxy::request::forwarded_body::ForwardedBody;
+use crate::proxy::response::{Forwarded, PrefetchedResponse};
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use std::pin::pin;
-use std::sync::Arc;
+use tokenweir_net::backend_body::BackendBody;
 use tokenweir_net::client::{ConnectionSource, SendError};
 use tokenweir_net::request_stream::RequestStream;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::headers;
-use tokenweir_request::error::GatewayError;
 use tokenweir_request::observe::{Exchange, PrefetchedBody};
-use tokenweir_request::record::{FailoverDenialReason, RoutingDecision};
+use tokenweir_request::record::FailoverDenialReason;
 use tokenweir_routing::resilience::BreakerAction;
 
 /// Sends a request with the body `stream` to the leased backend. Returns its response, whose body has
@@ -25,16 +24,17 @@ pub(crate) async fn send(
     exchange: &mut Exchange,
     request: &PreparedRequest<'_>,
     stream: RequestStream,
-    (lease, decision): (Lease, Arc<RoutingDecision>),
-) -> Result<(PrefetchedResponse, Lease), GatewayError> {
+    leased: LeasedBackend,
+) -> ForwardResult {
+    let (lease, decision) = leased;
     let upload = stream.upload();
     exchange.on_request_sent(lease.backend_feedback());
     let record = exchange.record();
     record.decision = Some(decision);
     record.timings.routed = Some(clock::now());
+    let attempt = OutboundAttempt { request, lease: &lease, body: Bytes::new(), is_once: true };
     // A pooled connection that closes would lose a part of the body.
-    let (via, body) = (ConnectionSource::New, (&Bytes::new(), Some(stream)));
-    let sending = attempt::send_via(via, record, &lease, request, body);
+    let sending = attempt::send_via(ConnectionSource::New, record, &attempt, Some(stream));
     let sent = request.within_deadlines(pin!(sending)).await;
     let failure = match sent {
         Ok(Ok(response)) => match classify(exchange, request, response) {
@@ -42,7 +42,7 @@ pub(crate) async fn send(
                 if response.status().is_success() {
                     lease.backend().on_response_started(clock::now());
                 }
-                return Ok((response, lease));
+                return Ok(Forwarded::new(response, lease));
             }
             Err(failure) => failure,
         },
@@ -50,8 +50,8 @@ pub(crate) async fn send(
             exchange.discard_attempt("request_body");
             return Err(ForwardedBody::<()>::gateway_error(&error));
         }
-        Ok(Err(error)) => send_failure(&error),
-        Err(deadline) => failover::deadline_failure(deadline),
+        Ok(Err(error)) => AttemptFailure::of_send(&error),
+        Err(deadline) => AttemptFailure::of_deadline(deadline),
     };
     // A client that pauses its upload can make a timeout of the backend expire. So a failure that
     // the circuit breaker would count is ignored while the upload is incomplete.
@@ -61,14 +61,14 @@ pub(crate) async fn send(
     }
     let reason = FailoverDenialReason::NotRetryable;
     exchange.record().not_retried = Some(reason);
-    failover::give_up(exchange, failure, lease, reason)
+    failure.into_result(exchange, lease, reason)
 }
 
 /// Processes the head of the response. Fails if the response shows that the backend failed.
 fn classify(
     exchange: &mut Exchange,
     request: &PreparedRequest<'_>,
-    response: Response<tokenweir_net::backend_body::BackendBody>,
+    response: Response<BackendBody>,
 ) -> Result<PrefetchedResponse, AttemptFailure> {
     let (mut head, body) = response.into_parts();
     headers::remove_gateway_headers(head.status, &mut head.headers);

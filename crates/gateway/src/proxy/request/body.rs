@@ -6,7 +6,7 @@ use super::settings::RequestSettings;
 use crate::proxy::access::Principal;
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
-use http::{HeaderValue, Method, request};
+use http::{Method, request};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Body;
 use std::error::Error as StdError;
@@ -70,10 +70,10 @@ pub(crate) async fn receive_body(
         return Ok(held);
     }
     let encoding = accepted_encoding(head)?;
-    let (limit, idle_timeout) = (settings.max_body_bytes, settings.body_idle_timeout);
+    let limit = settings.max_body_bytes;
     let party = principal.party(exchange.record().client);
     let mut permit = memory.empty_permit(party);
-    let bytes = read_body(head, body, limit, idle_timeout, &mut permit).await?;
+    let bytes = read_body(head, body, limit, settings.body_idle_timeout, &mut permit).await?;
     let record = exchange.record();
     record.timings.received = Some(clock::now());
     record.bytes_in = bytes.len() as u64;
@@ -265,8 +265,11 @@ pub(crate) fn peek_request(
     }
     let fields = if api == Some(Api::Audio) {
         let mut types = head.headers.get_all(CONTENT_TYPE).iter();
-        let single_type = types.next().filter(|_| types.next().is_none());
-        form::peek(single_type.map_or(&[], HeaderValue::as_bytes), body)
+        let content_type = match (types.next(), types.next()) {
+            (Some(single), None) => single.as_bytes(),
+            _ => &[],
+        };
+        form::peek(content_type, body)
     } else {
         RequestFields::parse(body)
     };
@@ -281,7 +284,7 @@ mod tests {
     use super::super::body_memory::tests::party;
     use super::*;
     use futures_util::{Stream, StreamExt, stream};
-    use http::Request;
+    use http::{HeaderValue, Request};
     use http_body_util::StreamBody;
     use hyper::body::Frame;
 

@@ -126,7 +126,8 @@ impl BodyMemoryPermit {
     /// if this body is not large, did not change, or is the only large one.
     fn set_bytes(&mut self, bytes: usize) -> usize {
         let large = |bytes: usize| if bytes > LARGE_BODY_BYTES { bytes } else { 0 };
-        let (before, after) = (large(self.bytes), large(bytes));
+        let before = large(self.bytes);
+        let after = large(bytes);
         self.bytes = bytes;
         if before == after {
             return 0;

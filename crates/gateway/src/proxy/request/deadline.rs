@@ -64,10 +64,13 @@ impl RequestDeadlines {
     ) -> Self {
         let first_output = policy.first_output.or(settings.first_output_timeout);
         let total = route_total.or(policy.total).or(settings.total_timeout);
-        Self {
-            attempt: AttemptDeadlines::new(record, headers, first_output, total),
-            end: total.and_then(|total| record.timings.accepted.checked_add(total)),
+        let mut attempt = AttemptDeadlines::new(record, headers, first_output, total);
+        if record.outlives_connection() {
+            // The attempt does not end when the client disconnects, so the timeout that it announced does
+            // not apply.
+            attempt = attempt.without_client();
         }
+        Self { attempt, end: total.and_then(|total| record.timings.accepted.checked_add(total)) }
     }
 
     /// Writes these deadlines, and the idle timeout and the truncation handling of the model, into the
@@ -92,7 +95,7 @@ impl AttemptDeadlines {
         configured_limit: Option<Duration>,
         total: Option<Duration>,
     ) -> Self {
-        let configured_limit = configured_limit.filter(|_| record.options.stream);
+        let configured_limit = if record.options.stream { configured_limit } else { None };
         let accepted = record.timings.accepted;
         let limits =
             [(configured_limit, FailureKind::SlowOutput), (total, FailureKind::TotalTimeout)];

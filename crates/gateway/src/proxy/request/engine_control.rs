@@ -1,8 +1,8 @@
 //! Enforces the permissions for engine-control fields and headers of a request: rejects or removes
 //! fields of the body, removes headers, and sets the `cache_salt` that is derived from the tenant.
 
-use crate::backend::routes::ModelRoute;
-use crate::proxy::access::{AccessControl, Principal};
+use super::read_request::ReadRequest;
+use crate::proxy::access::AccessControl;
 use http::HeaderMap;
 use tokenweir_protocol::headers::remove_headers_where;
 use tokenweir_protocol::openai::Splice;
@@ -28,17 +28,16 @@ pub(crate) struct EngineControlCheck {
 }
 
 impl EngineControlCheck {
-    /// Checks the engine-control fields of a request. `route` is the route of the requested model. Fails
-    /// if the body has a field for which the request lacks the permission and which cannot be removed.
+    /// Checks the engine-control fields of a request. Fails if the body has a field for which the request
+    /// lacks the permission and which cannot be removed.
     pub(crate) fn check(
         access: &AccessControl,
-        principal: &Principal,
-        route: &ModelRoute,
         record: &RequestRecord,
-        fields: &RequestFields,
+        request: &ReadRequest<'_>,
         body: &[u8],
     ) -> Result<Self, GatewayError> {
-        let permissions = principal.permissions | route.permissions;
+        let permissions = request.principal.permissions | request.route.permissions;
+        let fields = request.fields;
         let edits = permissions.check(&fields.controls, record.api).map_err(|control| {
             let permission = control.permission.as_str();
             GatewayError::EngineControl { field: control.name, permission }

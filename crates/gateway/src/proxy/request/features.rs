@@ -1,54 +1,62 @@
-//! Derives the properties of a request for routing, trace capture and payload sampling: the hashes
-//! of its prompt, and its session.
+//! Derives the properties of a request for routing and for records: the hashes of its prompt, its session,
+//! and the sample of its text.
 
 use super::identity;
+use super::read_request::ReadRequest;
+use crate::backend::facets::PoolFacets;
 use crate::backend::pool::BackendPool;
-use crate::backend::routes::ModelRoute;
 use http::{HeaderMap, HeaderName};
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::sync::{Arc, LazyLock};
-use tokenweir_peers::ExchangeKey;
 use tokenweir_protocol::headers::RequestId;
 use tokenweir_protocol::openai::left_out::LeftOut;
 use tokenweir_protocol::openai::request_fields::RequestFields;
 use tokenweir_protocol::openai::{Api, TextExcerpt};
-use tokenweir_request::record::{CapturedPrompt, PayloadConsumers, RequestRecord};
+use tokenweir_request::record::{RequestRecord, TextConsumer};
 use tokenweir_routing::{PromptFingerprint, mix, unit};
 
-/// The sampling of requests whose prompt text and response text are captured.
-#[derive(Debug, Clone, Copy)]
-pub struct PayloadSampling {
-    /// Share of requests for the payload log, from 0 to 1, drawn at random.
-    pub log_ratio: f64,
-    /// Share of requests for quality monitoring, from 0 to 1. A hash of the trace id decides, so
-    /// that all gateways sample the same traces. For a request without a trace, a hash of the
-    /// request id decides.
-    pub quality_ratio: f64,
+/// The sampling of requests whose prompt text and response text are retained.
+#[derive(Debug, Clone)]
+pub struct TextSampling {
+    /// The consumers, each with its sample.
+    pub samples: Vec<TextSample>,
     /// Maximum length of the stored excerpt of each text, in bytes.
     pub max_text_bytes: usize,
 }
 
+/// The requests whose text one consumer gets.
+#[derive(Debug, Clone, Copy)]
+pub struct TextSample {
+    /// The consumer.
+    pub consumer: TextConsumer,
+    /// Share of requests, from 0 to 1.
+    pub share: f64,
+    /// Whether a hash of the trace id decides, so that all gateways sample the same traces. For a request
+    /// without a trace, a hash of the request id decides. Otherwise the requests are drawn at random.
+    pub is_by_trace: bool,
+}
+
 /// The random keys of the prompt hashes. Each process has its own keys, so that a client cannot
-/// construct a prompt whose hashes equal those of another prompt. Gateways that share a key
-/// (`peer_exchange.key`) use that key instead.
+/// construct a prompt whose hashes equal those of another prompt. Gateways with an exchange
+/// use its key instead.
 static PROMPT_HASH_KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 /// The fingerprint of the prompt: its length and the hashes of its blocks. Prompts for different
 /// models or with different `cache_salt`s share no cached prefix, so their hashes differ. `salt` is
-/// the `cache_salt` that the gateway sets. `None`: the `cache_salt` of the client is used. `key`:
-/// the key that gateways share so that they compute equal hashes.
+/// the `cache_salt` that the gateway sets. `None`: the `cache_salt` of the client is used. `facets`:
+/// the parts of the pool that share prompts with other gateways.
 pub(crate) fn hash_prompt(
-    fields: &RequestFields,
-    route: &ModelRoute,
+    request: &ReadRequest<'_>,
     salt: Option<&str>,
     body: &PromptBody<'_>,
-    key: Option<&ExchangeKey>,
+    facets: &PoolFacets,
 ) -> Arc<PromptFingerprint> {
-    let model = route.served_as.as_deref().or(fields.model.as_deref());
+    let fields = request.fields;
+    let model = request.route.served_as.as_deref().or(fields.model.as_deref());
     let salt = salt.or(fields.prompt.salt.as_deref());
     let own_seed = || PROMPT_HASH_KEYS.hash_one((model, salt));
-    let seed = key.map_or_else(own_seed, |key| key.prompt_seed(model, salt));
+    let seed = facets.prompt_seed(model, salt).unwrap_or_else(own_seed);
     let pieces = fields.prompt.pieces(body.bytes, &body.left_out);
     Arc::new(PromptFingerprint::new(seed, pieces).with_media(body.media))
 }
@@ -68,15 +76,14 @@ impl<'a> PromptBody<'a> {
     pub(crate) fn new(
         bytes: &'a [u8],
         record: &RequestRecord,
-        fields: &RequestFields,
+        request: &ReadRequest<'_>,
         pool: &BackendPool,
-        route: &ModelRoute,
     ) -> Self {
-        let left_out = match record.api {
-            Some(Api::Messages) => {
-                LeftOut::of_messages(&fields.prompt, bytes, || pool.drops_attribution(route))
-            }
-            _ => LeftOut::default(),
+        let left_out = if record.api == Some(Api::Messages) {
+            let drops_attribution = || pool.drops_attribution(request.route);
+            LeftOut::of_messages(&request.fields.prompt, bytes, drops_attribution)
+        } else {
+            LeftOut::default()
         };
         Self { bytes, media: record.options.prompt_bytes.media, left_out }
     }
@@ -97,49 +104,30 @@ pub(crate) fn session_hash(
     identity::session_name(headers, names, fields).map(|name| stable_hash(&name))
 }
 
-/// The properties of a request that the trace capture stores. `None`: the request is not sampled.
-/// `share` is the sampled share of requests, from 0 to 1. Either all requests of a session are sampled
-/// or none, so that the trace capture shows the prompt prefixes that these requests share. `random`
-/// decides for a request without a session.
-pub(crate) fn sample_for_capture(
-    share: f64,
-    prompt: &PromptFingerprint,
-    session: Option<u64>,
-    random: u64,
-) -> Option<Arc<CapturedPrompt>> {
-    let sampling_value = unit(session.map_or(random, mix));
-    let PromptFingerprint { bytes, blocks, block_bytes, .. } = prompt;
-    (sampling_value < share).then(|| {
-        Arc::new(CapturedPrompt {
-            prompt_bytes: *bytes,
-            block_hashes: blocks.clone(),
-            block_bytes: *block_bytes,
-            session_hash: session,
-        })
-    })
-}
-
-/// Decides whether the text of the request is sampled for the payload log and for quality
-/// monitoring. If either samples the text, copies an excerpt of the prompt from the body into the
-/// record. `random` decides for the payload log.
-pub(crate) fn sample_payload(
-    sampling: PayloadSampling,
+/// Decides for which consumers the text of the request is retained. If there is one, copies an excerpt of the
+/// prompt from the body into the record.
+pub(crate) fn sample_text(
+    sampling: &TextSampling,
     fields: &RequestFields,
     body: &[u8],
-    random: u64,
     record: &mut RequestRecord,
 ) {
-    let quality_value =
-        sampling_value(record.trace.as_ref().map(|trace| trace.trace_id), &record.request_id);
-    record.text_for = PayloadConsumers {
-        log: unit(random) < sampling.log_ratio,
-        quality: quality_value < sampling.quality_ratio,
-    };
-    record.prompt = record.text_for.has_any().then(|| {
+    let trace_id = record.trace.as_ref().map(|trace| trace.trace_id);
+    for sample in &sampling.samples {
+        let value = if sample.is_by_trace {
+            sampling_value(trace_id, &record.request_id)
+        } else {
+            fastrand::f64()
+        };
+        if value < sample.share {
+            record.text_for.add(sample.consumer);
+        }
+    }
+    if !record.text_for.is_empty() {
         let mut excerpt = TextExcerpt::new(sampling.max_text_bytes);
         fields.prompt.parts(body).for_each(|part| excerpt.push(part));
-        excerpt
-    });
+        record.prompt = Some(excerpt);
+    }
 }
 
 /// A hash of the trace id, or of the request id without a trace, as a number from 0 to 1. Every
@@ -171,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn the_quality_sample_has_the_configured_share_and_treats_all_requests_of_a_trace_alike() {
+    fn a_sample_by_trace_has_its_share_and_whole_traces() {
         let ids = (0..20_000).map(|number| request_id(&format!("request-{number}")));
         let count = ids.filter(|id| sampling_value(None, id) < 0.02).count();
         assert!((320..480).contains(&count), "{count} of 20000 requests, not about 400");
@@ -188,25 +176,5 @@ mod tests {
         assert!(trace_ids.iter().all(|trace_id| has_same_value(Some(*trace_id), "a", "b")));
         assert!(has_same_value(None, "a", "a") && !has_same_value(None, "a", "b"));
         assert!((0.0..1.0).contains(&sampling_value(None, &request_id(""))));
-    }
-
-    #[test]
-    fn the_trace_capture_samples_the_configured_share_of_requests_and_whole_sessions() {
-        let is_sampled = |share, session, random| {
-            sample_for_capture(share, &PromptFingerprint::default(), session, random).is_some()
-        };
-        let mut rng = fastrand::Rng::with_seed(5);
-        assert!((0..1_000).all(|_| !is_sampled(0.0, None, rng.u64(..))));
-        assert!((0..1_000).all(|_| is_sampled(1.0, None, rng.u64(..))));
-        assert!(is_sampled(1.0, None, u64::MAX));
-        let count = (0..10_000).filter(|_| is_sampled(0.3, None, rng.u64(..))).count();
-        assert!((2_700..3_300).contains(&count), "{count} of 10000");
-        let sessions: Vec<u64> = (0..1_000).map(|_| rng.u64(..)).collect();
-        for session in &sessions {
-            let first = is_sampled(0.5, Some(*session), rng.u64(..));
-            assert_eq!(is_sampled(0.5, Some(*session), rng.u64(..)), first);
-        }
-        let count = sessions.iter().filter(|session| is_sampled(0.5, Some(**session), 0)).count();
-        assert!((400..600).contains(&count), "{count} of 1000 sessions");
     }
 }

@@ -3,12 +3,12 @@
 
 pub(super) mod body;
 pub(super) mod body_memory;
-pub(super) mod configured_routes;
-pub(super) mod continuation;
+pub(super) mod continuation_memory;
 pub(super) mod deadline;
 pub(super) mod engine_control;
 pub(super) mod features;
 pub(super) mod forwarded_body;
 pub(super) mod identity;
+pub(super) mod read_request;
 pub(super) mod settings;
 pub(super) mod upstream_body;

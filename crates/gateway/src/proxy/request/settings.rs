@@ -1,7 +1,7 @@
 //! The settings of request handling, such as timeouts, body limits, configured routes and tiers.
 
-use super::configured_routes::ConfiguredRoutes;
 use super::identity::IdentityReader;
+use crate::proxy::configured_routes::ConfiguredRoutes;
 use http::{HeaderMap, HeaderName};
 use std::time::Duration;
 use tokenweir_protocol::openai::request_fields::RequestFields;

@@ -2,10 +2,9 @@
 //! remove or set engine-control fields, and request usage.
 
 use super::body_memory::HeldBody;
+use super::read_request::ReadRequest;
 use crate::backend::Backend;
-use crate::backend::routes::ModelRoute;
 use bytes::Bytes;
-use http::request;
 use std::sync::{Mutex, PoisonError};
 use tokenweir_protocol::clock;
 use tokenweir_protocol::headers;
@@ -54,7 +53,7 @@ pub(crate) struct UsageInjection {
 }
 
 impl UpstreamBody {
-    /// The body for the backends of `route`. `control_edits` are the edits of the engine-control
+    /// The body for the backends of a request. `control_edits` are the edits of the engine-control
     /// check. The gateway requests usage only on APIs with `stream_options`: chat completions and
     /// completions.
     ///
@@ -64,12 +63,11 @@ impl UpstreamBody {
     pub(crate) fn new(
         original: HeldBody,
         record: &RequestRecord,
-        head: &request::Parts,
-        fields: &RequestFields,
-        route: &ModelRoute,
+        request: &ReadRequest<'_>,
         control_edits: Vec<FieldEdit>,
     ) -> Result<Self, GatewayError> {
-        let is_signed = headers::has_body_digest(&head.headers);
+        let ReadRequest { route, fields, .. } = request;
+        let is_signed = headers::has_body_digest(&request.head.headers);
         let renaming = route.served_as.as_deref().zip(fields.model_slot.as_ref());
         if let Some((served_as, _)) = renaming
             && is_signed
@@ -87,9 +85,12 @@ impl UpstreamBody {
         }
         let has_stream_options = |api: &Api| matches!(api, Api::Chat | Api::Completions);
         let api = record.api.filter(|api| has_stream_options(api) && !is_signed);
-        let edit = |splice: &Option<Splice>| splice.clone().filter(|_| api.is_some());
-        let (usage_edit, continuous_usage_edit) =
-            (edit(&fields.usage_splice), edit(&fields.continuous_usage_splice));
+        let mut usage_edit = None;
+        let mut continuous_usage_edit = None;
+        if api.is_some() {
+            usage_edit.clone_from(&fields.usage_splice);
+            continuous_usage_edit.clone_from(&fields.continuous_usage_splice);
+        }
         // A body that cannot request usage needs no sampling value.
         let usage_sampling_value = if usage_edit.is_none() && continuous_usage_edit.is_none() {
             1.0

@@ -50,7 +50,8 @@ impl EarlyResponse {
     /// `interval`: time without bytes after which a comment is due. `None`: the gateway adds no comments.
     pub(in crate::proxy) fn allow(&self, api: Api, interval: Option<Duration>) {
         let mut state = lock(&self.0);
-        (state.api, state.interval) = (Some(api), interval);
+        state.api = Some(api);
+        state.interval = interval;
     }
 
     /// Whether the client may get bytes of a backend before the first event of a stream
@@ -70,7 +71,8 @@ impl EarlyResponse {
     pub(in crate::proxy) fn send(&self, is_stream: bool, comments: &[u8]) {
         let mut state = lock(&self.0);
         state.comments.extend_from_slice(comments);
-        (state.is_json, state.timer) = (!is_stream, None);
+        state.is_json = !is_stream;
+        state.timer = None;
     }
 
     /// Adds a comment if one is due, and makes the head of the response if there are bytes to send.
@@ -123,7 +125,10 @@ impl EarlyResponse {
 impl EarlyState {
     /// Adds an SSE comment, which keeps the connection open, if one is due.
     fn poll_timer(&mut self, cx: &mut Context<'_>) {
-        let Some(interval) = self.interval.filter(|_| !self.is_json) else { return };
+        let Some(interval) = self.interval else { return };
+        if self.is_json {
+            return;
+        }
         let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep(interval)));
         while timer.as_mut().poll(cx).is_ready() {
             self.comments.extend_from_slice(&KEEP_ALIVE_COMMENT);

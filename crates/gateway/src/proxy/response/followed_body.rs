@@ -49,7 +49,7 @@ impl FollowedBody {
         length: Option<u64>,
         exchange: Option<Exchange>,
     ) -> Self {
-        let remaining = length.filter(|_| following.ids.is_none());
+        let remaining = if following.ids.is_none() { length } else { None };
         Self { following, exchange, remaining, is_flushed: false }
     }
 
@@ -81,6 +81,16 @@ impl FollowedBody {
                     self.finish(Outcome::Ok, Termination::Complete);
                     return Poll::Ready(None);
                 }
+                Chunk::End(End::Failed) => {
+                    let status = self.exchange.as_mut().and_then(|it| it.record().status);
+                    let outcome = match status {
+                        Some(500..) => Outcome::UpstreamError,
+                        Some(400..) => Outcome::ClientError,
+                        _ => Outcome::StreamError,
+                    };
+                    self.finish(outcome, Termination::Complete);
+                    return Poll::Ready(None);
+                }
                 Chunk::End(End::Broken) if self.is_flushed => {
                     self.finish(Outcome::Truncated, Termination::UpstreamReset);
                     return Poll::Ready(Some(Err(ObservedBodyError::Followed)));
@@ -99,7 +109,8 @@ impl FollowedBody {
     fn finish(&mut self, outcome: Outcome, end: Termination) {
         if let Some(mut exchange) = self.exchange.take() {
             let record = exchange.record();
-            (record.outcome, record.end) = (outcome, end);
+            record.outcome = outcome;
+            record.end = end;
         }
     }
 

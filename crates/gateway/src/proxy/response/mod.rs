@@ -2,10 +2,14 @@
 
 mod early_response;
 mod followed_body;
-
+mod forwarded;
 mod response_body;
+mod response_headers;
+pub(super) mod routing_headers;
 
 pub use early_response::EarlyResponse;
 pub(super) use followed_body::{FollowedBody, Following, RunHead};
-pub(super) use response_body::Handling;
+pub(super) use forwarded::{Continuer, Forwarded, PrefetchedResponse};
+pub(super) use response_body::{Handling, ResponseGuard};
 pub use response_body::{ProxyResponseBody, Responding};
+pub(super) use response_headers::ResponseHeaders;

@@ -32,7 +32,15 @@ pub enum ProxyResponseBody {
     Followed(Box<FollowedBody>),
 }
 
-type BackendResponseBody = ObservedBody<BackendBody, (Lease, Option<ConcurrencyPermit>)>;
+type BackendResponseBody = ObservedBody<BackendBody, ResponseGuard>;
+
+/// What a response body of a backend holds until its end.
+pub struct ResponseGuard {
+    pub(in crate::proxy) lease: Lease,
+    /// `None`: the request does not count towards a concurrency limit.
+    #[expect(dead_code, reason = "its drop ends the permit")]
+    pub(in crate::proxy) permit: Option<ConcurrencyPermit>,
+}
 
 /// The future that handles a request and returns the response.
 pub(crate) type Handling = Pin<Box<dyn Future<Output = Response<ProxyResponseBody>> + Send>>;
@@ -142,7 +150,7 @@ impl EarlyBody {
             match &mut self.state {
                 BodyState::Handling(handling) => match handling.as_mut().poll(cx) {
                     Poll::Ready(response) => {
-                        self.state = continuation(response, self.early.is_json());
+                        self.state = rest_of(response, self.early.is_json());
                     }
                     Poll::Pending if !self.early.has_comments() => return Poll::Pending,
                     Poll::Pending => {}
@@ -155,7 +163,8 @@ impl EarlyBody {
                         read.extend_from_slice(&data);
                     }
                     Poll::Ready(_) => {
-                        let (status, read) = (*status, read.split());
+                        let status = *status;
+                        let read = read.split();
                         let event = self.error_event(status, &read);
                         self.state = BodyState::Ended;
                         return Poll::Ready(Some(Ok(Frame::data(event))));
@@ -184,7 +193,7 @@ impl EarlyBody {
 }
 
 /// How the body of `response` continues an early response, whose beginning the client already has.
-fn continuation(response: Response<ProxyResponseBody>, is_json: bool) -> BodyState {
+fn rest_of(response: Response<ProxyResponseBody>, is_json: bool) -> BodyState {
     let (head, body) = response.into_parts();
     if head.status.is_success() && (is_json || is_event_stream(&head.headers)) {
         return BodyState::Streaming(body);

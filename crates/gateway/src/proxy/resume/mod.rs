@@ -8,13 +8,16 @@
 mod run;
 
 use super::accept::RecordedRequest;
+use super::access::Principal;
 use super::context::ProxyContext;
 use super::handle::handle_request;
 use super::request::body::{self, IncomingBody};
 use super::request::body_memory::{HeldBody, ReceivedBody};
-use super::response::{EarlyResponse, FollowedBody, Following, ProxyResponseBody, RunHead};
+use super::response::{
+    EarlyResponse, FollowedBody, Following, ProxyResponseBody, ResponseHeaders, RunHead,
+};
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Request, Response, request};
 use http_body_util::Full;
 use std::future::poll_fn;
@@ -23,15 +26,15 @@ use std::task::{Poll, Waker};
 use tokenweir_protocol::clock;
 use tokenweir_protocol::headers::{
     IDEMPOTENCY_KEY, IDEMPOTENT_REPLAYED, LAST_EVENT_ID, X_REQUEST_ID, is_event_stream,
-    rewrite_response_headers,
 };
+use tokenweir_protocol::limits::Party;
 use tokenweir_protocol::openai::engine_control::Permission;
 use tokenweir_protocol::openai::route::ApiRoute;
 use tokenweir_request::error::{ErrorEnvelope, GatewayError, IdempotencyProblem};
 use tokenweir_request::observe::{Exchange, ResponseAbortHandle};
 use tokenweir_request::record::{ResumeNote, ResumeOutcome};
 use tokenweir_request::resume::{
-    Arrival, Chunk, Digest, Entry, EventId, EventIds, Reader, RunId, RunKey,
+    Arrival, Chunk, Digest, Entry, EventId, EventIds, Producer, Reader, RunId, RunKey,
 };
 
 /// Maximum length of an `Idempotency-Key`, in bytes. No known service permits longer ones.
@@ -96,11 +99,25 @@ fn usable_key(
     if !is_single || key.is_empty() || key.len() > MAX_KEY_BYTES {
         return refuse(ResumeOutcome::InvalidKey);
     }
-    let Some(client) = principal.client_digest(headers) else {
+    let Some(client) = client_digest(principal, headers) else {
         return refuse(ResumeOutcome::NoIdentity);
     };
     let run_key = RunKey::new(client, key.as_bytes());
     may_follow(context, recorded, &run_key).then_some(run_key)
+}
+
+/// A digest that identifies the client of a request, so that only this client can return to the response
+/// after a lost connection. It is the digest of the API key's tenant and name or, on a gateway without
+/// keys, that of the forwarded credentials. `None`: the request has no credentials, so anybody could be its
+/// client.
+fn client_digest(principal: &Principal, headers: &HeaderMap) -> Option<Digest> {
+    if let Some(key) = principal.key() {
+        return Some(Digest::of(&[key.caller.tenant.as_bytes(), key.caller.key.as_bytes()]));
+    }
+    let names = [AUTHORIZATION.as_str(), "x-api-key"];
+    let values = names.iter().flat_map(|name| headers.get_all(*name));
+    let values: Vec<&[u8]> = values.map(HeaderValue::as_bytes).collect();
+    (!values.is_empty()).then(|| Digest::of(&values))
 }
 
 /// Whether a request with this key may begin a run or follow one. A repetition at a limit that the run
@@ -125,7 +142,8 @@ fn may_follow(context: &ProxyContext, recorded: &mut RecordedRequest, key: &RunK
 pub async fn follow<B: IncomingBody + Send + 'static>(
     context: Arc<ProxyContext>,
     mut recorded: RecordedRequest,
-    (key, abort): (RunKey, ResponseAbortHandle),
+    key: RunKey,
+    abort: ResponseAbortHandle,
     early: &EarlyResponse,
     incoming: Request<B>,
 ) -> Response<ProxyResponseBody> {
@@ -137,36 +155,26 @@ pub async fn follow<B: IncomingBody + Send + 'static>(
         Ok(body) => body,
         Err(error) => return refuse(&context, recorded, abort, head, error).await,
     };
-    let arrival = Arrival {
-        key,
-        request: request_digest(&head, &body),
-        party: body.party(),
-        client: recorded.exchange.record().client,
-        new_id: RunId::new(fastrand::u64(..)),
-        had_events_of: last.run(),
-        may_begin: recorded.permit.is_ok(),
-        places: context.state.overload_guard.places(),
+    let request_digest = request_digest(&head, &body);
+    let arrival = arrival(&context, &mut recorded, key, request_digest, body.party(), last);
+    let entry = match &context.settings.resume {
+        Some(settings) => context.state.resumption.registry.enter(&arrival, settings),
+        None => Entry::Unknown,
     };
-    let Some(settings) = &context.settings.resume else {
-        return handle_request(&context, recorded, abort, early, request(head, body)).await;
-    };
-    let problem = match context.state.resumption.registry.enter(&arrival, settings) {
+    if let Entry::OverLimit(limit) = entry {
+        recorded.exchange.record().resume = Some(Arc::new(ResumeNote::new(limit)));
+    }
+    let problem = match entry {
         Entry::Begun(producer, reader) => {
-            let path = head.uri.path().to_owned();
-            recorded.exchange.record().resume = Some(producer.note().clone());
-            let run = run::complete(context.clone(), recorded, request(head, body), producer);
-            context.state.resumption.spawn(run);
-            return begin(Following::new(reader, last, abort), &path).await;
+            let following = Following::new(reader, last, abort);
+            let request = request(head, body);
+            return begin(&context, recorded, request, producer, following).await;
         }
         Entry::Attached(reader) => {
             let following = Following::new(reader, last, abort);
             return attached(&context, recorded, following, head, body).await;
         }
-        Entry::OverLimit(limit) => {
-            recorded.exchange.record().resume = Some(Arc::new(ResumeNote::new(limit)));
-            return handle_request(&context, recorded, abort, early, request(head, body)).await;
-        }
-        Entry::Unknown => {
+        Entry::OverLimit(_) | Entry::Unknown => {
             return handle_request(&context, recorded, abort, early, request(head, body)).await;
         }
         Entry::UnknownEvent => IdempotencyProblem::UnknownEvent,
@@ -187,14 +195,46 @@ async fn receive<B: IncomingBody>(
     body::receive_body(&context.settings, memory, principal, exchange, head, body).await
 }
 
-/// Returns the response to the first request with its key, when its run has the response head.
-async fn begin(mut following: Following, path: &str) -> Response<ProxyResponseBody> {
+/// What the registry of runs needs to know about a request.
+fn arrival(
+    context: &ProxyContext,
+    recorded: &mut RecordedRequest,
+    key: RunKey,
+    request: Digest,
+    party: Party,
+    last: LastEvent,
+) -> Arrival {
+    Arrival {
+        key,
+        request,
+        party,
+        client: recorded.exchange.record().client,
+        new_id: RunId::new(fastrand::u64(..)),
+        had_events_of: last.run(),
+        may_begin: recorded.permit.is_ok(),
+        places: context.state.overload_guard.places(),
+    }
+}
+
+/// Starts the run of the first request with its key. Returns its response when the run has the response
+/// head.
+async fn begin(
+    context: &Arc<ProxyContext>,
+    mut recorded: RecordedRequest,
+    request: Request<ReceivedBody>,
+    producer: Producer<RunHead>,
+    mut following: Following,
+) -> Response<ProxyResponseBody> {
+    let envelope = ErrorEnvelope::for_path(request.uri().path());
+    recorded.exchange.record().resume = Some(producer.note().clone());
+    let run = run::complete(context.clone(), recorded, request, producer);
+    context.state.resumption.spawn(run);
     match poll_fn(|cx| following.reader.poll_head(cx.waker())).await {
         Some(head) => following.respond(head.headers.clone(), &head, None),
         // The run has panicked.
-        None => GatewayError::Internal
-            .to_response_in(ErrorEnvelope::for_path(path), None)
-            .map(ProxyResponseBody::Complete),
+        None => {
+            GatewayError::Internal.to_response_in(envelope, None).map(ProxyResponseBody::Complete)
+        }
     }
 }
 
@@ -229,9 +269,13 @@ async fn attached(
     let RecordedRequest { mut exchange, principal, origin, .. } = recorded;
     let mut headers = run_head.headers.clone();
     headers.remove(X_REQUEST_ID);
-    rewrite_response_headers(&mut headers, &exchange.record().request_id);
-    principal.rate_limit_status.write(&mut headers);
-    context.state.access.cors.apply(origin.as_ref(), &mut headers);
+    let own_headers = ResponseHeaders {
+        request_id: &exchange.record().request_id,
+        origin: origin.as_ref(),
+        cors: &context.state.access.cors,
+        rate_limit_status: &principal.rate_limit_status,
+    };
+    own_headers.complete(&mut headers);
     headers.insert(IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
     exchange.record().status = Some(run_head.status.as_u16());
     following.respond(headers, &run_head, Some(exchange))

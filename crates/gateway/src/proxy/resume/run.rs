@@ -51,8 +51,9 @@ impl Run {
         match supervise::catch_panic_async(BackgroundTask::Request, writing).await {
             Some(Some(end)) => {
                 // The exchange ended with the response body, so the note about the run is final.
-                let is_kept = is_successful && !self.producer.note().has_failed();
-                self.producer.end(end, is_kept);
+                let has_failed = self.producer.note().has_failed();
+                let end = if has_failed && end == End::Whole { End::Failed } else { end };
+                self.producer.end(end, is_successful && !has_failed);
             }
             Some(None) => {}
             None => {

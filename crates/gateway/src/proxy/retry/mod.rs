@@ -12,7 +12,6 @@ use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::limits::client_network;
-use tokenweir_request::continuation::ContinuationRefusal;
 use tokenweir_request::record::{Attempt, FailoverDenialReason, RequestRecord};
 use tokenweir_routing::resilience::{FailoverPolicy, FailureKind};
 use tower::retry::budget::{Budget, TpsBudget};
@@ -127,22 +126,6 @@ impl RetryController {
         self.budget_shares[share.0].deposit();
     }
 
-    /// Decides whether a stream may be continued after its `failures`th failure. The number of
-    /// continuations per second has no limit here: they wait for the capacity of the other backends.
-    pub(super) const fn allow_continuation(
-        &self,
-        is_poison: bool,
-        failures: u32,
-    ) -> Result<(), ContinuationRefusal> {
-        if is_poison {
-            Err(ContinuationRefusal::PoisonRequest)
-        } else if failures > self.settings.attempts {
-            Err(ContinuationRefusal::MaxAttempts)
-        } else {
-            Ok(())
-        }
-    }
-
     /// Decides whether a failed request may be retried on another backend, and withdraws the retry
     /// from the budget. The error is the reason why the request may not be retried.
     pub(super) fn allow(
@@ -151,7 +134,7 @@ impl RetryController {
         failed: FailedRequest,
     ) -> Result<(), FailoverDenialReason> {
         let FailedRequest { kind, failed_attempts, tried_backends, has_side_effects } = failed;
-        match kind.elsewhere() {
+        match kind.failover() {
             FailoverPolicy::Always
                 if kind == FailureKind::NotStored && tried_backends >= MAX_LOOKUP_BACKENDS =>
             {

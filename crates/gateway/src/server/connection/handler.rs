@@ -78,10 +78,11 @@ impl ConnectionHandler {
         mut shutdown: ShutdownSignal,
     ) {
         let Some(stream) = self.tls_handshake(stream, peer, &mut shutdown).await else { return };
-        let (abort_handle, limits) = (ResponseAbortHandle::default(), **self.state.limits.load());
+        let limits = **self.state.limits.load();
+        let abort_handle = ResponseAbortHandle::default();
         let stream = ClientStream::new(stream, limits.write_timeout, abort_handle.clone());
-        let (state, ip) = (self.state.clone(), peer.ip());
-        let connection = ConnectionContext { state, ip, permit, abort_handle };
+        let state = self.state.clone();
+        let connection = ConnectionContext { state, ip: peer.ip(), permit, abort_handle };
         let shared = SharedHttp1Connection::new(stream);
         let served = match detect_protocol(&shared, &mut shutdown, limits.head_timeout).await {
             Ok(Some(Version::HTTP_2)) => {

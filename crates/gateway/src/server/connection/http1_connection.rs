@@ -169,17 +169,23 @@ impl Http1Connection {
             // The body is read when the request handler polls it.
             return Poll::Pending;
         }
-        while self.discarded_bytes <= MAX_DISCARDED_BYTES {
-            let is_full = self.stream.read_ahead.len() >= MAX_READ_AHEAD_BYTES;
-            let read = if is_full {
-                ready!(self.stream.poll_discard(cx))
-            } else {
-                ready!(self.stream.poll_read_ahead(cx))
-            };
-            match read {
+        while self.stream.read_ahead.len() < MAX_READ_AHEAD_BYTES {
+            match ready!(self.stream.poll_read_ahead(cx)) {
                 Ok(0) | Err(_) => return Poll::Ready(()),
-                Ok(count) if is_full => self.discarded_bytes += count,
                 Ok(_) => {}
+            }
+        }
+        self.poll_disconnect_behind_requests(cx)
+    }
+
+    /// Discards input that the full read-ahead buffer cannot hold. Ready when the client has disconnected or
+    /// has sent too much.
+    #[cold]
+    fn poll_disconnect_behind_requests(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while self.discarded_bytes <= MAX_DISCARDED_BYTES {
+            match ready!(self.stream.poll_discard(cx)) {
+                Ok(0) | Err(_) => return Poll::Ready(()),
+                Ok(count) => self.discarded_bytes += count,
             }
         }
         Poll::Ready(())

@@ -3,7 +3,7 @@
 use crate::proxy::OverloadGuard;
 use crate::server::activity::{ConnectionActivities, ConnectionActivity};
 use crate::server::limits::ServerLimits;
-use crate::telemetry::status::ConnectionStatusSnapshot;
+use crate::status::ConnectionStatusSnapshot;
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -97,8 +97,7 @@ async fn respond(
         Some(AcceptedRequest::Recorded(recorded)) => {
             let mut recorded = recorded;
             if let Some(key) = resume::run_key(&proxy, &mut recorded, request.headers()) {
-                let following =
-                    resume::follow(proxy, recorded, (key, abort_handle), &early, request);
+                let following = resume::follow(proxy, recorded, key, abort_handle, &early, request);
                 supervise::catch_panic_async(BackgroundTask::Request, Box::pin(following)).await
             } else {
                 // The future is large. Its own box avoids a copy of the future into the outer box.

@@ -14,7 +14,7 @@ pub(super) fn write_field(
 }
 
 /// Converts a duration to milliseconds, rounded to three decimals.
-pub(in crate::telemetry) fn millis(duration: Duration) -> f64 {
+pub fn millis(duration: Duration) -> f64 {
     seconds_to_millis(duration.as_secs_f64())
 }
 

@@ -1,4 +1,4 @@
-//! The JSON form of the lines of the access log and of the trace capture.
+//! The JSON form of the lines of the access log.
 //!
 //! The name of a member is known when the program is compiled and needs no escapes, so it is copied unchanged.
 //! `serde_json` would search each byte of each name for characters to escape

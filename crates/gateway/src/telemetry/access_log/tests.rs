@@ -86,7 +86,7 @@ fn an_access_log_line_states_how_often_the_stream_was_continued() {
             cause: InterruptionCause::ALL[0],
             tokens: 3,
             interrupted: record.timings.accepted,
-            resumed: None,
+            next_output: None,
         });
         log.finished(&[&record]);
         let lines = lines.lock().unwrap();

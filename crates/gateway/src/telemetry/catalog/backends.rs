@@ -1,16 +1,13 @@
 //! Metrics of backends: attempts, scrapes of their metrics pages, the load that their engines report,
 //! stalls of streams, and verdicts of the diagnosis.
 
-use super::super::metric::{
+use crate::metric::{
     MetricDescriptor, MetricLabel, MetricSource, SCRAPE_DURATION_METRIC, SCRAPE_ERRORS_METRIC,
     or_nan,
 };
-use std::collections::HashSet;
 use tokenweir_engine::engine_metrics::{ENGINE_METRICS, ScrapeError};
 use tokenweir_request::record::Attempt;
 use tokenweir_routing::resilience::{Availability, FailureKind};
-
-use tokenweir_diagnose::{FLEET_RULES, RULES, VerdictSeverity, measure_names};
 
 /// Bucket bounds of the duration of one scrape of the metrics page of a backend, in seconds.
 const SCRAPE_DURATION_BOUNDS: &[f64] =
@@ -89,21 +86,6 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         "Requests of this gateway in progress on the backend.",
         |backend| Some(f64::from(backend.facts.in_flight)),
     ),
-    MetricDescriptor::of_backend(
-        "tokenweir_backend_ranks",
-        "Data-parallel ranks of the backend that are targets of routing. No series: the backend chooses the rank itself.",
-        |backend| (!backend.ranks.is_empty()).then_some(backend.ranks.len() as f64),
-    ),
-    MetricDescriptor::new(
-        "tokenweir_backend_sleep_changes_total",
-        "Times that the gateway woke the engine of the backend, or put it to sleep.",
-        &[MetricLabel::BACKEND, MetricLabel::fixed("to", || vec!["awake", "asleep"])],
-        MetricSource::BackendValues(|backend, emit| {
-            for (to, count) in ["awake", "asleep"].into_iter().zip(backend.sleep_counts) {
-                emit(&[to], (count > 0).then_some(count as f64));
-            }
-        }),
-    ),
     MetricDescriptor::of_backend_or_leaving(
         "tokenweir_streams_stalled",
         "Open streams of the backend without output for longer than the stall threshold.",
@@ -155,75 +137,12 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     ),
-    MetricDescriptor::new(
-        "tokenweir_diagnosis_active",
-        "1 while the verdict holds on the backend. NaN: not enough data. No series: it does not hold. Empty backend: it is about all backends or the gateway.",
-        &[MetricLabel::BACKEND, VERDICT],
-        MetricSource::Status(|status, emit| {
-            // A rule that does not hold at a backend has no series there. Otherwise such series would
-            // be most series of the metrics page.
-            let known = status.diagnosis.known_verdicts();
-            let diagnosed = status.diagnosis.backends.iter();
-            let diagnosed: HashSet<&str> = diagnosed.map(|it| &*it.backend).collect();
-            let names = || status.registered_backends().map(|backend| &*backend.backend);
-            for backend in names() {
-                for rule in &RULES {
-                    match known.get(&(backend, rule.name)) {
-                        Some(true) => emit(&[backend, rule.name], 1.0),
-                        None if diagnosed.contains(backend) => {}
-                        _ => emit(&[backend, rule.name], f64::NAN),
-                    }
-                }
-            }
-            for rule in FLEET_RULES {
-                let all = std::iter::once("").chain(names());
-                for backend in all.filter(|name| known.get(&(*name, rule.name)) == Some(&true)) {
-                    emit(&[backend, rule.name], 1.0);
-                }
-            }
-        }),
-    ),
-    MetricDescriptor::new(
-        "tokenweir_verdicts",
-        "Verdicts of the diagnosis that hold now.",
-        &[VERDICT, MetricLabel::fixed("verdict_severity", || VerdictSeverity::NAMES.to_vec())],
-        MetricSource::Status(|status, emit| {
-            for name in verdict_names() {
-                for severity in VerdictSeverity::ALL {
-                    let verdicts = status.diagnosis.verdicts.iter();
-                    let matching =
-                        verdicts.filter(|it| it.verdict == name && it.severity == severity);
-                    emit(&[name, severity.as_str()], matching.count() as f64);
-                }
-            }
-        }),
-    ),
-    MetricDescriptor::new(
-        "tokenweir_anomalies",
-        "Backends at which a metric of the engine is far from its usual value of the last hour.",
-        &[MetricLabel::fixed("measure", || measure_names().collect())],
-        MetricSource::Status(|status, emit| {
-            for name in measure_names() {
-                let anomalies = status.diagnosis.anomalies.iter();
-                emit(&[name], anomalies.filter(|it| it.measure == name).count() as f64);
-            }
-        }),
-    ),
 ];
 
 /// The label with the reason of a routing decision.
 const DECISION_REASON: MetricLabel =
     MetricLabel::fixed("reason", || tokenweir_routing::REASONS.to_vec())
         .of_request(|record| Some(record.decision.as_ref()?.reason()));
-/// The label with the name of the diagnosis rule from which a verdict comes.
-const VERDICT: MetricLabel = MetricLabel::fixed("verdict", verdict_names);
-
-/// Returns the names of all diagnosis rules: the values of the label `verdict`.
-fn verdict_names() -> Vec<&'static str> {
-    let fleet = FLEET_RULES.iter().map(|rule| rule.name);
-    fleet.chain(RULES.iter().map(|rule| rule.name)).collect()
-}
-
 /// Returns all values of the label `result` that [`attempt_result`] can return.
 fn attempt_results() -> Vec<&'static str> {
     [&["ok", "client_error", "error_status", "stale"][..], FailureKind::NAMES].concat()

@@ -1,6 +1,6 @@
 //! Metrics of the client listener: client connections, memory of request bodies, and certificates.
 
-use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
+use crate::metric::{MetricDescriptor, MetricLabel, MetricSource};
 use tokenweir_net::tls::{CertificateCounts, TlsPeer};
 
 pub(super) const ROWS: &[MetricDescriptor] = &[

@@ -1,7 +1,7 @@
 //! Metrics of the lifecycle of the gateway: configuration reloads, shutdown, panics, and the delay of
 //! its tasks.
 
-use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource, SCHEDULING_DELAY_METRIC};
+use crate::metric::{MetricDescriptor, MetricLabel, MetricSource, SCHEDULING_DELAY_METRIC};
 use tokenweir_net::supervise::BackgroundTask;
 
 /// Bucket bounds of the delay with which a timer fires, in seconds. The timers of the runtime have a

@@ -1,5 +1,5 @@
-//! The catalogue of all metrics of the gateway: name, help text, kind and labels of each metric,
-//! and how its values are read.
+//! The catalogue of the metrics of the core: name, help text, kind and labels of each metric,
+//! and how its values are read. An option has its rows in its own folder.
 //!
 //! `tokenweir generate metrics-reference` prints the metrics reference from the catalogue. A counter
 //! whose label values are all known at the start has series with the value 0 from the start. The exception
@@ -11,27 +11,24 @@ mod engines;
 mod exporters;
 mod lifecycle;
 mod objectives;
-mod quality;
 mod requests;
 mod resilience;
 mod routing;
 mod streams;
 mod tenants;
 
-use super::metric::MetricDescriptor;
+use crate::metric::MetricDescriptor;
 
-/// Returns the rows of all metrics of the gateway, in the order of the metrics reference. The
+/// Returns the rows of the metrics of the core, in the order of the metrics reference. The
 /// metrics page lists the metrics in another order: by name.
 pub fn rows() -> impl Iterator<Item = &'static MetricDescriptor> {
     [
         streams::ROWS,
         requests::ROWS,
-        quality::ROWS,
         tenants::ROWS,
         objectives::ROWS,
         backends::ROWS,
         engines::ROWS,
-        engines::GPU_ROWS,
         exporters::ROWS,
         resilience::ROWS,
         routing::ROWS,

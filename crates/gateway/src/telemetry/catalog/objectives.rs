@@ -1,6 +1,6 @@
 //! Metrics of service level objectives.
 
-use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource, OBJECTIVE_RATIO_METRIC};
+use crate::metric::{MetricDescriptor, MetricLabel, MetricSource, OBJECTIVE_RATIO_METRIC};
 use tokenweir_request::slo::ObjectiveResult;
 
 /// The label with the name of a service level objective of the configuration section `slos`.

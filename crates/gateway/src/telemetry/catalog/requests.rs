@@ -1,7 +1,7 @@
 //! Metrics of requests: counts, terminations, rejections, queue waits and model refusals.
 
-use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource, seconds};
-use tokenweir_protocol::openai::{Api, FinishReason};
+use crate::metric::{MetricDescriptor, MetricLabel, MetricSource, seconds};
+use tokenweir_protocol::openai::{Api, FinishReason, Usage};
 use tokenweir_request::error;
 use tokenweir_request::record::{
     Outcome, RequestRecord, SlowCause, TerminationInitiator, TerminationReason, Tier,
@@ -144,7 +144,8 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         ],
         MetricSource::Record(|record, emit| {
             let Some(api) = record.api else { return };
-            for (kind, count) in ["input", "output"].into_iter().zip(record.final_token_counts()) {
+            let Usage { input, output, .. } = record.final_token_counts();
+            for (kind, count) in [("input", input), ("output", output)] {
                 if let Some(count) = count {
                     emit(&[record.model.as_str(), api.operation(), kind], count as f64);
                 }

@@ -1,12 +1,6 @@
-//! Metrics of routing: accuracy of the predictions, estimates of backends, and decisions of shadow
-//! policies.
+//! Metrics of routing: accuracy of the predictions, and estimates of backends.
 
-use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource, or_nan};
-use super::super::status::StatusSnapshot;
-use crate::backend::kv_events::{CacheStatus, LearningCounts};
-use crate::backend::peers::PeerExchangeStatus;
-use tokenweir_kv_events::residency::StreamState;
-use tokenweir_request::record::{RequestRecord, ShadowDecision};
+use crate::metric::{MetricDescriptor, MetricLabel, MetricSource};
 use tokenweir_routing::PolicyKind;
 
 /// Bucket bounds of the absolute error of a predicted time to first output, in seconds.
@@ -59,11 +53,11 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     ),
     MetricDescriptor::new(
         "tokenweir_prefix_cache_regret_tokens_total",
-        "Prompt tokens that the pick of the policy, or of a shadow policy, had to compute although another candidate probably had them cached.",
+        "Prompt tokens that the pick of the policy had to compute although another candidate probably had them cached.",
         &[POLICY],
         MetricSource::Record(|record, emit| {
-            for (policy, tokens) in record.decision.iter().flat_map(|it| it.cache_regrets()) {
-                emit(&[policy], tokens);
+            if let Some(decision) = &record.decision {
+                emit(&[decision.policy()], decision.cache_regret());
             }
         }),
     ),
@@ -83,11 +77,6 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         |backend| Some(backend.learned.prefill_backlog_tokens),
     ),
     MetricDescriptor::of_backend(
-        "tokenweir_backend_sequence_slots",
-        "Number of sequences that the engine runs at once, as learned. NaN: not known.",
-        |backend| or_nan(backend.learned.sequence_slots),
-    ),
-    MetricDescriptor::of_backend(
         "tokenweir_backend_prefix_retention_ratio",
         "Share of the backend's KV cache assumed to hold prefixes of past requests.",
         |backend| Some(backend.learned.prefix_retention),
@@ -100,128 +89,4 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             Some((bytes.sum::<usize>() + status.short_list_bytes) as f64)
         },
     ),
-    MetricDescriptor::new(
-        "tokenweir_backend_kv_events_state",
-        "1 for the current state of the backend's KV events, 0 for the other states.",
-        &[MetricLabel::BACKEND, MetricLabel::fixed("state", || StreamState::NAMES.to_vec())],
-        MetricSource::Status(|status, emit| {
-            for (backend, events) in with_kv_events(status) {
-                for state in StreamState::NAMES {
-                    emit(&[backend, state], f64::from(events.state == *state));
-                }
-            }
-        }),
-    ),
-    MetricDescriptor::of_backend_or_leaving(
-        "tokenweir_backend_kv_blocks",
-        "Different blocks in the backend's prefix cache on the GPU, by its KV events.",
-        |backend| Some(backend.kv_events?.blocks as f64),
-    ),
-    MetricDescriptor::of_backend_or_leaving(
-        "tokenweir_backend_kv_event_batches_total",
-        "Batches of KV events of the backend that were applied.",
-        |backend| Some(backend.kv_events?.batches as f64),
-    ),
-    MetricDescriptor::of_backend_or_leaving(
-        "tokenweir_backend_kv_event_errors_total",
-        "Failed connections for KV events, and batches that could not be applied.",
-        |backend| Some(backend.kv_events?.errors as f64),
-    ),
-    MetricDescriptor::value(
-        "tokenweir_kv_events_bytes",
-        "Memory of the gateway for the contents of prefix caches, from KV events.",
-        |status| {
-            let contents: usize = with_kv_events(status).map(|(_, events)| events.bytes).sum();
-            Some((contents + status.kv_index_bytes) as f64)
-        },
-    ),
-    MetricDescriptor::counts(
-        "tokenweir_kv_events_requests_total",
-        "Requests, by whether KV events showed which block has which text. unlearned: no events, or no certain match. dropped: the queue was full.",
-        &[MetricLabel::counted("result", |status| {
-            let LearningCounts { learned, unlearned, dropped, .. } = status.kv_learning;
-            vec![("learned", learned), ("unlearned", unlearned), ("dropped", dropped)]
-        })],
-    ),
-    MetricDescriptor::value(
-        "tokenweir_kv_events_outlines_total",
-        "KV events from which this gateway learned a prompt that another gateway sent.",
-        |status| Some(status.kv_learning.outlines as f64),
-    ),
-    MetricDescriptor::value(
-        "tokenweir_peer_exchange_connected",
-        "1 while the gateway is connected to the message bus.",
-        |status| status.peer_exchange.as_ref().map(|exchange| f64::from(exchange.connected)),
-    ),
-    MetricDescriptor::value(
-        "tokenweir_peer_gateways",
-        "Other gateways that sent a message within the last 5 s.",
-        |status| status.peer_exchange.as_ref().map(|exchange| exchange.peers as f64),
-    ),
-    MetricDescriptor::new(
-        "tokenweir_peer_messages_total",
-        "Messages of the exchange with other gateways, by result.",
-        &[MetricLabel::fixed("result", PeerExchangeStatus::message_results)],
-        MetricSource::Status(|status, emit| {
-            let results = status.peer_exchange.iter().flat_map(|exchange| &exchange.messages);
-            results.for_each(|(result, count)| emit(&[result], *count as f64));
-        }),
-    ),
-    MetricDescriptor::new(
-        "tokenweir_peer_decisions_total",
-        "Routing decisions that the gateways exchange, by result. dropped: the queue was full, or the message bus not connected.",
-        &[MetricLabel::fixed("result", || PeerExchangeStatus::DECISION_RESULTS.to_vec())],
-        MetricSource::Status(|status, emit| {
-            let results = status.peer_exchange.iter().flat_map(|exchange| &exchange.decisions);
-            results.for_each(|(result, count)| emit(&[result], *count as f64));
-        }),
-    ),
-    MetricDescriptor::value(
-        "tokenweir_peer_sent_bytes_total",
-        "Bytes of the messages that the gateway sent to other gateways.",
-        |status| status.peer_exchange.as_ref().map(|exchange| exchange.sent_bytes as f64),
-    ),
-    MetricDescriptor::new(
-        "tokenweir_shadow_decisions_total",
-        "Decisions of the policies in routing.shadow, by whether they chose the same backend.",
-        &[POLICY, MetricLabel::fixed("result", || vec!["same", "different"])],
-        MetricSource::Record(|record, emit| {
-            for shadow in finite_shadows(record) {
-                emit(&[shadow.policy, if shadow.is_same { "same" } else { "different" }], 1.0);
-            }
-        }),
-    ),
-    MetricDescriptor::new(
-        "tokenweir_shadow_regret_seconds_total",
-        "Predicted extra time to first token if the choices of a shadow policy had been used.",
-        &[POLICY],
-        MetricSource::Record(|record, emit| {
-            for shadow in finite_shadows(record).filter(|shadow| shadow.regret > 0.0) {
-                emit(&[shadow.policy], shadow.regret);
-            }
-        }),
-    ),
-    MetricDescriptor::new(
-        "tokenweir_shadow_saving_seconds_total",
-        "Predicted saved time to first token if the choices of a shadow policy had been used.",
-        &[POLICY],
-        MetricSource::Record(|record, emit| {
-            for shadow in finite_shadows(record).filter(|shadow| shadow.regret < 0.0) {
-                emit(&[shadow.policy], -shadow.regret);
-            }
-        }),
-    ),
 ];
-
-/// Returns the name and the KV event status of each backend whose KV events the gateway receives.
-fn with_kv_events(status: &StatusSnapshot) -> impl Iterator<Item = (&str, CacheStatus)> {
-    status.backends.iter().filter_map(|backend| Some((&*backend.backend, backend.kv_events?)))
-}
-
-/// Returns the shadow decisions of a request that have a finite regret. The regret is the predicted
-/// TTFT of the choice of the shadow policy minus that of the selected backend. An infinite regret
-/// would make the sum of a metric infinite.
-fn finite_shadows(record: &RequestRecord) -> impl Iterator<Item = &ShadowDecision> {
-    let decisions = record.decision.iter().flat_map(|decision| &decision.shadow_decisions);
-    decisions.filter(|shadow| shadow.regret.is_finite())
-}

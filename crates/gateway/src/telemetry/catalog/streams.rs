@@ -1,9 +1,10 @@
 //! Metrics of the latency and the tokens of responses. The latency metrics describe streams. The
 //! token counters and the write stall metric also cover responses that are not streams.
 
-use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource, seconds};
 use super::requests::{DURATION_BOUNDS, GEN_AI_OPERATION, TOKEN_USAGE_BOUNDS};
+use crate::metric::{MetricDescriptor, MetricLabel, MetricSource, seconds};
 use tokenweir_protocol::histogram::{BucketLayout, ChunkTransit, OutputGap, TokenCount};
+use tokenweir_protocol::openai::Usage;
 use tokenweir_request::record::{
     Outcome, RequestPhase, RequestPhases, UsageEventOutcome, UsageSource,
 };
@@ -149,7 +150,9 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         MetricSource::Record(|record, emit| {
             let is_final = record.observed.usage_source == UsageSource::Exact;
             let source = if is_final { "exact" } else { "continuous" };
-            for (kind, count) in MetricLabel::TOKEN_TYPES.iter().zip(record.engine_token_counts()) {
+            let Usage { input, output, cached, reasoning, .. } = record.engine_token_counts();
+            let counts = [input, output, cached, reasoning];
+            for (kind, count) in MetricLabel::TOKEN_TYPES.iter().zip(counts) {
                 if let Some(count) = count {
                     let labels = [record.model.as_str(), kind, source, record.tier.as_str()];
                     emit(&labels, count as f64);
@@ -157,40 +160,47 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
             }
         }),
     ),
-    tokens_of_conventions::<0>(
+    tokens_of_conventions(
         "gen_ai_client_inference_operation_input_tokens",
         "Input tokens per inference request. Only with OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental.",
         TOKEN_USAGE_BOUNDS,
+        MetricSource::RecordValue(|record| as_value(record.final_token_counts().input)),
     ),
-    tokens_of_conventions::<1>(
+    tokens_of_conventions(
         "gen_ai_client_inference_operation_output_tokens",
         "Output tokens per inference request. Only with OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental.",
         TOKEN_USAGE_BOUNDS,
+        MetricSource::RecordValue(|record| as_value(record.final_token_counts().output)),
     ),
-    tokens_of_conventions::<0>(
+    tokens_of_conventions(
         "gen_ai_client_inference_usage_input_tokens_total",
         "Input tokens of inference requests. Only with OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental.",
         &[],
+        MetricSource::RecordValue(|record| as_value(record.final_token_counts().input)),
     ),
-    tokens_of_conventions::<1>(
+    tokens_of_conventions(
         "gen_ai_client_inference_usage_output_tokens_total",
         "Output tokens of inference requests. Only with OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental.",
         &[],
+        MetricSource::RecordValue(|record| as_value(record.final_token_counts().output)),
     ),
-    tokens_of_conventions::<2>(
+    tokens_of_conventions(
         "gen_ai_client_inference_usage_cache_read_input_tokens_total",
         "Input tokens that came from the prefix cache. Only with OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental.",
         &[],
+        MetricSource::RecordValue(|record| as_value(record.final_token_counts().cached)),
     ),
-    tokens_of_conventions::<3>(
+    tokens_of_conventions(
         "gen_ai_client_inference_usage_cache_write_input_tokens_total",
         "Input tokens that were written to the prefix cache. Only with OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental.",
         &[],
+        MetricSource::RecordValue(|record| as_value(record.final_token_counts().cache_created)),
     ),
-    tokens_of_conventions::<4>(
+    tokens_of_conventions(
         "gen_ai_client_inference_usage_reasoning_output_tokens_total",
         "Output tokens that are reasoning. Only with OTEL_SEMCONV_STABILITY_OPT_IN=gen_ai_latest_experimental.",
         &[],
+        MetricSource::RecordValue(|record| as_value(record.final_token_counts().reasoning)),
     ),
     MetricDescriptor::new(
         "tokenweir_estimated_output_tokens_total",
@@ -242,19 +252,20 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
 ];
 
 /// Builds the catalogue row of a metric of the GenAI conventions that counts tokens of requests: a
-/// histogram with these bounds, or a counter if `bounds` is empty. `COUNT` is the index of the
-/// token count in `RequestRecord::final_token_counts`.
-const fn tokens_of_conventions<const COUNT: usize>(
+/// histogram with these bounds, or a counter if `bounds` is empty.
+const fn tokens_of_conventions(
     name: &'static str,
     help: &'static str,
     bounds: &'static [f64],
+    read: MetricSource,
 ) -> MetricDescriptor {
     let labels = &[MetricLabel::MODEL, GEN_AI_OPERATION];
-    let read = MetricSource::RecordValue(|record| {
-        record.final_token_counts()[COUNT].map(|tokens| tokens as f64)
-    });
     match bounds {
         [] => MetricDescriptor::new(name, help, labels, read),
         bounds => MetricDescriptor::histogram(name, help, bounds, labels, read),
     }
+}
+
+fn as_value(count: Option<u64>) -> Option<f64> {
+    count.map(|tokens| tokens as f64)
 }

@@ -1,6 +1,7 @@
 //! Metrics of tenants: requests and tokens.
 
-use super::super::metric::{MetricDescriptor, MetricLabel, MetricSource};
+use crate::metric::{MetricDescriptor, MetricLabel, MetricSource};
+use tokenweir_protocol::openai::Usage;
 use tokenweir_request::access::TokenCharge;
 
 /// The label with a tenant of the keys file. The number of tenants with a label value of their own is
@@ -26,7 +27,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         MetricSource::Record(|record, emit| {
             if let Some(principal) = &record.caller {
                 let TokenCharge { input, output } = TokenCharge::from_record(record);
-                let [.., cached, reasoning] = record.engine_token_counts();
+                let Usage { cached, reasoning, .. } = record.engine_token_counts();
                 let counts = [input, output, cached.unwrap_or(0), reasoning.unwrap_or(0)];
                 for (kind, count) in MetricLabel::TOKEN_TYPES.iter().zip(counts) {
                     emit(&[principal.tenant_label(), kind], count as f64);

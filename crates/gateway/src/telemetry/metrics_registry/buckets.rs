@@ -4,8 +4,8 @@
 //! The latency limits of the objectives in `slos` are added as bounds, so that the histogram shows
 //! the exact share of requests within a limit.
 
+use crate::metric::MetricDescriptor;
 use crate::telemetry::catalog;
-use crate::telemetry::metric::MetricDescriptor;
 use std::collections::BTreeMap;
 use tokenweir_protocol::histogram::{BucketBounds, MAX_BUCKET_BOUNDS};
 use tokenweir_request::record::ResponseBuckets;
@@ -87,9 +87,17 @@ impl BucketOverrides {
     }
 
     /// Returns the bucket bounds of a metric. Empty if the metric is not a histogram.
-    pub fn bounds_for(&self, metric: &str) -> BucketBounds {
-        let defaults = || BucketBounds::from_static(default_bounds(metric));
-        self.0.get(metric).cloned().unwrap_or_else(defaults)
+    pub fn bounds_of(&self, row: &MetricDescriptor) -> BucketBounds {
+        self.bounds_or(row.name, row.kind.default_bounds())
+    }
+
+    fn bounds_for(&self, metric: &str) -> BucketBounds {
+        self.bounds_or(metric, default_bounds(metric))
+    }
+
+    fn bounds_or(&self, metric: &str, defaults: &'static [f64]) -> BucketBounds {
+        let configured = self.0.get(metric).cloned();
+        configured.unwrap_or_else(|| BucketBounds::from_static(defaults))
     }
 
     /// Returns the buckets of the histograms that the observer of a response fills while the

@@ -24,7 +24,7 @@ impl Exemplar {
     pub(super) fn from_record(record: &RequestRecord) -> Option<Self> {
         let trace = record.trace.as_ref().filter(|_| record.sample_reason.is_some())?;
         let started = record.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let [_, span_id] = record.spans;
+        let span_id = record.spans.inference;
         let ended_at = started + record.duration();
         Some(Self { trace_id: trace.trace_id, span_id, value: 0.0, ended_at })
     }

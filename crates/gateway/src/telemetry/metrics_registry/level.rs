@@ -3,7 +3,7 @@
 //! A histogram with the label `backend` has up to 30 series for each backend and model, so most
 //! histograms have the label only at the level `full`.
 
-use crate::telemetry::metric::{MetricDescriptor, MetricLabel};
+use crate::metric::{MetricDescriptor, MetricLabel};
 use crate::telemetry::otel::Semconv;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

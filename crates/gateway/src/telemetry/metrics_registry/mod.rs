@@ -14,4 +14,4 @@ pub(super) mod series;
 pub use buckets::{BucketOverrides, BucketOverridesError};
 pub use exposition::ExpositionFormat;
 pub use level::{MetricDetail, MetricsLevel};
-pub use prometheus::Prometheus;
+pub use prometheus::{MetricsSettings, Prometheus};

@@ -1,4 +1,4 @@
-//! The Prometheus sink: the series of all metrics in the catalogue.
+//! The Prometheus sink: the series of all metrics.
 //!
 //! The counters and histograms of requests are updated when a request ends, or at its first output. Most
 //! other values are read from the state of the gateway when the metrics page is rendered.
@@ -10,12 +10,12 @@ use super::level::{MetricDetail, MetricsLevel};
 use super::protobuf::FamilyMessage;
 use super::retired_backends::RetiredBackends;
 use super::series::{FamilyValue, MetricFamily, SeriesWriter};
-use crate::telemetry::catalog;
-use crate::telemetry::metric::{
+use crate::metric::{
     KnownLabelValues, MetricDescriptor, MetricLabel, MetricSource, OBJECTIVE_RATIO_METRIC,
 };
+use crate::status::StatusSnapshot;
+use crate::telemetry::catalog;
 use crate::telemetry::otel::Semconv;
-use crate::telemetry::status::StatusSnapshot;
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 use tokenweir_protocol::metric_kind::MetricKind;
@@ -26,7 +26,7 @@ use tokenweir_request::slo::Objective;
 
 /// The sink that holds the series of all metrics and renders the metrics page.
 pub struct Prometheus {
-    /// The series of each metric of the catalogue, sorted by the name of the metric.
+    /// The series of each metric, sorted by the name of the metric.
     families: Vec<MetricFamily>,
     /// Positions in `families` of the metrics whose values come from the records of requests.
     record_families: Vec<usize>,
@@ -37,6 +37,22 @@ pub struct Prometheus {
     label_state: Mutex<KnownLabelState>,
     #[cfg(target_os = "linux")]
     process_collector: prometheus::process_collector::ProcessCollector,
+}
+
+/// Which metrics there are, and which series they have.
+pub struct MetricsSettings {
+    /// The rows of all metrics.
+    pub rows: Vec<&'static MetricDescriptor>,
+    /// How many series the metrics have.
+    pub level: MetricsLevel,
+    /// The version of the GenAI conventions.
+    pub semconv: Semconv,
+    /// The tiers of the configuration. Their series exist from the start.
+    pub tiers: Vec<String>,
+    /// The bounds of histograms that differ from the defaults.
+    pub buckets: BucketOverrides,
+    /// The objectives that are evaluated for every request.
+    pub objectives: Vec<Objective>,
 }
 
 /// The models, tenants and backends that have series, as of the last read of the metrics page.
@@ -58,29 +74,30 @@ const INITIAL_PAGE_CAPACITY_BYTES: usize = 1 << 17;
 // === impl Prometheus ===
 
 impl Prometheus {
-    /// Creates the sink with the level `full` and without tiers, see [`Prometheus::with_level`].
-    pub fn new(buckets: &BucketOverrides, objectives: Vec<Objective>) -> Self {
-        Self::with_level(MetricsLevel::Full, Semconv::default(), Vec::new(), buckets, objectives)
+    /// Creates the sink with the metrics of the core, the level `full` and without tiers.
+    pub fn new(buckets: BucketOverrides, objectives: Vec<Objective>) -> Self {
+        Self::with_settings(MetricsSettings {
+            rows: catalog::rows().collect(),
+            level: MetricsLevel::Full,
+            semconv: Semconv::default(),
+            tiers: Vec::new(),
+            buckets,
+            objectives,
+        })
     }
 
-    /// Creates the sink. The series for `tiers`, the tiers of the configuration, exist from the start.
-    /// `buckets` has the bounds of the histograms. `objectives` are evaluated for every request.
-    pub fn with_level(
-        level: MetricsLevel,
-        semconv: Semconv,
-        tiers: Vec<String>,
-        buckets: &BucketOverrides,
-        objectives: Vec<Objective>,
-    ) -> Self {
-        let build_family = |row| {
+    /// Creates the sink.
+    pub fn with_settings(settings: MetricsSettings) -> Self {
+        let MetricsSettings { rows, level, semconv, tiers, buckets, objectives } = settings;
+        let build_family = |row: &'static MetricDescriptor| {
             let folded_label = match level.detail(row, semconv) {
                 MetricDetail::Omitted => return None,
                 MetricDetail::WithoutBackend => Some(MetricLabel::BACKEND.name),
                 MetricDetail::Complete => None,
             };
-            Some(MetricFamily::new(row, buckets.bounds_for(row.name), folded_label))
+            Some(MetricFamily::new(row, buckets.bounds_of(row), folded_label))
         };
-        let mut families: Vec<MetricFamily> = catalog::rows().filter_map(build_family).collect();
+        let mut families: Vec<MetricFamily> = rows.into_iter().filter_map(build_family).collect();
         families.sort_by_key(|family| family.row.name);
         let slos = objectives.iter().map(|objective| objective.name.clone()).collect();
         let known = KnownLabelValues { tiers, slos, ..KnownLabelValues::default() };
@@ -217,8 +234,8 @@ impl Prometheus {
                         page.write_number(row.name, &labels.rendered, point.sum);
                     }
                     FamilyValue::Recorded(labels, point) => {
-                        let (labels, bounds) = (&labels.rendered, &family.bucket_labels);
-                        page.write_histogram(row.name, labels, bounds, point);
+                        let bounds = &family.bucket_labels;
+                        page.write_histogram(row.name, &labels.rendered, bounds, point);
                     }
                 }
             });

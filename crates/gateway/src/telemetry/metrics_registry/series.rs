@@ -4,8 +4,8 @@
 //! copied. The metrics page is written without the lock.
 
 use super::exemplar::Exemplar;
-use crate::telemetry::metric::{KnownLabelValues, MetricDescriptor};
-use crate::telemetry::status::StatusSnapshot;
+use crate::metric::{KnownLabelValues, MetricDescriptor};
+use crate::status::StatusSnapshot;
 use hashbrown::HashTable;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokenweir_protocol::histogram::{BucketBounds, ExponentialHistogram, HistogramSnapshot};
@@ -117,8 +117,15 @@ impl MetricFamily {
         label_order.sort_unstable_by_key(|index| row.labels[*index].name);
         let label_order = label_order.into();
         let bucket_labels = format_bucket_labels(&bounds);
-        let (has_exponential, table) = (false, Mutex::default());
-        Self { row, bounds, bucket_labels, label_order, folded_label, has_exponential, table }
+        Self {
+            row,
+            bounds,
+            bucket_labels,
+            label_order,
+            folded_label,
+            has_exponential: false,
+            table: Mutex::default(),
+        }
     }
 
     /// Creates the series that exist before the first request: one for each combination of `known`

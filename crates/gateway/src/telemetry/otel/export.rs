@@ -7,6 +7,7 @@ use super::export_failure::describe_failure;
 use super::resource::resource;
 use super::settings::TracingSettings;
 use super::settings::environment::OtlpProtocol;
+use crate::status::StatusBlock;
 use crate::telemetry::cpu_time::{self, TelemetryPart};
 use opentelemetry_otlp::{
     ExporterBuildError, RetryPolicy, WithExportConfig, WithHttpConfig, WithTonicConfig,
@@ -172,6 +173,10 @@ impl TracingSettings {
 }
 
 // === impl SpanCounts ===
+
+impl StatusBlock for SpanCounts {
+    const KEY: Option<&'static str> = Some("spans");
+}
 
 impl SpanCounts {
     /// Returns the number of spans for each result: first the name of the result, then the number.

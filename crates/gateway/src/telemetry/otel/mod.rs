@@ -9,6 +9,7 @@ mod collector_client;
 pub(super) mod export;
 mod export_failure;
 pub mod resource;
+pub mod rows;
 mod sampling;
 pub(super) mod settings;
 mod spans;

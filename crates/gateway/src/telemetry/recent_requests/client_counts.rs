@@ -30,7 +30,7 @@ impl ClientCounts {
             let prompt = record.decision.as_ref()?.selected_candidate().prompt;
             Some(prompt.round() as u64)
         };
-        let [input, ..] = record.engine_token_counts();
+        let input = record.engine_token_counts().input;
         let is_sent = !record.attempts.is_empty();
         let counts = ClientSummary {
             requests: 1,

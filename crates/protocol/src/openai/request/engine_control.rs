@@ -326,7 +326,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn every_engine_control_has_a_unique_name_and_a_permission_named_as_in_the_configuration() {
+    fn every_control_has_a_name_and_a_permission() {
         let rows = || FIELDS.iter().chain(&HEADERS);
         let names: BTreeSet<&str> = rows().map(|control| control.name).collect();
         assert_eq!(names.len(), rows().count());
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_union_of_two_permission_sets_has_the_permissions_of_both() {
+    fn a_union_has_the_permissions_of_both() {
         let both = Permissions::new(&[P::KvTransfer]) | Permissions::new(&[P::Lora]);
         assert!(both.allow(P::KvTransfer) && both.allow(P::Lora) && !both.allow(P::Xargs));
         assert!(!Permissions::default().allow(P::KvTransfer));
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forbidden_string_field_of_a_body_is_replaced_in_place_and_other_types_are_rejected() {
+    fn forbidden_strings_are_replaced_and_others_rejected() {
         let body = r#"{"session_id":"a\"b" ,"n":1}"#;
         let fields = RequestFields::parse(body.as_bytes()).unwrap();
         let edits = Permissions::default().check(&fields.controls, Some(Api::Chat)).unwrap();
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn the_body_field_request_id_is_rejected_where_it_names_a_stored_response() {
+    fn request_id_is_rejected_where_responses_are_stored() {
         let fields = RequestFields::parse(br#"{"request_id":"resp_of_another"}"#).unwrap();
         let none = Permissions::default();
         assert!(none.check(&fields.controls, Some(Api::Responses)).is_err());
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_member_can_be_inserted_into_any_json_object_of_a_request_body() {
+    fn a_member_fits_into_any_json_object() {
         for body in ["{}", " { }", "{\"a\":{}}", "{ \"a\":1}"] {
             let splice = Splice::insert(body.as_bytes(), "\"s\":\"x\"").unwrap();
             let edited = Splice::apply([&splice], body.as_bytes());

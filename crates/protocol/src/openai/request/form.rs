@@ -34,7 +34,8 @@ struct FormPart<'a> {
 /// Reads the fields of a complete form. Fails if the syntax is not the accepted one, or if `model`
 /// or `stream` occurs twice.
 pub fn peek(content_type: &[u8], body: &[u8]) -> Result<RequestFields, RequestBodyError> {
-    let (mut fields, mut has_stream) = (RequestFields::default(), false);
+    let mut fields = RequestFields::default();
+    let mut has_stream = false;
     let delimiter = [b"--", parse_boundary(content_type)?].concat();
     for range in split_parts(body, &delimiter)? {
         let part = FormPart::parse(&body[range.clone()])?;
@@ -125,7 +126,8 @@ impl<'a> FormPart<'a> {
         );
         const BLANK_LINE: &[u8] = b"\r\n\r\n";
         let head = memmem::find(part, BLANK_LINE).ok_or(INVALID)?;
-        let (mut disposition, mut media_type) = (None, None);
+        let mut disposition = None;
+        let mut media_type = None;
         let mut lines = &part[..head];
         while !lines.is_empty() {
             let end = memmem::find(lines, b"\r\n");
@@ -169,7 +171,8 @@ impl<'a> FormPart<'a> {
 /// control characters.
 fn parse_header(line: &[u8]) -> Option<(&[u8], &[u8])> {
     let colon = memchr::memchr(b':', line)?;
-    let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
+    let name = &line[..colon];
+    let value = line[colon + 1..].trim_ascii();
     let is_allowed = |byte: &u8| *byte == b'\t' || !byte.is_ascii_control();
     let is_valid = token_length(name) == name.len() && colon > 0 && value.iter().all(is_allowed);
     is_valid.then_some((name, value))
@@ -272,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_of_form_parts_that_common_clients_send_are_parsed() {
+    fn heads_of_common_clients_are_parsed() {
         for head in [
             // Heads as curl, browsers, undici, .NET, aiohttp, Apache HttpClient and OkHttp write them.
             "Content-Disposition: form-data; name=\"model\"",
@@ -297,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_form_part_with_an_ambiguous_head_is_rejected() {
+    fn an_ambiguous_part_head_is_rejected() {
         for head in [
             "Content-Disposition: form-data; NAME=\"model\"",
             "Content-Disposition: form-data; name*=utf-8''model",
@@ -345,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_form_whose_content_type_has_not_exactly_one_boundary_is_rejected() {
+    fn the_content_type_needs_exactly_one_boundary() {
         let body = [&model_part(b"a")[..], b"--B--\r\n"].concat();
         for valid in [CONTENT_TYPE, "multipart/form-data;boundary=\"B\"; charset=UTF-8"] {
             assert!(peek(valid.as_bytes(), &body).is_ok(), "{valid}");
@@ -371,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_form_with_an_invalid_or_duplicate_model_is_rejected() {
+    fn invalid_or_duplicate_models_are_rejected() {
         for value in [&b"\xff\xfe"[..], "\u{feff}a".as_bytes()] {
             assert!(is_rejected(&[&model_part(value)[..], b"--B--\r\n"].concat()));
         }
@@ -387,7 +390,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_model_of_a_form_is_found_among_files_and_renaming_it_changes_no_other_byte(
+        fn renaming_the_model_changes_no_other_byte(
             before in file_bytes(),
             old in "[!-~]{0,12}",
             after in file_bytes(),

@@ -31,9 +31,14 @@ pub struct GenerationParameters {
     pub previous_response: Option<Box<str>>,
 }
 
-/// A field of [`GenerationParameters`] that is no number with a fraction.
+/// A field of [`GenerationParameters`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GenerationParameter {
+    Temperature,
+    TopP,
+    TopK,
+    FrequencyPenalty,
+    PresencePenalty,
     Seed,
     OutputFormat,
     Reasoning,
@@ -53,6 +58,11 @@ impl GenerationParameters {
     /// Stores the value of a parameter, and replaces an earlier value of the same parameter.
     pub(super) fn read(&mut self, parameter: GenerationParameter, value: JsonValue<'_>) {
         match parameter {
+            GenerationParameter::Temperature => self.temperature = value.as_real(),
+            GenerationParameter::TopP => self.top_p = value.as_real(),
+            GenerationParameter::TopK => self.top_k = value.as_real(),
+            GenerationParameter::FrequencyPenalty => self.frequency_penalty = value.as_real(),
+            GenerationParameter::PresencePenalty => self.presence_penalty = value.as_real(),
             GenerationParameter::Seed => self.seed = value.as_integer(),
             GenerationParameter::OutputFormat => {
                 self.output = match value.as_text().as_deref() {
@@ -91,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn sampling_and_output_parameters_of_requests_of_each_api_are_read() {
+    fn the_parameters_of_each_api_are_read() {
         let chat = parse_parameters(
             r#"{"temperature":0.7,"top_p":1,"top_k":-1,"frequency_penalty":0.5,
             "presence_penalty":-2e-1,"seed":-42,"reasoning_effort":"low",
@@ -119,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn stop_sequences_of_a_request_are_a_text_or_an_array() {
+    fn stop_sequences_are_a_text_or_an_array() {
         for (body, expected) in [
             (r#"{"stop":"END"}"#, &["END"][..]),
             (r#"{"stop":["a","b"]}"#, &["a", "b"]),
@@ -137,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_sampling_parameters_are_ignored_and_of_duplicates_the_last_one_counts() {
+    fn invalid_values_are_ignored_and_the_last_counts() {
         let invalid = r#"{"temperature":"hot","seed":1.5,"top_p":1e999,"reasoning_effort":"hard",
             "response_format":null,"top_k":[1]}"#;
         assert_eq!(parse_parameters(invalid), GenerationParameters::default());

@@ -23,20 +23,36 @@ pub struct IdentityFields {
     pub messages: u64,
 }
 
+/// A field of [`IdentityFields`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum IdentityField {
+    User,
+    SafetyIdentifier,
+    MetadataUser,
+    MetadataSession,
+    MetadataConversation,
+    Conversation,
+}
+
 /// Maximum length of a value in bytes. A longer value is treated as absent.
 const MAX_VALUE_BYTES: usize = 512;
 
 impl IdentityFields {
     /// Stores the value of a field, and replaces an earlier value of the same field.
-    pub(super) fn read(
-        &mut self,
-        place: fn(&mut Self) -> &mut Option<Box<str>>,
-        value: JsonValue<'_>,
-    ) {
-        let is_plausible = |text: &str| (1..=MAX_VALUE_BYTES).contains(&text.len());
-        if let Some(text) = value.as_text().filter(|text| is_plausible(text)) {
-            *place(self) = Some(text.into());
+    pub(super) fn read(&mut self, field: IdentityField, value: JsonValue<'_>) {
+        let Some(text) = value.as_text() else { return };
+        if text.is_empty() || text.len() > MAX_VALUE_BYTES {
+            return;
         }
+        let stored = match field {
+            IdentityField::User => &mut self.user,
+            IdentityField::SafetyIdentifier => &mut self.safety_identifier,
+            IdentityField::MetadataUser => &mut self.metadata_user,
+            IdentityField::MetadataSession => &mut self.metadata_session,
+            IdentityField::MetadataConversation => &mut self.metadata_conversation,
+            IdentityField::Conversation => &mut self.conversation,
+        };
+        *stored = Some(text.into());
     }
 }
 
@@ -50,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn user_session_and_conversation_fields_of_requests_of_each_api_are_read() {
+    fn the_fields_of_each_api_are_read() {
         let chat = fields(
             r#"{"user":"u","safety_identifier":"s","metadata":{"user_id":"m","session_id":"n",
             "thread_id":"t","other":"x"},"messages":[{"role":"system","content":"a"},
@@ -73,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn identity_fields_of_a_request_that_are_no_string_or_too_long_count_as_absent() {
+    fn long_or_binary_values_count_as_absent() {
         let long = "x".repeat(MAX_VALUE_BYTES + 1);
         let body = format!(
             r#"{{"user":7,"safety_identifier":"{long}","metadata":"m","conversation":null,

@@ -63,7 +63,8 @@ impl LeftOut {
     fn add_system_messages(&mut self, body: &[u8], messages: Range<usize>) {
         let Some(array) = body.get(messages.clone()) else { return };
         visit_elements(array, |message| {
-            let (start, message) = (messages.start + message.start, &array[message]);
+            let start = messages.start + message.start;
+            let message = &array[message];
             let mut is_system = false;
             let mut content = 0..0;
             visit_members(message, |member| match &message[member.name] {
@@ -199,7 +200,7 @@ mod tests {
     const TURN: &str = r#"{"role":"user","content":[{"type":"text","text":"a"}]}"#;
 
     #[test]
-    fn attribution_blocks_are_no_prompt_wherever_the_system_prompt_has_them() {
+    fn attribution_blocks_are_no_prompt() {
         for form in [
             r#"{"system":[A,R],"messages":[T]}"#,
             r#"{"system":[R,A],"messages":[T]}"#,
@@ -233,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cache_mark_in_a_message_is_no_prompt() {
+    fn a_cache_mark_is_no_prompt() {
         let without =
             r#"{"system":"s","messages":[{"role":"user","content":[{"type":"text","text":"a"}]}]}"#;
         let mark = r#""cache_control":{"type":"ephemeral","ttl":"1h"}"#;
@@ -257,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_ranges_that_are_left_out_is_bounded() {
+    fn the_number_of_ranges_is_bounded() {
         let mark = r#"{"a":1,"cache_control":null}"#;
         let body = format!(r#"{{"messages":[{}{mark}]}}"#, format!("{mark},").repeat(100_000));
         let expected = format!(",{mark}").repeat(100_001 - super::MAX_RANGES);

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn the_prompt_parts_of_a_request_are_found_in_the_order_in_which_a_model_reads_them() {
+    fn prompt_parts_are_found_in_model_order() {
         let body = r#"{"messages":[{"role":"user","content":"a ] \" b"}],"model":"m",
             "tools": [{"type":"function","function":{"name":"f"}}] ,"n":1}"#;
         let expected = [
@@ -155,8 +155,9 @@ mod tests {
     }
 
     #[test]
-    fn text_in_any_field_of_a_request_counts_as_prompt_text_and_media_do_not() {
-        let (text, media) = ("word ".repeat(2_000), "QUJD".repeat(5_000));
+    fn all_text_is_prompt_and_media_are_not() {
+        let text = "word ".repeat(2_000);
+        let media = "QUJD".repeat(5_000);
         let bytes = |body: &str| {
             let fields = RequestFields::parse(body.as_bytes()).unwrap();
             PromptBytes::of_json(&fields.prompt, body.as_bytes())
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_and_type_of_prompt_is_found_in_a_request_body() {
+    fn every_field_and_type_of_prompt_is_found() {
         let long = "x".repeat(1_000);
         for (field, value) in [
             ("prompt", format!("\"{long}\"")),

@@ -67,7 +67,8 @@ impl RequestBodyError {
             _ => {}
         }
         let Err(error) = serde_json::from_slice::<IgnoredAny>(body) else { return Self::NotObject };
-        let (line, column) = (error.line(), error.column());
+        let line = error.line();
+        let column = error.column();
         let text = body.split(|byte| *byte == b'\n').nth(line.saturating_sub(1));
         let at_error = text.and_then(|text| text.get(column.saturating_sub(1)..));
         let at_error = at_error.unwrap_or_default();
@@ -86,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_in_another_encoding_than_utf_8_is_rejected_with_the_encoding() {
+    fn other_encodings_than_utf_8_are_rejected() {
         let body = r#"{"model":"a"}"#;
         let marked = format!("\u{feff}{body}");
         let with_mark = message(marked.as_bytes());
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_error_of_an_invalid_request_body_has_the_field_or_the_position_of_the_error() {
+    fn errors_have_the_field_or_the_position() {
         use RequestBodyError::{DuplicateField, Empty, InvalidUnicode, NotObject, WrongType};
         let not_json = |line, column| RequestBodyError::NotJson { line, column };
         let not_finite = |line, column| RequestBodyError::NotFinite { line, column };

@@ -5,7 +5,7 @@
 
 use super::engine_control::{self, Permission, UsedControl};
 use super::generation_parameters::{GenerationParameter, GenerationParameters};
-use super::identity_fields::IdentityFields;
+use super::identity_fields::{IdentityField, IdentityFields};
 use super::prompt::{PromptPart, PromptSpans};
 pub use super::request_body_error::RequestBodyError;
 use super::splice::{ModelSpan, Splice, StreamOptions};
@@ -66,6 +66,13 @@ pub enum CacheSaltSpan {
     WrongType,
 }
 
+/// A field and its row in [`REQUEST_FIELDS`], or in [`engine_control::FIELDS`] for a control.
+#[derive(Debug, Clone, Copy)]
+struct FieldRow {
+    row: usize,
+    field: RequestField,
+}
+
 #[derive(Debug, Clone, Copy)]
 enum RequestField {
     Model,
@@ -73,20 +80,18 @@ enum RequestField {
     StreamOptions,
     IncludeUsage,
     ContinuousUsage,
-    /// A limit of generated tokens, with its index in [`FieldParser::token_limits`].
-    TokenLimit(usize),
+    MaxCompletionTokens,
+    MaxTokens,
+    MaxOutputTokens,
     N,
     Prompt(PromptPart),
     CacheKey,
     CacheSalt,
     Store,
     Background,
-    /// A parameter that is a number. The function borrows its field in the result.
-    Real(fn(&mut GenerationParameters) -> &mut Option<f64>),
     Parameter(GenerationParameter),
-    /// A field that names the user, the session or the conversation. The function borrows its field
-    /// in the result.
-    Identity(fn(&mut IdentityFields) -> &mut Option<Box<str>>),
+    /// A field that names the user, the session or the conversation.
+    Identity(IdentityField),
     /// An element of `messages`.
     Message,
     /// A field of [`engine_control::FIELDS`].
@@ -99,9 +104,9 @@ const REQUEST_FIELDS: &[(&str, RequestField)] = &[
     ("stream_options", RequestField::StreamOptions),
     ("stream_options.include_usage", RequestField::IncludeUsage),
     ("stream_options.continuous_usage_stats", RequestField::ContinuousUsage),
-    ("max_completion_tokens", RequestField::TokenLimit(0)),
-    ("max_tokens", RequestField::TokenLimit(1)),
-    ("max_output_tokens", RequestField::TokenLimit(2)),
+    ("max_completion_tokens", RequestField::MaxCompletionTokens),
+    ("max_tokens", RequestField::MaxTokens),
+    ("max_output_tokens", RequestField::MaxOutputTokens),
     ("n", RequestField::N),
     ("tools", RequestField::Prompt(PromptPart::Tools)),
     ("system", RequestField::Prompt(PromptPart::System)),
@@ -115,11 +120,11 @@ const REQUEST_FIELDS: &[(&str, RequestField)] = &[
     ("cache_salt", RequestField::CacheSalt),
     ("store", RequestField::Store),
     ("background", RequestField::Background),
-    ("temperature", RequestField::Real(|parameters| &mut parameters.temperature)),
-    ("top_p", RequestField::Real(|parameters| &mut parameters.top_p)),
-    ("top_k", RequestField::Real(|parameters| &mut parameters.top_k)),
-    ("frequency_penalty", RequestField::Real(|parameters| &mut parameters.frequency_penalty)),
-    ("presence_penalty", RequestField::Real(|parameters| &mut parameters.presence_penalty)),
+    ("temperature", RequestField::Parameter(GenerationParameter::Temperature)),
+    ("top_p", RequestField::Parameter(GenerationParameter::TopP)),
+    ("top_k", RequestField::Parameter(GenerationParameter::TopK)),
+    ("frequency_penalty", RequestField::Parameter(GenerationParameter::FrequencyPenalty)),
+    ("presence_penalty", RequestField::Parameter(GenerationParameter::PresencePenalty)),
     ("seed", RequestField::Parameter(GenerationParameter::Seed)),
     ("response_format.type", RequestField::Parameter(GenerationParameter::OutputFormat)),
     ("text.format.type", RequestField::Parameter(GenerationParameter::OutputFormat)),
@@ -131,17 +136,14 @@ const REQUEST_FIELDS: &[(&str, RequestField)] = &[
     ("stop_sequences", RequestField::Parameter(GenerationParameter::StopSequences)),
     ("stop_sequences[]", RequestField::Parameter(GenerationParameter::StopSequences)),
     ("messages[]", RequestField::Message),
-    ("user", RequestField::Identity(|identity| &mut identity.user)),
-    ("safety_identifier", RequestField::Identity(|identity| &mut identity.safety_identifier)),
-    ("metadata.user_id", RequestField::Identity(|identity| &mut identity.metadata_user)),
-    ("metadata.session_id", RequestField::Identity(|identity| &mut identity.metadata_session)),
-    (
-        "metadata.conversation_id",
-        RequestField::Identity(|identity| &mut identity.metadata_conversation),
-    ),
-    ("metadata.thread_id", RequestField::Identity(|identity| &mut identity.metadata_conversation)),
-    ("conversation", RequestField::Identity(|identity| &mut identity.conversation)),
-    ("conversation.id", RequestField::Identity(|identity| &mut identity.conversation)),
+    ("user", RequestField::Identity(IdentityField::User)),
+    ("safety_identifier", RequestField::Identity(IdentityField::SafetyIdentifier)),
+    ("metadata.user_id", RequestField::Identity(IdentityField::MetadataUser)),
+    ("metadata.session_id", RequestField::Identity(IdentityField::MetadataSession)),
+    ("metadata.conversation_id", RequestField::Identity(IdentityField::MetadataConversation)),
+    ("metadata.thread_id", RequestField::Identity(IdentityField::MetadataConversation)),
+    ("conversation", RequestField::Identity(IdentityField::Conversation)),
+    ("conversation.id", RequestField::Identity(IdentityField::Conversation)),
 ];
 
 /// Types of the tools that vLLM's Responses API runs itself.
@@ -156,18 +158,21 @@ const TOKEN_COUNTING_FIELDS: [&[u8]; 3] =
 /// Length of the two quotes of a JSON string, in bytes.
 const QUOTE_BYTES: usize = 2;
 
-/// The paths of all fields, each with its row in [`REQUEST_FIELDS`] or in [`engine_control::FIELDS`]. The
-/// common fields come first, because the table is searched in order.
-static FIELD_PATHS: LazyLock<PathTable<(usize, RequestField)>> = LazyLock::new(|| {
+/// The paths of all fields. The common fields come first, because the table is searched in order.
+static FIELD_PATHS: LazyLock<PathTable<FieldRow>> = LazyLock::new(|| {
     let row_of = |name: &str| REQUEST_FIELDS.iter().position(|(path, _)| *path == name);
-    // A body has `prompt` or `token_ids`, so both have one row, and a body with both has a duplicate.
-    let row = |path: &str| row_of(if path == "token_ids" { "prompt" } else { path });
-    let fields =
-        REQUEST_FIELDS.iter().filter_map(|(path, field)| Some((*path, (row(path)?, *field))));
-    let controls = engine_control::FIELDS.iter().enumerate();
-    let controls = controls.filter(|(_, control)| row_of(control.name).is_none());
-    let controls = controls.map(|(row, control)| (control.name, (row, RequestField::Control)));
-    PathTable::new(&[("", &fields.chain(controls).collect::<Vec<_>>())])
+    let mut paths = Vec::new();
+    for (path, field) in REQUEST_FIELDS {
+        // A body has `prompt` or `token_ids`, so both have one row, and a body with both has a duplicate.
+        let name = if *path == "token_ids" { "prompt" } else { *path };
+        paths.extend(row_of(name).map(|row| (*path, FieldRow { row, field: *field })));
+    }
+    for (row, control) in engine_control::FIELDS.iter().enumerate() {
+        if row_of(control.name).is_none() {
+            paths.push((control.name, FieldRow { row, field: RequestField::Control }));
+        }
+    }
+    PathTable::new(&[("", &paths)])
 });
 
 impl RequestFields {
@@ -189,15 +194,37 @@ impl RequestFields {
         if !scanner.is_complete() || body.trim_ascii_start().first() != Some(&b'{') {
             return Err(RequestBodyError::from_invalid_json(body));
         }
-        let [completion, tokens, output] = parser.token_limits;
-        fields.max_tokens = completion.or(tokens).or(output);
+        fields.max_tokens =
+            parser.max_completion_tokens.or(parser.max_tokens).or(parser.max_output_tokens);
         fields.is_stateful |= fields.parameters.previous_response.is_some();
-        let usage_splice = Splice::include_usage(body, parser.stream_options);
-        fields.usage_splice = usage_splice.filter(|_| fields.stream);
-        let continuous_usage_splice = Splice::continuous_usage(parser.stream_options);
-        fields.continuous_usage_splice =
-            continuous_usage_splice.filter(|_| fields.stream && !parser.has_continuous_usage);
+        if fields.stream {
+            fields.usage_splice = Splice::include_usage(body, parser.stream_options);
+        }
+        if fields.stream && !parser.has_continuous_usage {
+            fields.continuous_usage_splice = Splice::continuous_usage(parser.stream_options);
+        }
         Ok(fields)
+    }
+
+    fn read_model(&mut self, value: JsonValue<'_>, end: usize) -> Result<(), RequestBodyError> {
+        let JsonValue::Text(text) = value else {
+            return Err(RequestBodyError::WrongType("model"));
+        };
+        let model = text.decode().ok_or(RequestBodyError::InvalidUnicode("model"))?;
+        self.model = Some(model.into());
+        self.model_slot = Some(ModelSpan::Json(text_range(text, end)));
+        Ok(())
+    }
+
+    fn read_cache_salt(&mut self, value: JsonValue<'_>, end: usize) {
+        self.cache_salt = match value {
+            JsonValue::Null => CacheSaltSpan::At(end - "null".len()..end),
+            JsonValue::Text(text) => {
+                self.prompt.salt = text.decode().map(Into::into);
+                CacheSaltSpan::At(text_range(text, end))
+            }
+            _ => CacheSaltSpan::WrongType,
+        };
     }
 
     /// Whether the request may have side effects besides its response, so that the gateway executes
@@ -228,8 +255,9 @@ struct FieldParser {
     seen_fields: u32,
     /// Bit `i` is set once the field in row `i` of [`engine_control::FIELDS`] has been read.
     seen_controls: u32,
-    /// Values of `max_completion_tokens`, `max_tokens` and `max_output_tokens`.
-    token_limits: [Option<u64>; 3],
+    max_completion_tokens: Option<u64>,
+    max_tokens: Option<u64>,
+    max_output_tokens: Option<u64>,
     stream_options: StreamOptions,
     /// Whether the body has `stream_options.continuous_usage_stats`.
     has_continuous_usage: bool,
@@ -240,74 +268,75 @@ struct FieldParser {
 impl FieldParser {
     fn read_field(
         &mut self,
-        (row, field): (usize, RequestField),
+        found: FieldRow,
         value: JsonValue<'_>,
         end: usize,
         fields: &mut RequestFields,
     ) {
-        if let RequestField::Prompt(part) = field {
+        if let RequestField::Prompt(part) = found.field {
             fields.prompt.read(part, value, end);
         }
         if matches!(value, JsonValue::End { .. }) {
             return;
         }
-        match field {
-            RequestField::Real(place) => return *place(&mut fields.parameters) = value.as_real(),
-            RequestField::Parameter(parameter) => return fields.parameters.read(parameter, value),
-            RequestField::Identity(place) => return fields.identity.read(place, value),
+        match found.field {
+            RequestField::Parameter(parameter) => fields.parameters.read(parameter, value),
+            RequestField::Identity(field) => fields.identity.read(field, value),
             RequestField::Message => {
-                return fields.identity.messages += u64::from(value == JsonValue::Object);
+                fields.identity.messages += u64::from(value == JsonValue::Object);
             }
-            RequestField::Control => return self.read_control(row, value, end, fields),
-            _ => {}
+            RequestField::Control => self.read_control(found.row, value, end, fields),
+            _ => {
+                let bit = 1 << found.row;
+                if self.seen_fields & bit != 0 {
+                    let name = REQUEST_FIELDS[found.row].0;
+                    self.error.get_or_insert(RequestBodyError::DuplicateField(name));
+                }
+                self.seen_fields |= bit;
+                self.read_unique_field(found.field, value, end, fields);
+            }
         }
-        let name = REQUEST_FIELDS[row].0;
-        let bit = 1 << row;
-        if self.seen_fields & bit != 0 {
-            self.error.get_or_insert(RequestBodyError::DuplicateField(name));
-        }
-        self.seen_fields |= bit;
-        match (field, value) {
-            (
-                RequestField::StreamOptions
-                | RequestField::IncludeUsage
-                | RequestField::ContinuousUsage,
-                value,
-            ) => {
+    }
+
+    /// Reads a field that a body must not have twice.
+    fn read_unique_field(
+        &mut self,
+        field: RequestField,
+        value: JsonValue<'_>,
+        end: usize,
+        fields: &mut RequestFields,
+    ) {
+        match field {
+            RequestField::StreamOptions
+            | RequestField::IncludeUsage
+            | RequestField::ContinuousUsage => {
                 self.has_continuous_usage |= matches!(field, RequestField::ContinuousUsage);
                 self.stream_options = self.stream_options.updated_with(field, value, end);
             }
-            (RequestField::CacheSalt, JsonValue::Null) => {
-                fields.cache_salt = CacheSaltSpan::At(end - "null".len()..end);
-            }
-            (_, JsonValue::Null) => {}
-            (RequestField::Model, JsonValue::Text(text)) => {
-                let Some(model) = text.decode() else {
-                    self.error.get_or_insert(RequestBodyError::InvalidUnicode(name));
-                    return;
-                };
-                fields.model = Some(model.into());
-                fields.model_slot = Some(ModelSpan::Json(text_range(text, end)));
-            }
-            (RequestField::Model, _) => {
-                self.error.get_or_insert(RequestBodyError::WrongType(name));
+            RequestField::CacheSalt => fields.read_cache_salt(value, end),
+            _ if value == JsonValue::Null => {}
+            RequestField::Model => {
+                if let Err(error) = fields.read_model(value, end) {
+                    self.error.get_or_insert(error);
+                }
             }
             // The backend rejects other types with its own message.
-            (RequestField::Stream, value) => fields.stream = value == JsonValue::Bool(true),
-            (RequestField::TokenLimit(index), value) => self.token_limits[index] = value.as_count(),
-            (RequestField::N, value) => fields.n = value.as_count(),
-            (RequestField::CacheKey, value) => fields.cache_key = value.as_text().map(Into::into),
-            (RequestField::CacheSalt, JsonValue::Text(text)) => {
-                fields.prompt.salt = text.decode().map(Into::into);
-                fields.cache_salt = CacheSaltSpan::At(text_range(text, end));
-            }
-            (RequestField::CacheSalt, _) => fields.cache_salt = CacheSaltSpan::WrongType,
-            (RequestField::Store, JsonValue::Bool(false)) => fields.forbids_store = true,
-            (RequestField::Store | RequestField::Background, value) => {
+            RequestField::Stream => fields.stream = value == JsonValue::Bool(true),
+            RequestField::MaxCompletionTokens => self.max_completion_tokens = value.as_count(),
+            RequestField::MaxTokens => self.max_tokens = value.as_count(),
+            RequestField::MaxOutputTokens => self.max_output_tokens = value.as_count(),
+            RequestField::N => fields.n = value.as_count(),
+            RequestField::CacheKey => fields.cache_key = value.as_text().map(Into::into),
+            RequestField::Store if value == JsonValue::Bool(false) => fields.forbids_store = true,
+            RequestField::Store | RequestField::Background => {
                 fields.is_stateful |= value == JsonValue::Bool(true);
             }
-            // The other fields are read above.
-            _ => {}
+            // `read_field` reads these fields.
+            RequestField::Prompt(_)
+            | RequestField::Parameter(_)
+            | RequestField::Identity(_)
+            | RequestField::Message
+            | RequestField::Control => {}
         }
     }
 

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minimal_edit_adds_include_usage_and_can_enable_continuous_usage() {
+    fn include_usage_is_added_by_a_minimal_edit() {
         let check = |body: &str, expected: &str| {
             assert_eq!(with_usage_requested(body), expected, "{body}");
             let continuous = usage_splice(body).unwrap().with_continuous_usage();
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn continuous_usage_is_added_only_to_a_request_that_asks_for_usage_without_it() {
+    fn continuous_usage_needs_requested_usage() {
         let splice = |options: &str| {
             let body = format!(r#"{{"stream":true,"stream_options":{options},"model":"a"}}"#);
             let edit = RequestFields::parse(body.as_bytes()).unwrap().continuous_usage_splice?;
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_asks_for_usage_or_has_invalid_stream_options_is_not_edited() {
+    fn requested_usage_and_invalid_options_stay() {
         for body in [
             "{}",
             r#"{"stream":false}"#,
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn renaming_the_model_in_a_body_replaces_only_its_name_and_escapes_the_new_one() {
+    fn renaming_a_model_replaces_only_its_name() {
         for (body, model, expected) in [
             (r#"{"model":"a"}"#, "longer", r#"{"model":"longer"}"#),
             (r#"{ "model" : "" , "x":1.0e5}"#, "b", r#"{ "model" : "b" , "x":1.0e5}"#),
@@ -270,7 +270,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_edits_that_request_usage_and_rename_the_model_apply_to_one_body(
+        fn usage_and_rename_edits_apply_to_one_body(
             is_model_first in any::<bool>(),
             options in prop_oneof![
                 Just("null"), Just("{}"), Just(r#"{"include_usage":false}"#), Just(r#"{"a":"model"}"#),
@@ -294,7 +294,7 @@ mod tests {
         }
 
         #[test]
-        fn the_edit_that_requests_usage_changes_only_include_usage_of_the_request(
+        fn the_usage_edit_changes_only_include_usage(
             options in prop_oneof![
                 Just(json!(null)), Just(json!({})), Just(json!({"include_usage": false})),
                 Just(json!({"a": [1, "{"]})), Just(json!({"a": "}", "include_usage": null})),

@@ -6,7 +6,7 @@ use super::{IdentityFields, ModelSpan, Splice};
 use memchr::memmem;
 
 #[test]
-fn the_fields_of_a_request_body_are_found_in_any_order() {
+fn fields_are_found_in_any_order() {
     let body = br#" {"messages":[{"role":"user","content":"{\"model\":\"no\"}","n":7}],
         "stream_options":{"include_usage":true},"n":2,"max_tokens":5,
         "max_completion_tokens":9,"stream":true,"model":"q\u0077en","metadata":{"model":"no"}}"#;
@@ -30,14 +30,14 @@ fn the_fields_of_a_request_body_are_found_in_any_order() {
 }
 
 #[test]
-fn a_null_field_of_a_request_body_is_the_same_as_an_absent_field() {
+fn null_is_the_same_as_absent() {
     let nulls = br#"{"model":null,"stream":null,"n":null,"max_tokens":null}"#;
     assert_eq!(RequestFields::parse(nulls), Ok(RequestFields::default()));
     assert_eq!(RequestFields::parse(b"{}"), Ok(RequestFields::default()));
 }
 
 #[test]
-fn requests_that_use_state_at_their_backend_are_distinguished_from_stateless_requests() {
+fn stateful_requests_are_recognized() {
     for body in [
         r#"{"store":true}"#,
         r#"{"background":true}"#,
@@ -55,7 +55,7 @@ fn requests_that_use_state_at_their_backend_are_distinguished_from_stateless_req
 }
 
 #[test]
-fn a_request_whose_events_list_their_tokens_is_recognized() {
+fn requests_with_listed_tokens_are_recognized() {
     for body in [r#"{"logprobs":true}"#, r#"{"x":{"return_token_ids":true}}"#] {
         assert!(RequestFields::has_counting_field(body.as_bytes()), "{body}");
     }

@@ -28,6 +28,25 @@ impl ChoiceDelta {
         }
     }
 
+    /// Applies the array of token ids or logprobs.
+    pub(super) fn begin_tokens(&mut self, value: JsonValue<'_>) {
+        if value == JsonValue::Array {
+            self.tokens = Some(0);
+        }
+    }
+
+    /// Applies one element of the array of token ids or logprobs.
+    pub(super) fn count_token(&mut self, value: JsonValue<'_>) {
+        if !matches!(value, JsonValue::End { .. }) {
+            self.tokens = self.tokens.map(|tokens| tokens + 1);
+        }
+    }
+
+    pub(super) fn finish(&mut self, value: JsonValue<'_>) {
+        self.is_present = true;
+        self.finish_reason = FinishReason::of_value(value);
+    }
+
     /// Whether the choice has output without text. There are two cases: token ids or logprobs show
     /// tokens, or the text is empty in an event that is neither the first nor the last of its choice. In
     /// the second case, the engine holds text back.

@@ -2,10 +2,12 @@
 
 use super::choice_delta::ChoiceDelta;
 use super::response_summary::ResponseSummary;
+use super::usage::token_count;
 use crate::json::JsonValue;
-use crate::json::members::{self, visit_members};
-use crate::openai::shapes::{ERROR_EVENT_TYPE, EventOutput, ResponseField};
-use crate::openai::{Delta, FinishReason, OutputKind, OutputKinds, Usage};
+use crate::openai::shapes::{
+    ERROR_EVENT_TYPE, EnginePhase, EventOutput, ResponseField, UsageCount,
+};
+use crate::openai::{Delta, FinishReason, InBandError, OutputKind, OutputKinds, Usage};
 
 /// The state of the event that is being parsed.
 #[derive(Debug, Default)]
@@ -55,9 +57,6 @@ enum ResponseStatus {
 
 /// Longest id, model name or event type that is stored, in bytes.
 const MAX_ID_BYTES: usize = 256;
-/// Greatest token count that the gateway accepts in a response. A greater number is an error of the
-/// backend and would make all later sums and means wrong.
-pub const MAX_TOKEN_COUNT: u64 = 100_000_000;
 
 // === impl DeltaBuilder ===
 
@@ -70,13 +69,7 @@ impl DeltaBuilder {
         summary: &mut ResponseSummary,
     ) {
         match field {
-            ResponseField::Id => set_if_absent(&mut summary.id, value),
-            ResponseField::Model => set_if_absent(&mut summary.model, value),
-            ResponseField::EventType => set_if_absent(&mut self.event_type, value),
-            ResponseField::Choices => {
-                self.has_choices |= value == JsonValue::Array;
-                self.has_unknown_output |= value.is_scalar_with_content();
-            }
+            ResponseField::Choices => self.read_choices(value),
             ResponseField::Choice => self.read_choice(value, summary),
             ResponseField::Index => {
                 self.current_choice.index = value.as_count().unwrap_or(0) as usize;
@@ -86,15 +79,9 @@ impl DeltaBuilder {
                 self.record_answer(kind, value, summary);
             }
             ResponseField::Output(kind) => self.current_choice.record_output(kind, value),
-            ResponseField::Transcript => {
-                self.has_document_answer |= matches!(value, JsonValue::Text(_));
-                self.record_answer(OutputKind::Text, value, summary);
-            }
+            ResponseField::Transcript => self.read_transcript(value, summary),
             ResponseField::Answer => self.has_document_answer |= value.is_answer(),
-            ResponseField::Refusal => {
-                self.is_refusal |= matches!(value, JsonValue::Text(text) if !text.is_empty());
-                self.record_answer(OutputKind::Text, value, summary);
-            }
+            ResponseField::Refusal => self.read_refusal(value, summary),
             ResponseField::Arguments => {
                 self.current_choice.record_output(OutputKind::ToolCall, value);
                 summary.search(self.current_choice.index, value);
@@ -109,60 +96,72 @@ impl DeltaBuilder {
             }
             ResponseField::UnknownOutput => self.has_unknown_output |= value.has_content(),
             ResponseField::Unknown => self.has_unknown_field |= value.has_content(),
-            ResponseField::ContentPart => {
-                let is_reasoning = std::mem::take(&mut self.is_reasoning);
-                let is_end = matches!(value, JsonValue::End { .. });
-                summary.commit_or_discard_text(!(is_reasoning && is_end));
-            }
-            ResponseField::ContentPartType => {
-                self.is_reasoning =
-                    value.as_text().is_some_and(|kind| kind.starts_with("reasoning"));
-            }
-            ResponseField::Tokens if value == JsonValue::Array => {
-                self.current_choice.tokens = Some(0);
-            }
-            ResponseField::Token if !matches!(value, JsonValue::End { .. }) => {
-                self.current_choice.tokens = self.current_choice.tokens.map(|tokens| tokens + 1);
-            }
-            ResponseField::Tokens | ResponseField::Token => {}
-            ResponseField::FinishReason => {
-                self.current_choice.is_present = true;
-                self.current_choice.finish_reason = FinishReason::of_value(value);
-            }
-            ResponseField::Status => {
-                self.status = self.status.updated_with(value);
-                let is_failed = matches!(value.as_text().as_deref(), Some("failed" | "error"));
-                self.has_document_answer |= !is_failed && self.status != ResponseStatus::Unknown;
-            }
+            ResponseField::ContentPart => self.read_content_part(value, summary),
+            ResponseField::ContentPartType => self.is_reasoning = is_reasoning_type(value),
+            ResponseField::Tokens => self.current_choice.begin_tokens(value),
+            ResponseField::Token => self.current_choice.count_token(value),
+            ResponseField::FinishReason => self.current_choice.finish(value),
+            ResponseField::Id
+            | ResponseField::Model
+            | ResponseField::EventType
+            | ResponseField::Status
+            | ResponseField::IncompleteReason
+            | ResponseField::Usage
+            | ResponseField::UsageCount(_)
+            | ResponseField::TotalTokens
+            | ResponseField::EngineMillis(_)
+            | ResponseField::Error
+            | ResponseField::ObjectType
+            | ResponseField::FlatErrorCode
+            | ResponseField::ErrorCode
+            | ResponseField::ErrorType => self.read_metadata(field, value, summary),
+        }
+    }
+
+    /// Applies a field that is about the response and not part of its content.
+    fn read_metadata(
+        &mut self,
+        field: ResponseField,
+        value: JsonValue<'_>,
+        summary: &mut ResponseSummary,
+    ) {
+        match field {
+            ResponseField::Id => set_if_absent(&mut summary.id, value),
+            ResponseField::Model => set_if_absent(&mut summary.model, value),
+            ResponseField::EventType => set_if_absent(&mut self.event_type, value),
+            ResponseField::Status => self.read_status(value),
             ResponseField::IncompleteReason => {
                 self.status = ResponseStatus::Incomplete(FinishReason::of_value(value));
             }
             ResponseField::Usage => self.read_usage(value),
-            ResponseField::Input => self.record_count(value, |usage| &mut usage.input),
-            ResponseField::OutputTokens => self.record_count(value, |usage| &mut usage.output),
+            ResponseField::UsageCount(count) => self.read_usage_count(count, value),
             ResponseField::TotalTokens => self.total_tokens = token_count(value),
-            ResponseField::Cached => self.record_count(value, |usage| &mut usage.cached),
-            ResponseField::CacheCreated => {
-                self.record_count(value, |usage| &mut usage.cache_created);
-            }
-            ResponseField::Reasoning => self.record_count(value, |usage| &mut usage.reasoning),
-            ResponseField::EngineMillis(place) => {
-                *place(self.delta.engine.get_or_insert_default()) = value.as_millis();
-            }
-            ResponseField::Error => {
-                // Some servers write an empty error into each event.
-                if value.has_content() {
-                    self.delta.error.get_or_insert_default();
-                }
-            }
+            ResponseField::EngineMillis(phase) => self.read_engine_time(phase, value),
+            ResponseField::Error => self.read_error(value),
             ResponseField::ObjectType => {
                 self.is_error_object |= value.as_text().as_deref() == Some(ERROR_EVENT_TYPE);
             }
             ResponseField::FlatErrorCode => self.flat_error_code = scalar_text(value),
-            ResponseField::ErrorText(place) => {
-                *place(self.delta.error.get_or_insert_default()) = scalar_text(value);
-            }
+            ResponseField::ErrorCode => self.error().code = scalar_text(value),
+            ResponseField::ErrorType => self.error().kind = scalar_text(value),
+            // `read` applies the content.
+            _ => {}
         }
+    }
+
+    fn read_choices(&mut self, value: JsonValue<'_>) {
+        self.has_choices |= value == JsonValue::Array;
+        self.has_unknown_output |= value.is_scalar_with_content();
+    }
+
+    fn read_transcript(&mut self, value: JsonValue<'_>, summary: &mut ResponseSummary) {
+        self.has_document_answer |= matches!(value, JsonValue::Text(_));
+        self.record_answer(OutputKind::Text, value, summary);
+    }
+
+    fn read_refusal(&mut self, value: JsonValue<'_>, summary: &mut ResponseSummary) {
+        self.is_refusal |= matches!(value, JsonValue::Text(text) if !text.is_empty());
+        self.record_answer(OutputKind::Text, value, summary);
     }
 
     /// Applies an element of the choices.
@@ -180,6 +179,19 @@ impl DeltaBuilder {
         }
     }
 
+    /// Applies the begin or the end of a content part.
+    fn read_content_part(&mut self, value: JsonValue<'_>, summary: &mut ResponseSummary) {
+        let is_reasoning = std::mem::take(&mut self.is_reasoning);
+        let is_end = matches!(value, JsonValue::End { .. });
+        summary.commit_or_discard_text(!(is_reasoning && is_end));
+    }
+
+    fn read_status(&mut self, value: JsonValue<'_>) {
+        self.status = self.status.updated_with(value);
+        let is_failed = matches!(value.as_text().as_deref(), Some("failed" | "error"));
+        self.has_document_answer |= !is_failed && self.status != ResponseStatus::Unknown;
+    }
+
     fn read_usage(&mut self, value: JsonValue<'_>) {
         match value {
             JsonValue::Object => drop(self.delta.usage.get_or_insert_default()),
@@ -187,6 +199,45 @@ impl DeltaBuilder {
             JsonValue::End { .. } => {}
             _ => self.delta.malformed = true,
         }
+    }
+
+    /// Records a token count. `null` counts as absent. Any other value that is not a count makes
+    /// the event malformed.
+    fn read_usage_count(&mut self, count: UsageCount, value: JsonValue<'_>) {
+        let Some(tokens) = token_count(value) else {
+            self.delta.malformed |= value != JsonValue::Null;
+            return;
+        };
+        let usage = self.delta.usage.get_or_insert_default();
+        let stored = match count {
+            UsageCount::Input => &mut usage.input,
+            UsageCount::Output => &mut usage.output,
+            UsageCount::Cached => &mut usage.cached,
+            UsageCount::CacheCreated => &mut usage.cache_created,
+            UsageCount::Reasoning => &mut usage.reasoning,
+        };
+        *stored = Some(tokens);
+    }
+
+    fn read_engine_time(&mut self, phase: EnginePhase, value: JsonValue<'_>) {
+        let times = self.delta.engine.get_or_insert_default();
+        let stored = match phase {
+            EnginePhase::Queue => &mut times.queue,
+            EnginePhase::Prefill => &mut times.prefill,
+            EnginePhase::Decode => &mut times.decode,
+        };
+        *stored = value.as_millis();
+    }
+
+    fn read_error(&mut self, value: JsonValue<'_>) {
+        // Some servers write an empty error into each event.
+        if value.has_content() {
+            self.error();
+        }
+    }
+
+    fn error(&mut self) -> &mut InBandError {
+        self.delta.error.get_or_insert_default()
     }
 
     /// Finishes a complete event: commits its choices to the summary and returns its content.
@@ -253,26 +304,20 @@ impl DeltaBuilder {
         summary.capture(value);
     }
 
-    /// Records a token count. `null` counts as absent. Any other value that is not a count makes
-    /// the event malformed.
-    fn record_count(&mut self, value: JsonValue<'_>, field: fn(&mut Usage) -> &mut Option<u64>) {
-        match token_count(value) {
-            Some(count) => *field(self.delta.usage.get_or_insert_default()) = Some(count),
-            None => self.delta.malformed |= value != JsonValue::Null,
-        }
-    }
-
     /// Adds cached tokens to the input if the API excludes them, and derives a missing input count
     /// from the total.
     fn complete_usage(&mut self, input_leaves_out_cache: bool) {
         let Some(usage) = &mut self.delta.usage else { return };
         let cached = usage.cached.unwrap_or(0).saturating_add(usage.cache_created.unwrap_or(0));
-        if let Some(input) = usage.input.as_mut().filter(|_| input_leaves_out_cache) {
+        if input_leaves_out_cache && let Some(input) = &mut usage.input {
             *input = input.saturating_add(cached);
         }
-        let subtract_output = |total: u64| total.checked_sub(usage.output.unwrap_or(0));
-        let total = self.total_tokens.filter(|_| !self.delta.malformed);
-        usage.input = usage.input.or_else(|| total.and_then(subtract_output));
+        if usage.input.is_none()
+            && !self.delta.malformed
+            && let Some(total) = self.total_tokens
+        {
+            usage.input = total.checked_sub(usage.output.unwrap_or(0));
+        }
     }
 
     /// Finishes the current choice. [`Self::end`] calls this function too, because APIs without choices
@@ -337,35 +382,6 @@ impl ResponseStatus {
     }
 }
 
-/// The counts in the `usage` object of a chat completion or a completion, and in the objects in it, such as
-/// `prompt_tokens_details`. `null` counts as absent. Another value that is no count is stored as `None`.
-pub fn read_usage(object: &[u8]) -> Usage {
-    let mut usage = Usage::default();
-    let mut on_member = |name: &[u8], value: &[u8]| {
-        let field = match name {
-            _ if value == b"null" => return,
-            b"prompt_tokens" => &mut usage.input,
-            b"completion_tokens" => &mut usage.output,
-            b"cached_tokens" => &mut usage.cached,
-            b"created_cache_tokens" => &mut usage.cache_created,
-            b"reasoning_tokens" => &mut usage.reasoning,
-            _ => return,
-        };
-        *field = members::count(value).filter(|count| *count <= MAX_TOKEN_COUNT);
-    };
-    let _ = visit_members(object, |member| {
-        let value = &object[member.value];
-        on_member(&object[member.name], value);
-        let _ = visit_members(value, |detail| on_member(&value[detail.name], &value[detail.value]));
-    });
-    usage
-}
-
-/// The value as a token count. `None`: the value is no number from 0 to [`MAX_TOKEN_COUNT`].
-fn token_count(value: JsonValue<'_>) -> Option<u64> {
-    value.as_count().filter(|count| *count <= MAX_TOKEN_COUNT)
-}
-
 /// Stores a string of 1 to [`MAX_ID_BYTES`] bytes, unless a string is stored already.
 fn set_if_absent(stored: &mut Option<Box<str>>, value: JsonValue<'_>) {
     if stored.is_none() {
@@ -375,22 +391,14 @@ fn set_if_absent(stored: &mut Option<Box<str>>, value: JsonValue<'_>) {
     }
 }
 
+fn is_reasoning_type(value: JsonValue<'_>) -> bool {
+    value.as_text().is_some_and(|kind| kind.starts_with("reasoning"))
+}
+
 fn scalar_text(value: JsonValue<'_>) -> Option<Box<str>> {
     match value {
         JsonValue::Number(raw) => Some(String::from_utf8_lossy(raw).into()),
         JsonValue::Text(_) => value.as_text().map(Into::into),
         _ => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_count_that_is_null_in_the_details_of_a_usage_object_does_not_replace_the_count() {
-        let usage = br#"{"cached_tokens": 5, "prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": null}}"#;
-        let expected = Usage { input: Some(9), cached: Some(5), ..Usage::default() };
-        assert_eq!(read_usage(usage), expected);
     }
 }

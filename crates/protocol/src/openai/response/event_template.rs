@@ -41,7 +41,8 @@ impl EventTemplate {
         if self.recorded.is_none() {
             return false;
         }
-        let (before, after) = (&self.data[..self.text.start], &self.data[self.text.end..]);
+        let before = &self.data[..self.text.start];
+        let after = &self.data[self.text.end..];
         let text = data.strip_prefix(before).and_then(|suffix| suffix.strip_suffix(after));
         text.is_some_and(|text| !text.is_empty() && is_string_content(text))
     }
@@ -138,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_that_differs_from_the_event_before_only_in_its_text_matches_the_template() {
+    fn an_event_with_other_text_matches() {
         let event_with = |text: &str| CHAT.replace("one", text);
         let events = |last: String| [event_with("role"), event_with("one"), last];
         assert!(is_repetition(&events(event_with("two"))));
@@ -150,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn event_data_that_follows_a_piece_matching_the_template_is_parsed_together_with_it() {
+    fn a_mismatch_after_a_match_is_parsed_whole() {
         let events = ["role", "one", "two"].map(|text| CHAT.replace("one", text));
         for (rest, is_malformed) in [("\n", false), ("\n{}", true)] {
             let mut reader = ResponseReader::new(Api::Chat);
@@ -202,7 +203,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn an_event_that_matches_the_template_has_the_same_delta_as_when_it_is_parsed(
+        fn a_match_has_the_delta_of_parsing(
             events in proptest::collection::vec(event(), 0..16),
             times in 1_usize..4,
             api in prop_oneof![Just(Api::Chat), Just(Api::Messages), Just(Api::Completions)],

@@ -1,6 +1,7 @@
 //! The content of responses: one [`Delta`](super::Delta) for each event.
 
 mod phrase_matcher;
+mod usage;
 
 mod event_template;
 mod response_summary;
@@ -11,6 +12,6 @@ mod error_event;
 
 mod response_reader;
 
-pub use delta_builder::{MAX_TOKEN_COUNT, read_usage};
 pub use phrase_matcher::PhraseMatcher;
 pub use response_reader::ResponseReader;
+pub use usage::{MAX_TOKEN_COUNT, read_usage};

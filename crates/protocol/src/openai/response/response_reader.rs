@@ -79,9 +79,9 @@ impl ResponseReader {
         self.summary.text = Some(excerpt);
     }
 
-    /// Takes the captured text, without the text of an incomplete event. `None`: no text was
-    /// captured.
-    pub fn take_captured_text(&mut self) -> Option<TextExcerpt> {
+    /// Takes the excerpt of the text, without the text of an incomplete event. `None`: no text was
+    /// kept.
+    pub fn take_text_excerpt(&mut self) -> Option<TextExcerpt> {
         self.summary.commit_or_discard_text(false);
         self.summary.text.take()
     }
@@ -169,8 +169,10 @@ impl ResponseReader {
     /// Adds the removed usage to the content of the event.
     #[cold]
     fn add_usage(&mut self, delta: &mut Delta) {
-        let usage = self.extracted_usage.take().filter(|_| !delta.malformed);
-        let Some(mut usage) = usage else { return };
+        let Some(mut usage) = self.extracted_usage.take() else { return };
+        if delta.malformed {
+            return;
+        }
         if let Some(output) = &mut usage.output {
             self.summary.record_output_tokens(delta.choice, output, &mut delta.tokens);
         }

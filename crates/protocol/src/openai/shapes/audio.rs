@@ -5,7 +5,7 @@
 //! may count seconds instead of tokens.
 
 use super::common_response;
-use super::schema::{EventOutput, ResponseField, ResponseSchema};
+use super::schema::{EventOutput, ResponseField, ResponseSchema, UsageCount};
 use crate::openai::OutputKind;
 use std::sync::LazyLock;
 
@@ -28,6 +28,6 @@ const FIELDS: &[(&str, ResponseField)] = &[
     // Speech can be silent, so an empty text is an answer.
     ("text", ResponseField::Transcript),
     // The names of the token counts in OpenAI's events.
-    ("usage.input_tokens", ResponseField::Input),
-    ("usage.output_tokens", ResponseField::OutputTokens),
+    ("usage.input_tokens", ResponseField::UsageCount(UsageCount::Input)),
+    ("usage.output_tokens", ResponseField::UsageCount(UsageCount::Output)),
 ];

@@ -4,7 +4,9 @@
 //! the stream is complete when its body ends regularly. In a complete response, each field that is not empty
 //! is an answer, except those that describe the request.
 
-use super::schema::{EventOutput, ObjectFields, ResponseField, ResponseSchema};
+use super::schema::{
+    EnginePhase, EventOutput, ObjectFields, ResponseField, ResponseSchema, UsageCount,
+};
 use crate::openai::OutputKind;
 use std::sync::LazyLock;
 
@@ -68,6 +70,16 @@ const CHUNK_METADATA: &[&str] = &[
     "choices[].routed_experts",
 ];
 
+/// The field of a chat completion chunk that begins a choice.
+pub(super) const CHUNK_ROLE: &str = "choices[].delta.role";
+
+/// The fields of chunks that are output, in responses of an API whose responses have no `choices`.
+pub(super) const FOREIGN_CHUNK_FIELDS: &[(&str, ResponseField)] = &[
+    ("choices[].text", ResponseField::UnknownOutput),
+    ("choices[].delta.*", ResponseField::UnknownOutput),
+    ("choices[].message", ResponseField::UnknownOutput),
+];
+
 /// Fields with which servers and proxies describe an error. They are no output.
 pub(super) const ERROR_DETAILS: &[&str] = &[
     "param",
@@ -107,26 +119,32 @@ const COMMON_FIELDS: &[(&str, ResponseField)] = &[
     ("model", ResponseField::Model),
     ("object", ResponseField::ObjectType),
     ("usage", ResponseField::Usage),
-    ("usage.prompt_tokens", ResponseField::Input),
-    ("usage.completion_tokens", ResponseField::OutputTokens),
+    ("usage.prompt_tokens", ResponseField::UsageCount(UsageCount::Input)),
+    ("usage.completion_tokens", ResponseField::UsageCount(UsageCount::Output)),
     ("usage.total_tokens", ResponseField::TotalTokens),
-    ("usage.prompt_tokens_details.cached_tokens", ResponseField::Cached),
+    ("usage.prompt_tokens_details.cached_tokens", ResponseField::UsageCount(UsageCount::Cached)),
     // vLLM's extension.
-    ("usage.prompt_tokens_details.created_cache_tokens", ResponseField::CacheCreated),
-    ("usage.completion_tokens_details.reasoning_tokens", ResponseField::Reasoning),
+    (
+        "usage.prompt_tokens_details.created_cache_tokens",
+        ResponseField::UsageCount(UsageCount::CacheCreated),
+    ),
+    (
+        "usage.completion_tokens_details.reasoning_tokens",
+        ResponseField::UsageCount(UsageCount::Reasoning),
+    ),
     // SGLang's extension.
-    ("usage.reasoning_tokens", ResponseField::Reasoning),
+    ("usage.reasoning_tokens", ResponseField::UsageCount(UsageCount::Reasoning)),
     // Cohere's format of embeddings and reranking.
-    ("meta.billed_units.input_tokens", ResponseField::Input),
-    ("meta.tokens.input_tokens", ResponseField::Input),
-    ("meta.tokens.output_tokens", ResponseField::OutputTokens),
+    ("meta.billed_units.input_tokens", ResponseField::UsageCount(UsageCount::Input)),
+    ("meta.tokens.input_tokens", ResponseField::UsageCount(UsageCount::Input)),
+    ("meta.tokens.output_tokens", ResponseField::UsageCount(UsageCount::Output)),
     // Times in the engine: `metrics` is vLLM's name, `timings` is llama.cpp's.
-    ("metrics.queue_time_ms", ResponseField::EngineMillis(|times| &mut times.queue)),
-    ("metrics.time_to_first_token_ms", ResponseField::EngineMillis(|times| &mut times.prefill)),
-    ("metrics.generation_time_ms", ResponseField::EngineMillis(|times| &mut times.decode)),
-    ("timings.prompt_ms", ResponseField::EngineMillis(|times| &mut times.prefill)),
-    ("timings.predicted_ms", ResponseField::EngineMillis(|times| &mut times.decode)),
+    ("metrics.queue_time_ms", ResponseField::EngineMillis(EnginePhase::Queue)),
+    ("metrics.time_to_first_token_ms", ResponseField::EngineMillis(EnginePhase::Prefill)),
+    ("metrics.generation_time_ms", ResponseField::EngineMillis(EnginePhase::Decode)),
+    ("timings.prompt_ms", ResponseField::EngineMillis(EnginePhase::Prefill)),
+    ("timings.predicted_ms", ResponseField::EngineMillis(EnginePhase::Decode)),
     ("error", ResponseField::Error),
-    ("error.code", ResponseField::ErrorText(|error| &mut error.code)),
-    ("error.type", ResponseField::ErrorText(|error| &mut error.kind)),
+    ("error.code", ResponseField::ErrorCode),
+    ("error.type", ResponseField::ErrorType),
 ];

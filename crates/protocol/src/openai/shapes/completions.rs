@@ -7,8 +7,9 @@ use super::schema::{ResponseField, ResponseSchema};
 use crate::openai::OutputKind;
 use std::sync::LazyLock;
 
-pub(super) static SHAPE: LazyLock<ResponseSchema> =
-    LazyLock::new(|| common_response::chunk_schema(&[("", CHOICE_FIELDS)], &[]));
+pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| {
+    common_response::chunk_schema(&[("", CHOICE_FIELDS)], &[common_response::CHUNK_ROLE])
+});
 
 const CHOICE_FIELDS: &[(&str, ResponseField)] = &[
     ("choices[].text", ResponseField::Output(OutputKind::Text)),

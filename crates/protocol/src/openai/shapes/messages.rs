@@ -3,8 +3,8 @@
 //! Events have types, and streams have no `[DONE]`. After a failure, the stream has an `error` event and
 //! ends regularly. The `output_tokens` of `message_start` are a placeholder, so they are not read.
 
-use super::common_response::ERROR_DETAILS;
-use super::schema::{EventOutput, ResponseField, ResponseSchema};
+use super::common_response::{CHUNK_ROLE, ERROR_DETAILS, FOREIGN_CHUNK_FIELDS};
+use super::schema::{EventOutput, ResponseField, ResponseSchema, UsageCount};
 use crate::openai::OutputKind;
 use std::sync::LazyLock;
 
@@ -13,8 +13,13 @@ pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSch
     event_output,
     input_leaves_out_cache: true,
     ..ResponseSchema::new(
-        &[("", FIELDS), ("", MESSAGE_FIELDS), ("message", MESSAGE_FIELDS)],
-        &[METADATA, ERROR_DETAILS],
+        &[
+            ("", FIELDS),
+            ("", MESSAGE_FIELDS),
+            ("message", MESSAGE_FIELDS),
+            ("", FOREIGN_CHUNK_FIELDS),
+        ],
+        &[METADATA, ERROR_DETAILS, &[CHUNK_ROLE]],
     )
 });
 
@@ -59,7 +64,7 @@ const FIELDS: &[(&str, ResponseField)] = &[
     ("type", ResponseField::EventType),
     ("object", ResponseField::ObjectType),
     ("code", ResponseField::FlatErrorCode),
-    ("usage.output_tokens", ResponseField::OutputTokens),
+    ("usage.output_tokens", ResponseField::UsageCount(UsageCount::Output)),
     ("content[].*", ResponseField::UnknownOutput),
     ("content_block", ResponseField::Delta),
     ("content_block.*", ResponseField::UnknownOutput),
@@ -77,8 +82,8 @@ const FIELDS: &[(&str, ResponseField)] = &[
     ("delta.signature", ResponseField::Output(OutputKind::Reasoning)),
     ("delta.citation", ResponseField::Output(OutputKind::Text)),
     ("error", ResponseField::Error),
-    ("error.code", ResponseField::ErrorText(|error| &mut error.code)),
-    ("error.type", ResponseField::ErrorText(|error| &mut error.kind)),
+    ("error.code", ResponseField::ErrorCode),
+    ("error.type", ResponseField::ErrorType),
 ];
 
 /// The fields that a complete message, and the message at the start of a stream, have besides their content.
@@ -86,7 +91,7 @@ const MESSAGE_FIELDS: &[(&str, ResponseField)] = &[
     ("id", ResponseField::Id),
     ("model", ResponseField::Model),
     ("stop_reason", ResponseField::FinishReason),
-    ("usage.input_tokens", ResponseField::Input),
-    ("usage.cache_read_input_tokens", ResponseField::Cached),
-    ("usage.cache_creation_input_tokens", ResponseField::CacheCreated),
+    ("usage.input_tokens", ResponseField::UsageCount(UsageCount::Input)),
+    ("usage.cache_read_input_tokens", ResponseField::UsageCount(UsageCount::Cached)),
+    ("usage.cache_creation_input_tokens", ResponseField::UsageCount(UsageCount::CacheCreated)),
 ];

@@ -11,7 +11,10 @@ mod responses;
 
 use super::api::Api;
 pub(super) use responses::{REFUSAL_EVENT_TYPE, TEXT_EVENT_TYPES};
-pub(super) use schema::{ERROR_EVENT_TYPE, EventOutput, HEARTBEATS, ResponseField, ResponseSchema};
+pub(super) use schema::{
+    ERROR_EVENT_TYPE, EnginePhase, EventOutput, HEARTBEATS, ResponseField, ResponseSchema,
+    UsageCount,
+};
 
 /// How to parse the responses of an API.
 pub(super) fn response_schema(api: Api) -> &'static ResponseSchema {

@@ -4,8 +4,8 @@
 //! what `*.delta` events contained. The `status` field decides how the response ended, not the event
 //! type: vLLM 0.32 names the last event `response.completed` even if the response is incomplete.
 
-use super::common_response::ERROR_DETAILS;
-use super::schema::{EventOutput, ResponseField, ResponseSchema};
+use super::common_response::{CHUNK_ROLE, ERROR_DETAILS, FOREIGN_CHUNK_FIELDS};
+use super::schema::{EventOutput, ResponseField, ResponseSchema, UsageCount};
 use crate::openai::OutputKind;
 use std::sync::LazyLock;
 
@@ -20,8 +20,13 @@ pub(super) static SHAPE: LazyLock<ResponseSchema> = LazyLock::new(|| ResponseSch
         "error",
     ],
     ..ResponseSchema::new(
-        &[("", FIELDS), ("", RESPONSE_FIELDS), ("response", RESPONSE_FIELDS)],
-        &[METADATA, DOCUMENT_METADATA, ERROR_DETAILS],
+        &[
+            ("", FIELDS),
+            ("", RESPONSE_FIELDS),
+            ("response", RESPONSE_FIELDS),
+            ("", FOREIGN_CHUNK_FIELDS),
+        ],
+        &[METADATA, DOCUMENT_METADATA, ERROR_DETAILS, &[CHUNK_ROLE]],
     )
 });
 
@@ -137,11 +142,14 @@ const RESPONSE_FIELDS: &[(&str, ResponseField)] = &[
     ("model", ResponseField::Model),
     ("status", ResponseField::Status),
     ("incomplete_details.reason", ResponseField::IncompleteReason),
-    ("usage.input_tokens", ResponseField::Input),
-    ("usage.output_tokens", ResponseField::OutputTokens),
-    ("usage.input_tokens_details.cached_tokens", ResponseField::Cached),
-    ("usage.output_tokens_details.reasoning_tokens", ResponseField::Reasoning),
+    ("usage.input_tokens", ResponseField::UsageCount(UsageCount::Input)),
+    ("usage.output_tokens", ResponseField::UsageCount(UsageCount::Output)),
+    ("usage.input_tokens_details.cached_tokens", ResponseField::UsageCount(UsageCount::Cached)),
+    (
+        "usage.output_tokens_details.reasoning_tokens",
+        ResponseField::UsageCount(UsageCount::Reasoning),
+    ),
     ("error", ResponseField::Error),
-    ("error.code", ResponseField::ErrorText(|error| &mut error.code)),
-    ("error.type", ResponseField::ErrorText(|error| &mut error.kind)),
+    ("error.code", ResponseField::ErrorCode),
+    ("error.type", ResponseField::ErrorType),
 ];

@@ -6,8 +6,7 @@
 //! fields and events that carry no output.
 
 use crate::json::PathTable;
-use crate::openai::{EngineTimes, InBandError, OutputKind};
-use std::time::Duration;
+use crate::openai::OutputKind;
 
 /// How to parse the responses of one [`Api`].
 #[derive(Debug)]
@@ -97,21 +96,35 @@ pub(in crate::openai) enum ResponseField {
     Transcript,
     IncompleteReason,
     Usage,
-    Input,
-    OutputTokens,
+    UsageCount(UsageCount),
     TotalTokens,
-    Cached,
-    CacheCreated,
-    Reasoning,
-    /// A time in the engine in milliseconds. The function borrows its field in the result.
-    EngineMillis(fn(&mut EngineTimes) -> &mut Option<Duration>),
+    /// Time in a phase of the engine, in milliseconds.
+    EngineMillis(EnginePhase),
     Error,
     /// The type of the object, which is `error` if the object describes an error.
     ObjectType,
     /// The code of an error whose object has no `error` field around it.
     FlatErrorCode,
-    /// The code or the type of an error. The function borrows its field in the result.
-    ErrorText(fn(&mut InBandError) -> &mut Option<Box<str>>),
+    ErrorCode,
+    ErrorType,
+}
+
+/// A token count of [`Usage`](crate::openai::Usage).
+#[derive(Debug, Clone, Copy)]
+pub(in crate::openai) enum UsageCount {
+    Input,
+    Output,
+    Cached,
+    CacheCreated,
+    Reasoning,
+}
+
+/// A time of [`EngineTimes`](crate::openai::EngineTimes).
+#[derive(Debug, Clone, Copy)]
+pub(in crate::openai) enum EnginePhase {
+    Queue,
+    Prefill,
+    Decode,
 }
 
 impl ResponseSchema {
@@ -134,7 +147,9 @@ impl ResponseSchema {
     pub(in crate::openai) fn output_of(&self, event: &str) -> EventOutput {
         match event {
             ERROR_EVENT_TYPE => EventOutput::Error,
-            _ if self.is_known && HEARTBEATS.contains(&event) => EventOutput::Nothing,
+            _ if self.is_known && (HEARTBEATS.contains(&event) || BEGINNINGS.contains(&event)) => {
+                EventOutput::Nothing
+            }
             _ => (self.event_output)(event),
         }
     }
@@ -145,6 +160,16 @@ pub(in crate::openai) const ERROR_EVENT_TYPE: &str = "error";
 
 /// Types of events that only keep the connection open.
 pub(in crate::openai) const HEARTBEATS: [&str; 3] = ["ping", "keepalive", "heartbeat"];
+
+/// Types of events that begin a response or a part of it, in all APIs: a proxy can forward a request to the
+/// path of another API.
+const BEGINNINGS: [&str; 5] = [
+    "message_start",
+    "content_block_start",
+    "response.created",
+    "response.queued",
+    "response.in_progress",
+];
 
 impl ResponseField {
     /// Whether the value is text that a model generated.

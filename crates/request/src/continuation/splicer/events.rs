@@ -3,7 +3,7 @@
 use super::super::edit::{self, NULL};
 use super::super::event::{Event, numbers};
 use super::super::reasons::{ContinuationRefusal, InterruptionCause};
-use super::{Action, HEAD, IDS_STEP, Position, StreamSplicer};
+use super::{Action, ContinuedStream, HEAD, IDS_STEP, Position, StreamSplicer};
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -25,7 +25,7 @@ impl StreamSplicer {
             return Action::Keep;
         };
         if event.is_done {
-            if self.text.is_repeating() {
+            if self.text.is_repeating() || self.lacks_continuation() {
                 return self.diverge();
             }
             self.is_done = true;
@@ -60,6 +60,13 @@ impl StreamSplicer {
         self.edit(&event, bytes, repeated)
     }
 
+    /// Whether the present backend was asked to continue the stream and has sent neither a token nor a finish
+    /// reason.
+    fn lacks_continuation(&self) -> bool {
+        let is_new = |continued: ContinuedStream| self.tokens == continued.tokens;
+        self.continued.is_some_and(is_new) && !self.is_finished && self.refusal.is_none()
+    }
+
     /// Records that the backend does not continue the stream, so that the client gets no bytes of it.
     fn diverge(&mut self) -> Action {
         self.interruption = Some(InterruptionCause::Diverged);
@@ -73,7 +80,9 @@ impl StreamSplicer {
         let ids: Option<Vec<u32>> = ids;
         match &mut self.continued {
             None => {
-                if let Some(ids) = ids.filter(|_| self.prompt_tokens.is_none()) {
+                if let Some(ids) = ids
+                    && self.prompt_tokens.is_none()
+                {
                     self.prompt_tokens = Some(ids.len() as u64);
                     if self.plan.is_exact && self.refusal.is_none() {
                         self.prompt_ids = ids;
@@ -141,7 +150,8 @@ impl StreamSplicer {
     /// Keeps token ids for a continuation. Returns their number. `None`: `array` has no valid token
     /// ids.
     fn on_ids(&mut self, array: &[u8]) -> Option<usize> {
-        let (mut count, is_kept) = (0, self.plan.is_exact && self.refusal.is_none());
+        let is_kept = self.plan.is_exact && self.refusal.is_none();
+        let mut count = 0;
         for id in numbers(array)? {
             let id = id?;
             count += 1;
@@ -198,7 +208,9 @@ impl StreamSplicer {
                 }
             }
             edits.extend(event.role.clone().map(|role| (role, Cow::default())));
-            if let Some(text) = event.text.as_ref().filter(|_| repeated > 0) {
+            if let Some(text) = &event.text
+                && repeated > 0
+            {
                 edits.push((text.start..text.start + repeated, Cow::default()));
             }
             if let Some(usage) = &event.usage {

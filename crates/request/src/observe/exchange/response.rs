@@ -4,6 +4,7 @@ use super::{Exchange, ExchangeState};
 use crate::observe::attempt_response::{record_stall, record_write_stall};
 use crate::observe::observer::ResponseObserver;
 use crate::observe::open_streams::StreamInfo;
+use crate::observe::stages::ResponseStages;
 use crate::record::RequestRecord;
 use bytes::Bytes;
 use http::header::CONTENT_ENCODING;
@@ -24,7 +25,7 @@ impl Exchange {
     /// Processes the head of the response.
     pub fn on_head(&mut self, status: u16, headers: &HeaderMap) {
         let now = clock::now();
-        let ExchangeState { record, response, policy, in_flight, forwarded_bytes, .. } =
+        let ExchangeState { record, response, stages, policy, in_flight, forwarded_bytes, .. } =
             &mut *self.inner;
         let record: &mut RequestRecord = record;
         record.status = Some(status);
@@ -61,41 +62,54 @@ impl Exchange {
         }
         let fingerprint = response.backend.as_ref().and_then(|backend| backend.fingerprint());
         observer.remove_injected_usage(&record.options, fingerprint);
-        let tunnel = forwarded_bytes.clone().filter(|_| status == SWITCHING_PROTOCOLS);
+        let is_tunnel = status == SWITCHING_PROTOCOLS;
+        let tunnel = if is_tunnel { forwarded_bytes.clone() } else { None };
         // A WebSocket counts as complete, however its connection is closed: the gateway does not read
         // its frames.
         observer.observed_mut().is_complete |= tunnel.is_some();
-        let has_entry = observer.observed().is_stream || tunnel.is_some();
-        let open_stream = |backend| {
-            in_flight.stream(backend, StreamInfo::from_record(record), *policy, tunnel, now)
-        };
-        response.entry = response.backend.clone().filter(|_| has_entry).map(open_stream);
-        self.begin_splicing(status == OK);
+        if let Some(backend) = &response.backend
+            && (observer.observed().is_stream || tunnel.is_some())
+        {
+            let info = StreamInfo::from_record(record);
+            response.entry = Some(in_flight.stream(backend.clone(), info, *policy, tunnel, now));
+        }
+        response.is_staged = stages.on_head(status == OK, response.entry.as_ref());
     }
 
     /// Observes a chunk of the response body. Returns the bytes to forward, which can be empty.
     pub fn on_data(&mut self, frame: Bytes) -> Bytes {
-        if self.inner.response.is_spliced {
-            return self.on_spliced_data(frame);
+        let now = clock::now();
+        if !self.inner.response.is_staged {
+            return self.observe(frame, now);
         }
-        self.observe(frame, clock::now())
+        let output_events = self.inner.response.output_events();
+        let frame = self.inner.stages.on_data(frame);
+        let frame = self.observe(frame, now);
+        let ExchangeState { record, response, .. } = &mut *self.inner;
+        if response.output_events() > output_events {
+            ResponseStages::on_output(record, response.backend.as_deref(), now);
+        }
+        frame
     }
 
-    /// Observes a chunk that is to be sent to the client, after any splicing. Returns the bytes to
-    /// forward, which can be empty.
-    pub(super) fn observe(&mut self, frame: Bytes, now: Instant) -> Bytes {
+    /// Observes a chunk that has passed the stages. Returns the bytes to forward, which can be empty.
+    pub(in crate::observe) fn observe(&mut self, frame: Bytes, now: Instant) -> Bytes {
         let ExchangeState { record, response, receiver, abort, .. } = &mut *self.inner;
         let record: &mut RequestRecord = record;
         let Some(observer) = &mut response.observer else { return frame };
         let had_output = record.timings.first_output.is_some();
         let had_id = observer.response_id().is_some();
         let chunk_summary = observer.on_data(&frame, now, &mut record.timings);
-        if let Some(id) = observer.response_id().filter(|_| !had_id) {
+        if let Some(id) = observer.response_id()
+            && !had_id
+        {
             receiver.response_named(record, id);
         }
         if let Some(entry) = &response.entry {
-            entry.activity().on_bytes(now);
-            if chunk_summary.outputs > 0 {
+            if chunk_summary.outputs == 0 {
+                entry.activity().on_bytes(now);
+            } else {
+                entry.activity().on_output_bytes(now);
                 let stall = entry.activity().on_output(now, chunk_summary.gap);
                 record_stall(observer, stall);
                 let tokens = observer.observed().estimated_tokens;
@@ -148,8 +162,10 @@ impl Exchange {
     /// connection are written, and not only a part of them.
     pub(in crate::observe) fn on_flush(&mut self, is_complete: bool) {
         let response = &mut self.inner.response;
-        let unwritten_since = response.unwritten_since.take().filter(|_| is_complete);
-        if let (Some(since), Some(observer)) = (unwritten_since, &mut response.observer) {
+        if let Some(since) = response.unwritten_since.take()
+            && let Some(observer) = &mut response.observer
+            && is_complete
+        {
             let transit = clock::now().saturating_duration_since(since).as_secs_f64();
             observer.observed_mut().chunk_transit.record_n(transit, 1);
         }
@@ -158,7 +174,8 @@ impl Exchange {
     /// The bytes that the usage filter holds back. Called at the end of the body.
     pub(in crate::observe) fn flush(&mut self) -> Bytes {
         let ExchangeState { record, response, .. } = &mut *self.inner;
-        let held = response.observer.as_mut().map(ResponseObserver::flush).unwrap_or_default();
+        let Some(observer) = &mut response.observer else { return Bytes::new() };
+        let held = observer.flush();
         record.bytes_out += held.len() as u64;
         held
     }

@@ -113,7 +113,7 @@ mod tests {
     const WRITE_TIMEOUT: Duration = Duration::from_mins(1);
 
     #[test]
-    fn a_stream_is_aborted_when_its_client_reads_nothing_for_the_timeout() {
+    fn unread_streams_are_aborted_after_the_timeout() {
         let registry = AbortRegistry::default();
         let [slow, fast, waiting] =
             [(); 3].map(|()| registry.stream(&ResponseAbortHandle::default()));

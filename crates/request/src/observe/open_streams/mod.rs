@@ -3,6 +3,7 @@
 mod abort_registry;
 mod backend_monitor;
 mod exchange_registry;
+mod loss;
 mod open_requests;
 mod open_table;
 mod stream_activity;
@@ -15,6 +16,6 @@ pub use abort_registry::{AbortRegistry, RegisteredAbortHandle, ResponseAbortHand
 pub use backend_monitor::BackendMonitor;
 pub use exchange_registry::{ExchangeRegistry, ObservationSettings, StallLimits};
 pub(super) use exchange_registry::{InFlightGuard, StreamEntry};
-pub(super) use stream_activity::Loss;
+pub(super) use loss::Loss;
 pub use stream_policy::{OnTruncation, StreamPolicy, StreamRules};
 pub use stream_snapshot::{OpenStream, OpenStreamsSnapshot, StreamInfo, StreamPhase};

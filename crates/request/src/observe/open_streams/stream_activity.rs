@@ -2,6 +2,7 @@
 //! backend or its client. The stream stores atomics that a periodic sweep over all streams reads.
 
 use super::backend_monitor::BackendMonitor;
+use super::loss::{LOST_SILENCE, Loss, MOVE_SILENCE};
 use super::stream_policy::StreamPolicy;
 use super::stream_snapshot::{StreamInfo, StreamPhase};
 use crate::record::Stall;
@@ -27,7 +28,8 @@ pub struct StreamActivity {
     /// The next deadline: that of the first output, or, after the last event, that of the end of the
     /// body. None: there is no deadline.
     deadline: AtomicInstant,
-    /// The time of the last byte of the backend.
+    /// The time of the last bytes of the backend without output. Output has its own time, because each time
+    /// costs instructions for each chunk.
     heard_at: AtomicInstant,
     /// The time of the last byte for the client. Maintained only if keep-alive comments are on.
     last_byte_at: AtomicInstant,
@@ -40,14 +42,14 @@ pub struct StreamActivity {
     stall: Mutex<Option<Stall>>,
     is_aborted: AtomicBool,
     /// Whether another backend could continue the stream.
-    is_continuable: AtomicBool,
+    is_movable: AtomicBool,
     /// Whether the stream is to go on at another backend.
     is_moved: AtomicBool,
     /// When the stream is to try again to go on at another backend. None: it is not.
     move_at: AtomicInstant,
     /// Whether a sweep found that the backend is down and sends nothing.
     is_lost: AtomicBool,
-    /// The value of `heard_at` at which the stream last tried to leave a backend that is down.
+    /// The time of the last byte of the backend when the stream last tried to leave it because it was down.
     left_after: AtomicInstant,
     waker: AtomicWaker,
     /// The bytes that the client has sent. `None`: the stream is no WebSocket.
@@ -62,26 +64,8 @@ struct TunnelBytes {
     swept_count: AtomicU64,
 }
 
-/// Why a stream leaves its backend, or that it does not.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Loss {
-    /// The backend sends again, or is up again.
-    Over,
-    /// The stream goes on at another backend if one can continue it.
-    Moves,
-    /// The stream ends if no other backend continues it.
-    Ends,
-}
-
 /// Time between two tries to move a stream to another backend.
 const MOVE_PAUSE: Duration = Duration::from_secs(1);
-
-/// Silence of a stream whose backend is down, after which another backend continues the stream. It costs
-/// no output if the backend would have gone on.
-const MOVE_SILENCE: Duration = Duration::from_secs(5);
-
-/// Silence of a stream whose backend is down, after which the stream ends.
-const LOST_SILENCE: Duration = Duration::from_secs(15);
 
 /// Silence of a stream whose client does not read, after which the phase of the stream is
 /// [`StreamPhase::WriteStalled`].
@@ -119,7 +103,7 @@ impl StreamActivity {
             is_stalled: AtomicBool::new(false),
             stall: Mutex::default(),
             is_aborted: AtomicBool::new(false),
-            is_continuable: AtomicBool::new(false),
+            is_movable: AtomicBool::new(false),
             is_moved: AtomicBool::new(false),
             move_at: AtomicInstant::default(),
             is_lost: AtomicBool::new(false),
@@ -202,6 +186,7 @@ impl StreamActivity {
     /// Records the last event of the stream. Returns the stall that the event ends. `None`: the stream was
     /// not stalled.
     pub fn on_end(&self, now: Instant) -> Option<Stall> {
+        self.heard_at.set(Some(now));
         self.last_output_at.set(None);
         self.deadline.set(Some(now + BODY_END_TIME));
         self.end_stall_if_any(now)
@@ -216,10 +201,15 @@ impl StreamActivity {
         self.end_stall();
     }
 
-    /// Records bytes from the backend.
+    /// Records bytes from the backend without output.
     pub fn on_bytes(&self, now: Instant) {
-        self.set_waits_for_backend(false);
         self.heard_at.set(Some(now));
+        self.on_output_bytes(now);
+    }
+
+    /// Records bytes from the backend, for which [`Self::on_output`] is called, too.
+    pub fn on_output_bytes(&self, now: Instant) {
+        self.set_waits_for_backend(false);
         if self.terms.rules.keep_alive.is_some() {
             self.last_byte_at.set(Some(now));
             self.needs_keep_alive.store(false, Ordering::Relaxed);
@@ -276,19 +266,19 @@ impl StreamActivity {
     }
 
     /// Records that another backend could continue the stream.
-    pub fn set_continuable(&self) {
-        self.is_continuable.store(true, Ordering::Relaxed);
+    pub fn set_movable(&self) {
+        self.is_movable.store(true, Ordering::Relaxed);
     }
 
     /// Requests that the stream goes on at another backend. Returns whether another backend can
     /// continue the stream; if not, requests nothing.
     pub(super) fn request_move(&self) -> bool {
-        let is_continuable = self.is_continuable.load(Ordering::Relaxed);
-        if is_continuable {
+        let is_movable = self.is_movable.load(Ordering::Relaxed);
+        if is_movable {
             self.is_moved.store(true, Ordering::Relaxed);
             self.cut();
         }
-        is_continuable
+        is_movable
     }
 
     /// Requests that the stream goes on at another backend after a pause, because none has capacity now.
@@ -309,8 +299,7 @@ impl StreamActivity {
     pub fn take_move(&self) -> bool {
         let is_moved = self.is_moved.swap(false, Ordering::Relaxed);
         if is_moved {
-            // If the stream must be aborted for another reason too, the next sweep sets the flag
-            // again.
+            // The next sweep sets the flag again if there is another reason to abort the stream.
             self.is_aborted.store(false, Ordering::Relaxed);
         }
         is_moved
@@ -320,8 +309,8 @@ impl StreamActivity {
     /// stream, once in each silence.
     pub(super) fn check_loss(&self, now: Instant) {
         let Some(silence) = self.silence_of_lost_backend(now) else { return };
-        let may_move = self.is_continuable.load(Ordering::Relaxed)
-            && self.left_after.get() != self.heard_at.get();
+        let may_move = self.is_movable.load(Ordering::Relaxed)
+            && self.left_after.get() != self.last_heard_at();
         if silence >= LOST_SILENCE || (silence >= MOVE_SILENCE && may_move) {
             self.is_lost.store(true, Ordering::Relaxed);
             self.cut();
@@ -340,7 +329,7 @@ impl StreamActivity {
         Some(match self.silence_of_lost_backend(now) {
             Some(silence) if silence >= LOST_SILENCE => Loss::Ends,
             Some(silence) if silence >= MOVE_SILENCE => {
-                self.left_after.set(self.heard_at.get());
+                self.left_after.set(self.last_heard_at());
                 Loss::Moves
             }
             _ => Loss::Over,
@@ -354,7 +343,12 @@ impl StreamActivity {
         if !is_waiting || !self.backend.is_declared_down() {
             return None;
         }
-        Some(now.saturating_duration_since(self.heard_at.get()?))
+        Some(now.saturating_duration_since(self.last_heard_at()?))
+    }
+
+    /// The time of the last byte of the backend.
+    fn last_heard_at(&self) -> Option<Instant> {
+        self.heard_at.get().max(self.last_output_at.get())
     }
 
     /// Sets whether the stream waits for its backend (`true`) or for its client to read (`false`).
@@ -380,9 +374,10 @@ impl StreamActivity {
     pub(super) fn stall(&self, now: Instant) {
         let mut stall = lock(&self.stall);
         // None: the stream may have ended concurrently.
-        let Some(last_output_at) = self.last_output_at.get().filter(|_| stall.is_none()) else {
+        let Some(last_output_at) = self.last_output_at.get() else { return };
+        if stall.is_some() {
             return;
-        };
+        }
         *stall = Some(Stall {
             last_output_at,
             detected_at: now,

@@ -119,7 +119,7 @@ impl StreamFixture {
 }
 
 #[test]
-fn a_stream_without_output_for_min_gap_is_reported_as_stalled_once_until_its_next_output() {
+fn a_stall_is_reported_once_until_output() {
     let fixture = fixture(None, None);
     let entry = fixture.stream();
     assert_eq!(entry.activity().on_output(fixture.at(10), None), None);
@@ -135,7 +135,7 @@ fn a_stream_without_output_for_min_gap_is_reported_as_stalled_once_until_its_nex
 }
 
 #[test]
-fn the_stall_threshold_is_a_multiple_of_the_p99_gap_and_at_least_min_gap() {
+fn the_threshold_follows_p99_and_min_gap() {
     for (usual_gap, threshold) in [(0.05, 500), (0.001, 100), (f64::NAN, 100), (-1.0, 100)] {
         let fixture = fixture(Some(usual_gap), None);
         let entry = fixture.stream();
@@ -146,7 +146,7 @@ fn the_stall_threshold_is_a_multiple_of_the_p99_gap_and_at_least_min_gap() {
 }
 
 #[test]
-fn no_stall_of_a_stream_is_reported_before_its_first_output_or_after_its_end() {
+fn stalls_need_output_before_and_after() {
     let fixture = fixture(None, Some(ABORT_AFTER));
     let entry = fixture.stream();
     assert_eq!(fixture.sweep(60_000), [0, 0]);
@@ -159,7 +159,7 @@ fn no_stall_of_a_stream_is_reported_before_its_first_output_or_after_its_end() {
 }
 
 #[test]
-fn a_stream_that_its_client_does_not_read_is_not_stalled() {
+fn unread_streams_do_not_stall() {
     let fixture = fixture(None, Some(ABORT_AFTER));
     let entry = fixture.stream();
     entry.activity().on_output(fixture.at(10), None);
@@ -171,7 +171,7 @@ fn a_stream_that_its_client_does_not_read_is_not_stalled() {
 }
 
 #[test]
-fn a_stream_without_output_for_abort_after_is_aborted_and_its_task_is_woken() {
+fn silent_streams_are_aborted_and_woken() {
     let fixture = fixture(None, Some(ABORT_AFTER));
     let (silent, active) = (fixture.stream(), fixture.stream());
     let woken = Arc::new(WakeCounter::default());
@@ -202,7 +202,7 @@ fn a_dropped_stream_is_no_longer_stalled() {
 }
 
 #[test]
-fn an_exchange_counts_as_open_until_its_guard_is_dropped() {
+fn exchanges_are_open_until_the_guard_drops() {
     let fixture = fixture(None, None);
     assert_eq!(fixture.registry.open(), 1);
     let more = [10, 20].map(|millis| fixture.registry.enter(fixture.at(millis)));
@@ -215,7 +215,7 @@ fn an_exchange_counts_as_open_until_its_guard_is_dropped() {
 }
 
 #[test]
-fn a_stream_is_aborted_if_it_has_no_output_at_the_deadline_of_its_first_output() {
+fn a_late_first_output_aborts_the_stream() {
     let fixture = fixture(None, None);
     let terms = StreamPolicy { first_output_by: Some(fixture.at(500)), ..StreamPolicy::default() };
     let (overdue, on_time) = (fixture.open_stream_with(terms), fixture.open_stream_with(terms));
@@ -233,10 +233,10 @@ fn loss_at(fixture: &StreamFixture, entry: &StreamEntry, millis: u64) -> Option<
 }
 
 #[test]
-fn a_silent_stream_of_a_lost_backend_moves_then_ends() {
+fn silent_streams_of_lost_backends_move_then_end() {
     let fixture = fixture(None, None);
     let (fixed, movable) = (fixture.stream(), fixture.stream());
-    movable.activity().set_continuable();
+    movable.activity().set_movable();
     assert_eq!(loss_at(&fixture, &movable, 60_000), None, "the backend is up");
     for entry in [&fixed, &movable] {
         entry.activity().on_bytes(fixture.at(60_000));
@@ -252,7 +252,7 @@ fn a_silent_stream_of_a_lost_backend_moves_then_ends() {
 }
 
 #[test]
-fn a_stream_with_bytes_or_a_slow_client_is_not_lost() {
+fn bytes_or_slow_clients_prevent_a_loss() {
     let fixture = fixture(None, None);
     let entry = fixture.stream();
     fixture.backend.is_down.store(true, Ordering::Relaxed);
@@ -270,7 +270,7 @@ fn a_stream_with_bytes_or_a_slow_client_is_not_lost() {
 }
 
 #[test]
-fn the_idle_timeout_of_a_stream_policy_overrides_abort_after() {
+fn an_idle_timeout_overrides_abort_after() {
     let fixture = fixture(None, Some(2 * MIN_GAP));
     let terms = StreamPolicy { idle: Some(MIN_GAP / 2), ..StreamPolicy::default() };
     let (with_idle_timeout, default) = (fixture.open_stream_with(terms), fixture.stream());
@@ -282,7 +282,7 @@ fn the_idle_timeout_of_a_stream_policy_overrides_abort_after() {
 }
 
 #[test]
-fn a_keep_alive_comment_is_due_once_per_interval_in_which_a_stream_has_no_bytes() {
+fn comments_are_due_once_per_silent_interval() {
     let fixture = fixture(None, None);
     let keep_alive = Some(Duration::from_secs(15));
     let rules = StreamRules { keep_alive, ..StreamRules::default() };
@@ -302,7 +302,7 @@ fn a_keep_alive_comment_is_due_once_per_interval_in_which_a_stream_has_no_bytes(
 }
 
 #[test]
-fn a_snapshot_has_the_phase_of_each_open_stream_and_the_time_since_its_last_output() {
+fn snapshots_have_phases_and_silences() {
     let fixture = fixture(None, None);
     let [_prefilling, decoding, write_blocked, stalled, ending] =
         [(); 5].map(|()| fixture.stream());

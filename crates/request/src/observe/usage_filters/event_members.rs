@@ -101,8 +101,11 @@ impl<'a> EventMembers<'a> {
 
     fn is_named(&self, member: &Member, name: &[u8]) -> bool {
         let raw = &self.data[member.name.clone()];
-        let decoded = || JsonText::new(raw, raw.len()).decode_if_escaped();
-        raw == name || decoded().is_some_and(|text| text.as_bytes() == name)
+        if raw == name {
+            return true;
+        }
+        let decoded = JsonText::new(raw, raw.len()).decode_if_escaped();
+        decoded.is_some_and(|text| text.as_bytes() == name)
     }
 }
 
@@ -124,9 +127,9 @@ fn data_lines(event: &[u8]) -> impl Iterator<Item = Range<usize>> {
     lines.filter_map(move |line| {
         let line_start = start;
         start += line.len() + 1;
-        let byte_order_mark = b"\xEF\xBB\xBF";
-        let marked = line.strip_prefix(byte_order_mark).filter(|_| line_start == 0);
-        let data = marked.unwrap_or(line).strip_prefix(b"data:")?;
+        let byte_order_mark: &[u8] = if line_start == 0 { b"\xEF\xBB\xBF" } else { b"" };
+        let unmarked = line.strip_prefix(byte_order_mark).unwrap_or(line);
+        let data = unmarked.strip_prefix(b"data:")?;
         let data = data.strip_prefix(b" ").unwrap_or(data);
         let end = line_start + line.len();
         Some(end - data.len()..end)

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 #[test]
-fn an_event_from_which_usage_cannot_be_removed_is_forwarded_unchanged_and_reported() {
+fn uneditable_events_pass_and_are_reported() {
     let usage = r#""usage":{"completion_tokens":1}"#;
     let finish = r#""choices":[{"index":0,"delta":{},"finish_reason":"stop"}]"#;
     let cases = [
@@ -36,7 +36,7 @@ fn an_event_from_which_usage_cannot_be_removed_is_forwarded_unchanged_and_report
 
 /// Each case: an event, and the event that the client should receive.
 #[test]
-fn the_usage_member_is_removed_at_any_position_in_its_event() {
+fn usage_is_removed_at_any_position() {
     // Neither a text that resembles the member nor a nested member is the usage of the event.
     let choices =
         r#""choices":[{"index":0,"delta":{"content":"\",\"usage\":{}}","usage":{"x":1}}}]"#;
@@ -66,7 +66,7 @@ fn the_usage_member_is_removed_at_any_position_in_its_event() {
 }
 
 #[test]
-fn a_usage_event_without_choices_and_a_second_usage_event_are_removed() {
+fn repeated_usage_events_are_removed() {
     let content = r#"{"choices":[{"index":0,"delta":{"content":"a"}}]}"#;
     let usage = r#""usage":{"prompt_tokens":9,"completion_tokens":3}"#;
     for event in [
@@ -92,7 +92,7 @@ fn a_usage_event_without_choices_and_a_second_usage_event_are_removed() {
 
 /// Each case: an event that the client may get with or without a request for usage.
 #[test]
-fn usage_in_an_event_with_a_choice_or_unknown_output_passes_and_is_reported() {
+fn usage_beside_output_passes_and_is_reported() {
     let usage = r#""usage":{"completion_tokens":3}"#;
     for event in [
         format!(r#"{{"choices":[{{"index":0,"delta":{{}}}}],{usage}}}"#),
@@ -110,7 +110,7 @@ fn usage_in_an_event_with_a_choice_or_unknown_output_passes_and_is_reported() {
 }
 
 #[test]
-fn a_usage_event_without_a_blank_line_at_the_end_of_the_stream_is_removed() {
+fn unfinished_usage_events_are_removed() {
     let finish = r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}"#;
     let usage = r#"{"choices":[],"usage":{"completion_tokens":1}}"#;
     let body = format!("data: {finish}\n\ndata: {usage}");
@@ -179,7 +179,7 @@ fn write_object(
 /// Filters every recorded stream after its members were put in a random order. In some streams each event has
 /// usage. The usage event has a fingerprint. The test writes the expected stream member by member.
 #[test]
-fn usage_is_removed_from_recorded_events_whatever_the_order_of_their_members() {
+fn usage_is_removed_from_any_member_order() {
     let mut random = fastrand::Rng::with_seed(7);
     let mut count = 0;
     for body in recorded_chunk_streams() {

@@ -9,6 +9,7 @@ mod member_tests;
 #[cfg(test)]
 mod tests;
 mod usage_filter;
+mod usage_stage;
 
-pub(super) use usage_filter::{EventParts, UsageFilter};
-pub(super) use usage_splitter::UsageSplitter;
+pub(super) use usage_filter::EventParts;
+pub(super) use usage_stage::UsageStage;

@@ -108,7 +108,7 @@ fn filter_frames<'a>(
 }
 
 #[test]
-fn usage_is_removed_from_recorded_streams_however_their_bytes_are_cut() {
+fn usage_is_removed_however_bytes_are_cut() {
     for name in RECORDED_STREAMS {
         let body = read_recorded_body(name);
         let expected = expected_stream(&body);
@@ -133,7 +133,7 @@ pub(super) const ONE_TOKEN_EVENT: &str =
     r#"{"choices":[{"index":0,"delta":{"content":"a"}}],"usage":{"completion_tokens":1}}"#;
 
 #[test]
-fn a_filtered_stream_with_usage_equals_a_recorded_stream_without_usage() {
+fn filtered_streams_equal_recordings_without_usage() {
     for front_end in ["python", "rust"] {
         let read = |name: &str| read_recorded_body(&format!("{front_end}/{name}"));
         // Without `include_usage`, the option `continuous_usage_stats` only changes how the server batches
@@ -147,7 +147,7 @@ fn a_filtered_stream_with_usage_equals_a_recorded_stream_without_usage() {
 }
 
 #[test]
-fn an_event_that_is_too_long_for_the_usage_filter_is_forwarded_unchanged_and_reported() {
+fn long_events_pass_and_are_reported() {
     let long_text = format!("\"{}\"", "x".repeat(MAX_HELD_BYTES + 2_000));
     let long = ONE_TOKEN_EVENT.replace("\"a\"", &long_text);
     let body = format!("data: {long}\n\ndata: {ONE_TOKEN_EVENT}\n\n");
@@ -158,7 +158,7 @@ fn an_event_that_is_too_long_for_the_usage_filter_is_forwarded_unchanged_and_rep
 }
 
 #[test]
-fn the_usage_filter_forwards_an_incomplete_event_at_the_end_of_a_stream() {
+fn incomplete_last_events_are_forwarded() {
     let body = format!("data: {ONE_TOKEN_EVENT}\n\ndata: {}", &ONE_TOKEN_EVENT[..70]);
     let complete = expected_stream(&format!("data: {ONE_TOKEN_EVENT}\n\n"));
     let expected = format!("{complete}data: {}", &ONE_TOKEN_EVENT[..70]);
@@ -207,7 +207,7 @@ fn stream_of(events: &[&str], tokens: Option<u64>) -> String {
 }
 
 #[test]
-fn the_filtered_stream_equals_that_of_a_direct_connection_wherever_frames_end() {
+fn filtered_streams_equal_direct_ones() {
     for front_end in [PYTHON, RUST] {
         let FrontEnd { text, finish, plain_finish, usage_event } = front_end;
         let plain = stream_of(&[text, text, plain_finish], None);
@@ -241,7 +241,7 @@ fn the_filtered_stream_equals_that_of_a_direct_connection_wherever_frames_end() 
 }
 
 #[test]
-fn the_usage_filter_forwards_complete_events_at_once_and_holds_back_incomplete_events() {
+fn only_incomplete_events_are_held_back() {
     let at_end = options(true, false);
     let usage_event = format!("data: {}\n\n", RUST.usage_event);
     let pieces: [&[u8]; 5] =
@@ -257,7 +257,7 @@ fn the_usage_filter_forwards_complete_events_at_once_and_holds_back_incomplete_e
 }
 
 #[test]
-fn a_finish_event_is_held_back_for_the_unknown_fingerprint_only_until_the_next_event() {
+fn finish_events_wait_for_the_next_event_only() {
     let FrontEnd { text, finish, usage_event, .. } = PYTHON;
     let at_end = options(true, false);
     // A second choice continues after the end of the first one.
@@ -295,7 +295,7 @@ fn a_finish_event_is_held_back_for_the_unknown_fingerprint_only_until_the_next_e
 }
 
 #[test]
-fn usage_that_a_backend_sends_with_every_event_is_recorded_and_not_removed() {
+fn usage_in_every_event_is_not_removed() {
     let FrontEnd { text, finish, usage_event, .. } = PYTHON;
     let null = text.replace("}]}", "}],\"usage\":null}");
     let events = [text, finish, usage_event];

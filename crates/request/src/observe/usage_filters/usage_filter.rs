@@ -17,7 +17,7 @@ use std::ops::Range;
 /// Removes the usage from one stream. The caller reports the blocks (lines up to a blank line) of a
 /// frame with [`Self::on_block`], then passes the frame to [`Self::forward`].
 #[derive(Debug, Default)]
-pub(in crate::observe) struct UsageFilter {
+pub(super) struct UsageFilter {
     /// Whether the usage event is removed. `false`: the client requested it.
     removes_event: bool,
     /// The bytes of a block (lines up to a blank line) whose end has not arrived.
@@ -53,10 +53,10 @@ pub(in crate::observe) struct UsageFilter {
     is_removed: bool,
     /// Whether the usage of an event could not be removed, so that the client received usage that it did not
     /// request.
-    pub(in crate::observe) has_failed: bool,
+    pub(super) has_failed: bool,
     /// The `system_fingerprint` of the server, with its quotes. Empty: the server sends no
     /// fingerprint. `None`: not known.
-    pub(in crate::observe) fingerprint: Option<Bytes>,
+    pub(super) fingerprint: Option<Bytes>,
 }
 
 /// The change to an event.
@@ -103,13 +103,13 @@ const FINGERPRINT_START: &[u8] = br#","system_fingerprint":"#;
 impl UsageFilter {
     /// A usage filter for a stream. `removes_event`: whether the usage event is removed.
     /// `fingerprint`: the `system_fingerprint` in an earlier stream of the same server.
-    pub(in crate::observe) fn new(removes_event: bool, fingerprint: Option<Bytes>) -> Self {
+    pub(super) fn new(removes_event: bool, fingerprint: Option<Bytes>) -> Self {
         Self { removes_event, fingerprint, ..Self::default() }
     }
 
     /// Records that a block ends at offset `end` of the current frame. Returns whether it is the
     /// usage event, which is to be removed.
-    pub(in crate::observe) fn on_block(&mut self, end: usize, event: EventParts) -> bool {
+    pub(super) fn on_block(&mut self, end: usize, event: EventParts) -> bool {
         let start = std::mem::replace(&mut self.complete_until, end);
         let is_long = std::mem::take(&mut self.is_long);
         if self.is_done {
@@ -140,21 +140,24 @@ impl UsageFilter {
     }
 
     /// Whether the current block would be removed if it were the usage event.
-    pub(in crate::observe) fn is_searching(&self) -> bool {
+    pub(super) fn is_searching(&self) -> bool {
         !self.is_done && !self.is_long
     }
 
     /// Stops all changes, because the client receives usage anyway.
-    pub(in crate::observe) fn stop(&mut self) {
+    pub(super) fn stop(&mut self) {
         self.is_done = true;
     }
 
     /// The bytes to forward, after all blocks of `frame` have been reported. They can be empty.
-    pub(in crate::observe) fn forward(&mut self, frame: Bytes) -> Bytes {
+    pub(super) fn forward(&mut self, frame: Bytes) -> Bytes {
         if frame.is_empty() {
             return frame;
         }
-        let removed_before_lf = self.removed_before_lf.take().filter(|_| frame.starts_with(b"\n"));
+        let mut removed_before_lf = self.removed_before_lf.take();
+        if !frame.starts_with(b"\n") {
+            removed_before_lf = None;
+        }
         let begun = usize::from(removed_before_lf.is_some());
         let complete = std::mem::take(&mut self.complete_until).max(begun);
         if complete == frame.len() && frame.ends_with(b"\r") {
@@ -194,7 +197,7 @@ impl UsageFilter {
 
     /// Returns the bytes that are held back, with the edit of an event that the end of the stream
     /// completes. Called when the stream has ended.
-    pub(in crate::observe) fn flush(&mut self) -> Bytes {
+    pub(super) fn flush(&mut self) -> Bytes {
         let held = std::mem::take(&mut self.held);
         match self.edits.pop() {
             Some((_, edit)) => self.write_event(&held, edit, None),
@@ -216,8 +219,8 @@ impl UsageFilter {
         if start >= complete {
             return;
         }
-        let (mut held, mut edits) =
-            (std::mem::take(&mut self.held), std::mem::take(&mut self.edits));
+        let mut held = std::mem::take(&mut self.held);
+        let mut edits = std::mem::take(&mut self.edits);
         for (range, edit) in edits.drain(..) {
             if range.start == 0 && !held.is_empty() {
                 held.extend_from_slice(&frame[start..range.end]);
@@ -234,7 +237,8 @@ impl UsageFilter {
         self.write(&held);
         self.write(&frame[start..complete]);
         held.clear();
-        (self.held, self.edits) = (held, edits);
+        self.held = held;
+        self.edits = edits;
     }
 
     /// Appends bytes to the output, or to the event that waits for the fingerprint if there is one.
@@ -297,27 +301,26 @@ impl UsageFilter {
         let EventEdit::Members { has_usage, usage_at, needs_fingerprint } = edit else {
             return self.write(event);
         };
-        let known = usage_at.zip(at).and_then(|(usage, at)| {
-            let member = usage.start.checked_sub(at)?..usage.end.checked_sub(at)?;
-            usage_splitter::is_at(event, &member).then_some(member)
-        });
-        if let Some(member) = known.filter(|_| !needs_fingerprint) {
+        if !needs_fingerprint && let Some(member) = known_member(event, usage_at, at) {
             self.out.extend_from_slice(&event[..member.start]);
             self.out.extend_from_slice(&event[member.end..]);
             return;
         }
         let members = EventMembers::read(event);
-        let cuts = members.as_ref().filter(|_| has_usage).map(EventMembers::usage_cuts);
-        let cuts = cuts.unwrap_or_default();
-        self.has_failed |= has_usage && cuts.is_empty();
-        let insertion = members.as_ref().filter(|_| needs_fingerprint);
-        if let Some(members) = insertion
-            && let Some(fingerprint) = members.fingerprint()
-        {
-            self.written_fingerprint = Bytes::copy_from_slice(fingerprint);
+        let mut cuts = Vec::new();
+        if has_usage {
+            cuts = members.as_ref().map(EventMembers::usage_cuts).unwrap_or_default();
+            self.has_failed |= cuts.is_empty();
         }
-        let insertion = insertion.filter(|members| !members.has_fingerprint_member());
-        let insertion = insertion.and_then(EventMembers::end_of_choices);
+        let mut insertion = None;
+        if needs_fingerprint && let Some(members) = &members {
+            if let Some(fingerprint) = members.fingerprint() {
+                self.written_fingerprint = Bytes::copy_from_slice(fingerprint);
+            }
+            if !members.has_fingerprint_member() {
+                insertion = members.end_of_choices();
+            }
+        }
         let begin = self.out.len();
         let inserted_at = self.write_without(event, &cuts, insertion);
         self.lacks_fingerprint |= needs_fingerprint && insertion.is_none();
@@ -339,7 +342,8 @@ impl UsageFilter {
         cuts: &[Range<usize>],
         mark: Option<usize>,
     ) -> Option<usize> {
-        let (mut from, mut marked) = (0, None);
+        let mut from = 0;
+        let mut marked = None;
         for cut in cuts.iter().cloned().chain(std::iter::once(event.len()..event.len())) {
             if let Some(mark) = mark.filter(|mark| (from..=cut.start).contains(mark)) {
                 marked = marked.or(Some(self.out.len() + mark - from));
@@ -349,4 +353,17 @@ impl UsageFilter {
         }
         marked
     }
+}
+
+/// The byte range of the `usage` member in an event. `None`: not known. `usage_at`: its range in the frame.
+/// `at`: the offset of the event in the frame.
+fn known_member(
+    event: &[u8],
+    usage_at: Option<Range<usize>>,
+    at: Option<usize>,
+) -> Option<Range<usize>> {
+    let at = at?;
+    let usage = usage_at?;
+    let member = usage.start.checked_sub(at)?..usage.end.checked_sub(at)?;
+    usage_splitter::is_at(event, &member).then_some(member)
 }

@@ -11,7 +11,7 @@ use tokenweir_protocol::openai::{MAX_TOKEN_COUNT, Usage, read_usage};
 /// only in text and usage, so a reader that gets the events without usage need not parse them in
 /// full.
 #[derive(Debug, Default)]
-pub(in crate::observe) struct UsageSplitter {
+pub(super) struct UsageSplitter {
     /// The data of the event without its `usage` member.
     data_without_usage: Vec<u8>,
     /// The end of the data of the last event, after the count of output tokens. Empty: no event has
@@ -21,16 +21,18 @@ pub(in crate::observe) struct UsageSplitter {
     tail_usage: Usage,
     /// Number of bytes of the tail after the `usage` member.
     after_member: usize,
+    /// Byte range of the `usage` member of the current event in the current chunk. `None`: not known.
+    pub(super) member: Option<Range<usize>>,
 }
 
 /// The data of an event, split into its usage and its other data.
-pub(in crate::observe) struct SplitEvent<'a> {
+pub(super) struct SplitEvent<'a> {
     /// The data without the `usage` member.
-    pub(in crate::observe) other_data: &'a [u8],
+    pub(super) other_data: &'a [u8],
     /// The counts of the `usage` member.
-    pub(in crate::observe) usage: Usage,
+    pub(super) usage: Usage,
     /// Byte range of the `usage` member in the data, including the comma before the member.
-    pub(in crate::observe) member: Range<usize>,
+    pub(super) member: Range<usize>,
 }
 
 /// The start of the `usage` member, up to and including the brace that opens its object. In JSON
@@ -46,7 +48,7 @@ const MAX_DIGITS: usize = 18;
 impl UsageSplitter {
     /// Splits the data of an event. `None`: the event must be parsed as it is, because the data is
     /// incomplete, or has not exactly one choice, or lacks the count of input or output tokens.
-    pub(in crate::observe) fn split(&mut self, data: &[u8]) -> Option<SplitEvent<'_>> {
+    pub(super) fn split(&mut self, data: &[u8]) -> Option<SplitEvent<'_>> {
         let (member, usage) =
             self.parse_like_last(data).or_else(|| self.parse_and_keep_tail(data))?;
         let is_single = CHOICE_FINDER.find_iter(&data[..member.start]).take(2).count() == 1;

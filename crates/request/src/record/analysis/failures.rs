@@ -1,18 +1,15 @@
-//! The failures of attempts that count against their backends, and of streams that break.
+//! The failures of attempts that count against their backends, and streams that break.
 
-use crate::continuation::ContinuationRefusal;
 use crate::record::{Outcome, RequestRecord, Termination};
 
 impl RequestRecord {
-    /// Records why a stream that broke after its first output could not be continued.
-    pub fn refuse_continuation(&mut self, refusal: Option<ContinuationRefusal>) {
+    /// Whether the stream broke after its first output.
+    pub(crate) fn is_broken_stream(&self) -> bool {
         let is_broken = matches!(
             self.outcome,
             Outcome::Truncated | Outcome::Timeout | Outcome::StreamError | Outcome::Aborted
         );
-        if is_broken && self.timings.first_output.is_some() {
-            self.continuations.refusal = self.continuations.refusal.or(refusal);
-        }
+        is_broken && self.timings.first_output.is_some()
     }
 
     /// Why the attempt with this index is a failure of its backend: the kind of the failure, or how its
@@ -35,7 +32,7 @@ mod tests {
     use crate::record::fixtures::streamed;
 
     #[test]
-    fn a_failure_counts_against_the_backend_unless_the_client_or_the_gateway_is_its_cause() {
+    fn only_failures_of_backends_count() {
         let mut record = streamed();
         record.attempts.push(record.attempts[0].clone());
         assert_eq!([0, 1, 2].map(|index| record.backend_failure(index)), [None; 3]);

@@ -57,10 +57,6 @@ const BATCH_TOKENS: f64 = 2_048.0;
 /// Minimum time from the head of a response to its first output if the engine sends the head before the
 /// prefill.
 const MIN_TIME_AFTER_EARLY_HEAD: Duration = Duration::from_millis(1);
-/// While requests wait for sequence slots, an engine fills at least this share of its slots. If fewer
-/// requests run, the waiting requests wait for blocks of the KV cache, and the number of running
-/// requests counts as the limit of the engine.
-const FULL_SLOTS_SHARE: f64 = 0.85;
 /// The engine has no free slot if it answers at least this share of the requests in flight at the same
 /// time. If it answers a smaller share, its responses are short: they end before the next ones begin.
 const MIN_ANSWERING_SHARE: f64 = 0.5;
@@ -99,9 +95,11 @@ impl FirstOutputWait {
         let queue_evidence = QueueEvidence::from_record(record, due_after.map(|time| sent + time));
         let was_queued = queue_evidence == QueueEvidence::Queued;
         let prefill = engine.prefill.unwrap_or_else(|| {
-            let expected = expected.unwrap_or_default();
-            let alone = predicted.alone.filter(|_| was_queued);
-            expected.min(alone.unwrap_or(expected)).min(engine_wait)
+            let mut prefill = expected.unwrap_or_default().min(engine_wait);
+            if was_queued && let Some(alone) = predicted.alone {
+                prefill = prefill.min(alone);
+            }
+            prefill
         });
         let after_prefill = engine_wait.saturating_sub(prefill);
         let queue = engine.queue.unwrap_or_else(|| match queue_evidence {
@@ -249,14 +247,13 @@ fn front_end(timings: &Timings, wait: Duration, engine_time: Duration) -> Durati
 /// prediction. `None`: unknown.
 fn computed_tokens(record: &RequestRecord) -> Option<f64> {
     let usage = &record.observed.usage;
-    let is_exact = record.observed.usage_source == UsageSource::Exact;
-    let input = usage.input.filter(|_| is_exact);
-    let counted = input.map(|input| input.saturating_sub(usage.cached.unwrap_or(0)) as f64);
-    let predicted = || {
-        let candidate = record.selected_candidate()?.candidate;
-        Some(candidate.prompt - candidate.cached)
-    };
-    counted.or_else(predicted)
+    if let Some(input) = usage.input
+        && record.observed.usage_source == UsageSource::Exact
+    {
+        return Some(input.saturating_sub(usage.cached.unwrap_or(0)) as f64);
+    }
+    let candidate = record.selected_candidate()?.candidate;
+    Some(candidate.prompt - candidate.cached)
 }
 
 /// Whether requests waited in the queue of the engine during the wait of a request, as far as the
@@ -287,18 +284,12 @@ impl QueueEvidence {
         let at_routing = record.decision.as_ref().map(|decision| decision.backend_condition);
         let queued_at_routing = at_routing.filter(|condition| condition.waiting > Some(0));
         let running_at_routing = || queued_at_routing?.running.map(f64::from);
-        let limit = match (reports.running_while_queued.or_else(running_at_routing), reports.slots)
-        {
-            (Some(running), Some(slots)) if running < FULL_SLOTS_SHARE * slots => Some(running),
-            (running, slots) => slots.or(running),
-        };
+        let limit = reports.running_while_queued.or_else(running_at_routing);
         let found = record.selected_candidate().map(|chosen| *chosen.candidate);
-        let had_no_slot = found.is_some_and(|candidate| candidate.slot_wait > 0.0);
         let is_beyond_limit =
             found.zip(limit).map(|(found, limit)| found.running + found.waiting + 1.0 > limit);
         let is_reported = reports.running_while_queued.is_some() || queued_at_routing.is_some();
-        let was_queued = had_no_slot
-            || is_beyond_limit.unwrap_or(is_reported)
+        let was_queued = is_beyond_limit.unwrap_or(is_reported)
             || found.is_some_and(|found| is_beyond_answering(&found, reports.max_answering))
             || due.is_some_and(|due| is_passed_over(record, due));
         match (was_queued, is_reported) {
@@ -313,7 +304,8 @@ impl QueueEvidence {
 /// the engine began with this request only after one of the others had ended. No other evidence shows a
 /// queue that begins and ends between two reports.
 fn is_beyond_answering(found: &Candidate, max_answering: u32) -> bool {
-    let (in_flight, limit) = (f64::from(found.in_flight) + 1.0, f64::from(max_answering));
+    let in_flight = f64::from(found.in_flight) + 1.0;
+    let limit = f64::from(max_answering);
     let least = (MIN_ANSWERING_SHARE * in_flight).max(MIN_ANSWERING);
     (least..in_flight).contains(&limit)
 }
@@ -371,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_that_waits_for_slots_counts_as_queued_although_no_request_waited_at_routing() {
+    fn bursts_that_wait_for_slots_are_queued() {
         // The fixture found four requests at the backend.
         let mut record = record_without_output(30.0, 3_300);
         record.wait_reports = queue_reports(4.0);
@@ -383,25 +375,19 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_found_a_free_slot_does_not_count_as_queued_if_later_requests_waited() {
-        for (running_while_queued, slots, is_queued) in [
-            (None, None, false),
-            (Some(5.0), None, false),
-            (Some(4.0), None, true),
-            (None, Some(5.0), false),
-            (None, Some(4.0), true),
-            (Some(4.0), Some(5.0), true),
-            (Some(4.5), Some(5.0), false),
-        ] {
+    fn later_waiting_requests_show_no_queue() {
+        for (running_while_queued, is_queued) in
+            [(None, false), (Some(5.0), false), (Some(4.0), true)]
+        {
             let mut record = record_without_output(30.0, 3_300);
-            record.wait_reports = WaitReports { slots, running_while_queued, ..queue_reports(0.0) };
-            let case = format!("{running_while_queued:?} ran, {slots:?} slots");
-            assert_eq!(cause_and_phase(&record).1 == "engine_queue", is_queued, "{case}");
+            record.wait_reports = WaitReports { running_while_queued, ..WaitReports::default() };
+            let is_in_queue = cause_and_phase(&record).1 == "engine_queue";
+            assert_eq!(is_in_queue, is_queued, "{running_while_queued:?} ran");
         }
     }
 
     #[test]
-    fn a_request_that_found_more_requests_than_the_engine_ever_answers_at_once_was_queued() {
+    fn too_many_earlier_requests_show_a_queue() {
         // No report shows a queue. The fixture found two requests in flight.
         for (in_flight, max_answering, is_queued) in
             [(16, 16, true), (15, 16, false), (30, 16, true), (40, 16, false), (3, 3, false)]
@@ -420,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_without_output_counts_as_queued_if_its_engine_answered_other_requests() {
+    fn answers_to_others_show_a_queue() {
         // The prefill takes 20 + 3 ms. Three times that after the request, its output was due.
         for (is_stream, others_at, is_queued) in
             [(true, 290, true), (true, 40, false), (false, 290, false)]
@@ -435,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn the_response_head_ends_the_front_end_time_only_if_the_prefill_fits_after_it() {
+    fn early_heads_do_not_end_the_front_end() {
         for (head, prefill, expected) in [(60, 30, 50), (60, 80, 50), (60, 81, 0), (99, 30, 0)] {
             let mut record = streamed();
             let accepted = record.timings.accepted;
@@ -450,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wait_of_a_short_prompt_at_an_engine_in_standstill_counts_as_unresponsive() {
+    fn standstill_with_short_prompts_is_unresponsive() {
         let mut record = record_without_output(30.0, 10_000);
         assert_eq!(cause_and_phase(&record), (Some(SlowCause::Unresponsive), "unresponsive"));
         // The engine resumes after ten seconds.
@@ -460,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_timed_out_at_a_backend_that_went_down_counts_as_unresponsive() {
+    fn timeouts_at_down_backends_are_unresponsive() {
         let mut record = record_without_output(30.0, 60_000);
         record.timings.headers = None;
         record.outcome = Outcome::Timeout;
@@ -470,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_counts_as_long_if_its_size_explains_the_wait_for_the_first_output() {
+    fn prompts_that_explain_the_wait_are_long() {
         let record = record_without_output(20_000.0, 3_000);
         assert_eq!(cause_and_phase(&record), (Some(SlowCause::LongPrompt), "prefill"));
         let shorter = record_without_output(2_000.0, 3_000);
@@ -478,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_prompt_does_not_count_as_long_even_if_the_engine_reports_a_long_prefill() {
+    fn slow_prefills_do_not_lengthen_short_prompts() {
         for (tokens, expected) in [(30, SlowCause::Unresponsive), (3_000, SlowCause::LongPrompt)] {
             let mut record = streamed();
             let accepted = record.timings.accepted;
@@ -497,12 +483,12 @@ mod tests {
     }
 
     #[test]
-    fn a_request_whose_client_disconnects_early_ended_in_the_prefill_phase() {
+    fn early_disconnects_end_in_the_prefill() {
         assert_eq!(record_without_output(30.0, 300).phase(), "prefill");
     }
 
     #[test]
-    fn a_slow_request_without_a_routing_decision_counts_as_unresponsive() {
+    fn slow_requests_without_decision_are_unresponsive() {
         let mut record = record_without_output(30.0, 3_000);
         record.decision = None;
         assert_eq!(cause_and_phase(&record).0, Some(SlowCause::Unresponsive));

@@ -71,7 +71,7 @@ mod tests {
     use crate::record::fixtures::streamed;
 
     #[test]
-    fn only_a_successful_request_has_an_empty_error_type_label() {
+    fn success_has_an_empty_error_type() {
         for outcome in Outcome::ALL {
             let record = RequestRecord { outcome, ..streamed() };
             assert_eq!(record.error_type_label().is_empty(), outcome == Outcome::Ok, "{outcome:?}");
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn the_status_code_label_of_a_request_is_from_a_closed_set() {
+    fn status_codes_are_a_closed_set() {
         let code = |status| RequestRecord { status, ..streamed() }.status_code();
         assert_eq!([Some(200), Some(599), None].map(code), [Some("200"), Some("_OTHER"), None]);
     }

@@ -83,7 +83,8 @@ impl RequestPhases {
     fn set_wait(&mut self, wait: &FirstOutputWait) {
         let known = |took, accuracy| (accuracy != Accuracy::Unknown).then_some(took);
         let is_estimated = |accuracy| accuracy != Accuracy::Measured;
-        let (queue, prefill) = (wait.queue_accuracy, wait.prefill_accuracy);
+        let queue = wait.queue_accuracy;
+        let prefill = wait.prefill_accuracy;
         let is_rest_estimated = is_estimated(queue) || is_estimated(prefill);
         self.set(RequestPhase::FrontEnd, Some(wait.front_end), false);
         self.set(RequestPhase::EngineQueue, known(wait.queue, queue), is_estimated(queue));
@@ -117,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn times_that_the_engine_reports_are_exact_and_the_rest_of_the_wait_is_unexplained() {
+    fn reported_times_are_exact() {
         let mut record = streamed();
         record.wait_reports.mean_prefill = Some(ms(1));
         record.observed.engine_times =
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_for_a_backend_with_capacity_is_not_gateway_time() {
+    fn waits_for_capacity_are_no_gateway_time() {
         let mut record = streamed();
         let accepted = record.timings.accepted;
         record.timings.queued = Some(at(accepted, 2));
@@ -137,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn the_time_of_failed_attempts_is_not_gateway_time() {
+    fn failed_attempts_are_no_gateway_time() {
         let mut record = streamed();
         let accepted = record.timings.accepted;
         let mut failed = record.attempts[0].clone();
@@ -149,22 +150,22 @@ mod tests {
     }
 
     #[test]
-    fn without_engine_times_the_wait_is_queue_time_only_if_the_request_was_queued() {
+    fn queue_evidence_makes_a_wait_queue_time() {
         // The fixture found four requests at the backend, of which three waited.
-        for (slots, queue, unexplained) in [(4.0, 30, 0), (5.0, 0, 30)] {
+        for (running, queue, unexplained) in [(4.0, 30, 0), (5.0, 0, 30)] {
             let mut record = streamed();
             record.wait_reports.mean_prefill = Some(ms(10));
-            record.wait_reports.slots = Some(slots);
+            record.wait_reports.running_while_queued = Some(running);
             let expected = format!(
                 "gateway 8, front_end 50, queue ~{queue}, prefill ~10, unexplained ~{unexplained}, \
                  decode 300"
             );
-            assert_eq!(shown(&record), expected, "{slots} slots");
+            assert_eq!(shown(&record), expected, "{running} ran");
         }
     }
 
     #[test]
-    fn the_wait_for_the_first_output_is_unexplained_if_nothing_is_known_about_it() {
+    fn unknown_waits_are_unexplained() {
         let mut record = streamed();
         record.decision = None;
         assert_eq!(shown(&record), "gateway 8, front_end 50, unexplained ~40, decode 300");
@@ -174,9 +175,9 @@ mod tests {
     }
 
     #[test]
-    fn a_prefill_that_the_engine_reports_without_a_queue_time_is_exact() {
+    fn a_prefill_without_queue_time_is_exact() {
         let mut record = streamed();
-        record.wait_reports.slots = Some(5.0);
+        record.wait_reports.running_while_queued = Some(5.0);
         record.observed.engine_times =
             Some(EngineTimes { prefill: Some(ms(25)), ..EngineTimes::default() });
         let expected = "gateway 8, front_end 50, queue ~0, prefill 25, unexplained ~15, decode 300";
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_that_is_no_stream_has_the_phase_times_that_its_engine_reports() {
+    fn whole_responses_have_reported_phases() {
         let mut record = streamed();
         record.timings.first_output = None;
         record.timings.last_output = None;

@@ -27,7 +27,8 @@ impl RequestRecord {
             return None;
         }
         let is_cut = self.observed.finish_reasons.contains(&Some(FinishReason::Length));
-        let is_empty = !self.observed.has_answer || self.output_tokens().is_some_and(|it| it <= 1);
+        let is_empty =
+            !self.observed.has_answer || self.output_tokens().is_some_and(|tokens| tokens <= 1);
         Some(match (is_cut, is_empty) {
             (true, _) => ResponseEnd::Cut,
             (false, true) => ResponseEnd::Empty,
@@ -52,7 +53,7 @@ mod tests {
     use crate::record::fixtures::streamed;
 
     #[test]
-    fn a_response_is_empty_without_an_answer_or_after_one_token_unless_a_limit_cut_it() {
+    fn no_answer_or_one_token_is_empty() {
         let end = |finish, has_answer, tokens| {
             let mut record = streamed();
             let observed = &mut record.observed;

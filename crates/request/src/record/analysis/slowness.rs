@@ -143,13 +143,13 @@ mod tests {
     }
 
     #[test]
-    fn a_request_within_the_slow_limits_has_no_slow_cause() {
+    fn requests_within_the_limits_have_no_cause() {
         assert_eq!(slow_cause_after(|_, _| ()), None);
         assert_eq!(slow_cause_after(|record, _| delay_output(record, 1_900)), None, "in time");
     }
 
     #[test]
-    fn a_request_without_a_backend_or_with_a_client_error_is_not_slow() {
+    fn client_errors_and_refusals_are_not_slow() {
         let delay_by_a_minute = |record: &mut RequestRecord| delay_output(record, 60_000);
         let without_backend = slow_cause_after(|record, _| {
             delay_by_a_minute(record);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn reported_engine_times_decide_whether_the_slow_cause_is_the_queue_or_the_prompt() {
+    fn engine_times_decide_between_queue_and_prompt() {
         for (queue, prefill, expected) in
             [(2_000, 900, SlowCause::EngineQueue), (900, 2_000, SlowCause::LongPrompt)]
         {
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_first_token_has_the_cause_engine_queue_only_if_requests_waited_there() {
+    fn the_engine_queue_needs_waiting_requests() {
         for (waiting, expected) in [(3, SlowCause::EngineQueue), (0, SlowCause::Unresponsive)] {
             let slow = slow_cause_after(|record, _| {
                 delay_output(record, 3_000);
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_decode_has_the_cause_gpu_throttled_while_a_gpu_lowers_its_clock() {
+    fn a_lowered_gpu_clock_explains_slow_decode() {
         for is_throttled in [false, true] {
             let slow = slow_cause_after(|record, at| {
                 let decision = Arc::make_mut(record.decision.as_mut().unwrap());
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_with_long_reasoning_is_slow_with_or_without_an_answer_after_it() {
+    fn long_reasoning_is_slow_with_any_answer() {
         let after = |answer: Option<u64>, end: u64| {
             slow_cause_after(|record, at| {
                 record.timings.first_reasoning = record.timings.first_output;
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn time_before_the_last_attempt_has_the_cause_gateway_queue_gateway_or_retry() {
+    fn time_before_the_last_attempt_has_causes() {
         let queued = slow_cause_after(|record, at| {
             delay_output(record, 3_000);
             record.timings.queued = Some(at(2));
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stall_has_the_cause_preempted_if_the_engine_preempted_requests_meanwhile() {
+    fn preemptions_explain_stalls() {
         assert_eq!(slow_cause_after(|record, _| add_stall(record)), Some(SlowCause::Stalled));
         for (after, expected) in [(4, SlowCause::Stalled), (5, SlowCause::Preempted)] {
             let slow = slow_cause_after(|record, _| {
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_high_tpot_has_the_cause_slow_decode_unless_one_stall_explains_it() {
+    fn high_tpot_is_slow_decode_without_a_stall() {
         let slow_down_decode = |record: &mut RequestRecord, at: &dyn Fn(u64) -> Instant| {
             record.timings.last_output = Some(at(100 + 15 * 300));
             record.timings.ended = Some(at(5_000));
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_upload_and_a_slow_reader_have_the_cause_slow_client() {
+    fn slow_uploads_and_readers_are_slow_clients() {
         let upload = slow_cause_after(|record, at| {
             delay_output(record, 3_000);
             record.timings.received = Some(at(3_000));
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_that_is_no_stream_has_its_own_limit_of_the_duration() {
+    fn whole_responses_have_their_own_limit() {
         let non_stream = |seconds: u64| {
             slow_cause_after(|record, at| {
                 record.options.stream = false;

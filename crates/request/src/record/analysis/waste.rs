@@ -1,8 +1,6 @@
 //! Tokens that engines computed and no client received.
 
-use crate::continuation::InterruptionCause;
 use crate::record::{Attempt, Outcome, RequestRecord, UsageSource};
-use tokenweir_protocol::openai::Usage;
 use tokenweir_routing::resilience::FailureKind;
 
 /// Tokens of one request that engines computed in vain.
@@ -21,21 +19,17 @@ impl RequestRecord {
     /// The tokens that engines computed in vain. A token count that the engine did not report is 0,
     /// except output tokens, which may be an estimate.
     pub fn wasted_tokens(&self) -> WastedTokens {
-        let Usage { input, .. } = self.observed.usage;
         let is_counted = self.observed.usage_source != UsageSource::Missing;
-        let input = input.filter(|_| is_counted).unwrap_or(0);
+        let input = if is_counted { self.observed.usage.input.unwrap_or(0) } else { 0 };
         let is_wasted = self.outcome != Outcome::Ok;
+        let output = self.output_tokens().unwrap_or(0);
         let earlier = self.attempts.split_last().map_or(&[][..], |(_, earlier)| earlier);
         let repeated = earlier.iter().filter(|attempt| attempt.may_have_used_engine()).count();
-        // The engine that continues a stream computes the tokens of the output so far again.
-        let continued = self.continuations.begun.iter().map(|continuation| {
-            let is_moved = continuation.cause == InterruptionCause::Migrated;
-            continuation.tokens + if is_moved { input } else { 0 }
-        });
+        let prompts = input.saturating_mul(repeated as u64);
         WastedTokens {
-            output: self.output_tokens().filter(|_| is_wasted).unwrap_or(0),
+            output: if is_wasted { output } else { 0 },
             input: if is_wasted { input } else { 0 },
-            recomputed: input.saturating_mul(repeated as u64) + continued.sum::<u64>(),
+            recomputed: prompts + self.continuations.recomputed_tokens(input),
         }
     }
 }
@@ -53,7 +47,7 @@ mod tests {
     use crate::record::fixtures::streamed;
 
     #[test]
-    fn the_prompt_and_output_tokens_of_a_client_that_disconnected_are_wasted() {
+    fn tokens_of_disconnected_clients_are_wasted() {
         assert_eq!(streamed().wasted_tokens(), WastedTokens::default(), "a complete response");
         let left = RequestRecord { outcome: Outcome::Cancelled, ..streamed() };
         let expected = WastedTokens { output: 16, input: 12, recomputed: 0 };
@@ -61,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn the_prompt_of_each_failed_attempt_that_reached_an_engine_counts_as_recomputed() {
+    fn failed_attempts_recompute_the_prompt() {
         let mut record = streamed();
         for failure in ["connection_reset", "connect_error", "busy", "inband_error"] {
             let failed = Attempt { failure: Some(failure), ..record.attempts[0].clone() };

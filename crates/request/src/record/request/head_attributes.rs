@@ -45,10 +45,14 @@ impl RequestHeadAttributes {
     /// The host name, and its port if there is one.
     pub fn host_and_port(&self) -> Option<(&str, Option<u16>)> {
         let host = self.host.as_deref()?;
-        let (name, port) = host.rsplit_once(':').unwrap_or((host, ""));
         // The colons of an IPv6 address do not separate a port.
-        let port = port.parse().ok().filter(|_| !host.ends_with(']'));
-        Some(if port.is_some() { (name, port) } else { (host, None) })
+        if !host.ends_with(']')
+            && let Some((name, port)) = host.rsplit_once(':')
+            && let Ok(port) = port.parse()
+        {
+            return Some((name, Some(port)));
+        }
+        Some((host, None))
     }
 }
 
@@ -71,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_host_prefers_x_forwarded_host_then_authority_then_host() {
+    fn forwarded_host_precedes_authority_and_host() {
         let host = |uri: &str, forwarded: &str| {
             let request = Request::builder().uri(uri).header("host", "h:1");
             let request = request.header("x-forwarded-host", forwarded).body(()).unwrap();

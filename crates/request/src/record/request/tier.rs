@@ -60,7 +60,7 @@ mod tests {
     use http::HeaderValue;
 
     #[test]
-    fn a_requested_tier_that_is_not_configured_has_the_label_other() {
+    fn unconfigured_tiers_have_the_label_other() {
         let resolver = TierResolver {
             header: Some(HeaderName::from_static("x-tier")),
             names: vec!["gold".into(), "free".into()],

@@ -122,7 +122,7 @@ mod tests {
     const MS: fn(u64) -> Duration = Duration::from_millis;
 
     #[test]
-    fn sampled_chunk_times_cover_the_whole_stream_at_a_regular_stride() {
+    fn samples_cover_the_stream_at_regular_strides() {
         let (mut timings, accepted) = (ChunkTimings::default(), streamed().timings.accepted);
         for chunk in 0..1_000 {
             timings.record(accepted, accepted + MS(50 + chunk * 10), Some(MS(10)));
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_gaps_between_chunks_are_kept_with_their_positions() {
+    fn the_longest_gaps_keep_their_positions() {
         let (mut timings, accepted) = (ChunkTimings::default(), streamed().timings.accepted);
         let mut passed = 0;
         for gap in [150, 20, 900, 110, 300, 120, 130, 140, 160, 170, 2_000] {

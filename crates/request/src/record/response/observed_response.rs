@@ -182,7 +182,10 @@ impl ObservedResponse {
     /// stream, has no output event, or lacks an exact count.
     pub fn exact_tokens_and_output_events(&self) -> Option<(u64, u64)> {
         let is_exact = self.is_stream && self.usage_source == UsageSource::Exact;
-        let output = self.usage.output.filter(|_| is_exact && self.output_events > 0)?;
+        if !is_exact || self.output_events == 0 {
+            return None;
+        }
+        let output = self.usage.output?;
         let tokens_in_events = self.counted_event_tokens.saturating_add(self.uncounted_events);
         let tokens_without_text = self.estimated_tokens.saturating_sub(tokens_in_events);
         Some((output.saturating_sub(tokens_without_text), self.output_events))
@@ -207,7 +210,7 @@ mod tests {
     use crate::record::RequestRecord;
 
     #[test]
-    fn a_record_has_no_memory_for_observations_before_the_end_of_the_response() {
+    fn open_responses_take_no_memory() {
         let mut observations = RecordedObservations::default();
         assert_eq!(*observations, ObservedResponse::default());
         assert!(observations.0.is_none() && size_of::<RequestRecord>() < 1_400);

@@ -1,6 +1,5 @@
 //! Attempts to serve a request on a backend.
 
-use crate::continuation::{ContinuationRefusal, InterruptionCause};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_engine::address::BackendId;
@@ -32,14 +31,6 @@ pub struct Attempt {
 
 // === impl Attempt ===
 
-impl Continuation {
-    /// Seconds from the interruption to the next output. `None`: no further output arrived.
-    pub fn gap(&self) -> Option<f64> {
-        let resumed = self.resumed?;
-        Some(resumed.saturating_duration_since(self.interrupted).as_secs_f64())
-    }
-}
-
 impl Attempt {
     /// Time from sending the request to the failure of the attempt or the end of the response. `None`: the
     /// attempt has not ended.
@@ -51,31 +42,6 @@ impl Attempt {
     pub fn failure_kind(&self) -> Option<FailureKind> {
         FailureKind::ALL.into_iter().find(|kind| self.failure == Some(kind.as_str()))
     }
-}
-
-/// The continuations of one stream at other backends.
-#[derive(Debug, Clone, Default)]
-pub struct Continuations {
-    /// The continuations that began, in order.
-    pub begun: Vec<Continuation>,
-    /// Why the stream was not continued when it ended early. `None`: the stream did not end early, or
-    /// was continued.
-    pub refusal: Option<ContinuationRefusal>,
-}
-
-/// A continuation of a stream at another backend.
-#[derive(Debug, Clone)]
-pub struct Continuation {
-    /// Id of the span of the attempt that continues the stream.
-    pub span_id: u64,
-    /// Why the stream needed another backend.
-    pub cause: InterruptionCause,
-    /// Number of output tokens before the continuation.
-    pub tokens: u64,
-    /// The time from which the stream needed another backend.
-    pub interrupted: Instant,
-    /// When the next output arrived. `None`: no further output arrived.
-    pub resumed: Option<Instant>,
 }
 
 named_enum! {

@@ -46,11 +46,8 @@ pub struct WaitReports {
     pub mean_prefill: Option<Duration>,
     /// Mean number of prompt tokens that the engine computed for a request. 0: unknown.
     pub mean_prompt_tokens: f64,
-    /// Number of sequence slots: the sequences that the engine can run at once. `None`: not known.
-    pub slots: Option<f64>,
     /// Number of requests that ran in the engine while others waited there, from the scrapes during
-    /// the wait of this request. While `slots` is unknown, scrapes after the wait count, too.
-    /// `None`: no scrape showed a queue.
+    /// the wait of this request, or else after it. `None`: no scrape showed a queue.
     pub running_while_queued: Option<f64>,
     /// Greatest number of requests of this gateway that the engine answered at once while others waited.
     /// 0: not known.

@@ -1,5 +1,4 @@
-//! Routing decisions: the loads and predictions of every candidate, the selected candidate, and the
-//! choices of shadow policies.
+//! Routing decisions: the loads and predictions of every candidate, and the selected candidate.
 //!
 //! The gateway makes a decision for every request, so a decision must be cheap. It stores the input
 //! of the policy, and readers compute the predictions from that input again. A decision is shared,
@@ -9,7 +8,7 @@ use super::backend_condition::BackendCondition;
 use std::sync::Arc;
 use tokenweir_engine::address::BackendId;
 use tokenweir_routing::kv_aware::CostTerms;
-use tokenweir_routing::{Candidate, Policy, PolicyChoice, RoutingContext};
+use tokenweir_routing::{Candidate, PolicyChoice, RoutingContext};
 
 /// The recorded result of a routing policy, with its input.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,8 +25,6 @@ pub struct RoutingDecision {
     backend_ids: Arc<[BackendId]>,
     /// Number of candidates that are not recorded.
     pub omitted_candidates: usize,
-    /// The choices of shadow policies.
-    pub shadow_decisions: Box<[ShadowDecision]>,
     /// The backends of the route that were no candidates: their positions, and why in a few words.
     /// At most [`RoutingDecision::MAX_RECORDED_CANDIDATES`].
     pub excluded: Box<[(usize, &'static str)]>,
@@ -48,44 +45,20 @@ pub struct PredictedCandidate<'a> {
     pub terms: CostTerms,
 }
 
-/// The choice of a shadow policy. A shadow policy is evaluated, but the request does not follow its
-/// choice.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ShadowDecision {
-    /// Name of the shadow policy.
-    pub policy: &'static str,
-    /// Reason of the choice, from a closed set.
-    pub reason: &'static str,
-    /// The backend that the shadow policy chose.
-    pub backend: BackendId,
-    /// Whether the shadow policy chose the backend and the rank that the active policy selected.
-    pub is_same: bool,
-    /// Predicted TTFT of the shadow policy's choice minus the predicted TTFT of the selected
-    /// backend, in seconds. Positive if the choice of the shadow policy would have been slower.
-    pub regret: f64,
-    /// Prompt tokens that are probably cached at the shadow policy's choice.
-    pub cached: f64,
-}
-
 // === impl RoutingDecision ===
 
 impl RoutingDecision {
     /// Greatest number of candidates that a decision records.
     pub const MAX_RECORDED_CANDIDATES: usize = 16;
 
-    /// Records the choice that a policy made in `context`, and evaluates the shadow policies on the
-    /// same context. The positions of the candidates are indices into `fleet`.
+    /// Records the choice that a policy made in `context`. The positions of the candidates are indices
+    /// into `fleet`.
     pub fn new(
         mut context: RoutingContext,
         choice: PolicyChoice,
         condition: BackendCondition,
         fleet: &Arc<[BackendId]>,
-        shadow: &[Policy],
     ) -> Self {
-        let shadow = shadow
-            .iter()
-            .filter_map(|policy| ShadowDecision::evaluate(policy, &context, choice, fleet));
-        let shadow = shadow.collect();
         let (index, omitted) = context.retain_best(choice.index, Self::MAX_RECORDED_CANDIDATES);
         let choice = PolicyChoice { index, ..choice };
         Self {
@@ -94,7 +67,6 @@ impl RoutingDecision {
             backend_condition: condition,
             backend_ids: fleet.clone(),
             omitted_candidates: omitted,
-            shadow_decisions: shadow,
             excluded: Box::default(),
         }
     }
@@ -141,14 +113,10 @@ impl RoutingDecision {
             .fold(0.0, f64::max)
     }
 
-    /// For the policy that selected the backend and for each shadow policy: its name, and the number of
-    /// prompt tokens that its choice must compute although a recorded candidate probably has them cached.
-    pub fn cache_regrets(&self) -> impl Iterator<Item = (&'static str, f64)> {
-        let best = self.max_cached_tokens();
-        let selected = self.routing_context.candidates()[self.selection.index].cached;
-        let shadows = self.shadow_decisions.iter().map(|shadow| (shadow.policy, shadow.cached));
-        let choices = std::iter::once((self.policy(), selected)).chain(shadows);
-        choices.map(move |(policy, cached)| (policy, (best - cached).max(0.0)))
+    /// Number of prompt tokens that the selected backend must compute although a recorded candidate
+    /// probably has them cached.
+    pub fn cache_regret(&self) -> f64 {
+        (self.max_cached_tokens() - self.selected_candidate().cached).max(0.0)
     }
 
     /// The recorded candidates by ascending cost.
@@ -171,32 +139,11 @@ impl RoutingDecision {
     }
 }
 
-// === impl PredictedCandidate, ShadowDecision ===
+// === impl PredictedCandidate ===
 
 impl PredictedCandidate<'_> {
     /// Whether both candidates are the same backend and rank.
     pub fn is_same(&self, other: &Self) -> bool {
         self.candidate.target() == other.candidate.target()
-    }
-}
-
-impl ShadowDecision {
-    fn evaluate(
-        policy: &Policy,
-        context: &RoutingContext,
-        choice: PolicyChoice,
-        fleet: &[BackendId],
-    ) -> Option<Self> {
-        let PolicyChoice { index, reason } = context.pick_with(policy)?;
-        let [shadow_candidate, selected] =
-            [index, choice.index].map(|index| &context.candidates()[index]);
-        Some(Self {
-            policy: policy.name(),
-            reason,
-            backend: fleet[shadow_candidate.position].clone(),
-            is_same: index == choice.index,
-            regret: context.ttft(shadow_candidate) - context.ttft(selected),
-            cached: shadow_candidate.cached,
-        })
     }
 }

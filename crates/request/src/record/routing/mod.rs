@@ -2,13 +2,15 @@
 
 mod attempt;
 mod backend_condition;
+mod continuation;
 
 mod decision;
 mod prefill_legs;
 #[cfg(test)]
 mod tests;
 
-pub use attempt::{Attempt, Continuation, Continuations, FailoverDenialReason};
+pub use attempt::{Attempt, FailoverDenialReason};
 pub use backend_condition::{BackendCondition, Stall, WaitReports};
-pub use decision::{PredictedCandidate, RoutingDecision, ShadowDecision};
-pub use prefill_legs::PrefillLegs;
+pub use continuation::{Continuation, Continuations};
+pub use decision::{PredictedCandidate, RoutingDecision};
+pub use prefill_legs::{PredictedTtfts, PrefillLegs};

@@ -9,12 +9,20 @@ use tokenweir_engine::prefill_leg::PrefillSkip;
 pub struct PrefillLegs {
     /// The prefill legs that were sent, in order.
     pub sent: Vec<Attempt>,
-    /// Predicted seconds to the first output with the last prefill leg that was considered, and without it.
-    /// `None`: nothing was predicted.
-    pub predicted: Option<[f64; 2]>,
+    /// The prediction for the last prefill leg that was considered. `None`: nothing was predicted.
+    pub predicted: Option<PredictedTtfts>,
     /// Why the last attempt had no prefill leg. `None`: the last attempt had a prefill leg.
     pub skipped: Option<PrefillSkip>,
     /// Whether the backend of the last attempt got the KV transfer parameters of a prefill leg, so another
     /// backend computed the prompt.
     pub is_used: bool,
+}
+
+/// Predicted seconds to the first output of a request.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PredictedTtfts {
+    /// With the prefill leg.
+    pub with_leg: f64,
+    /// Without it.
+    pub alone: f64,
 }

@@ -4,9 +4,7 @@ use super::*;
 use crate::record::fixtures::{believed, streamed};
 use std::sync::Arc;
 use tokenweir_engine::address::BackendId;
-use tokenweir_routing::{
-    Candidate, Policy, PolicyChoice, PolicyKind, RoutingContext, RoutingRequest,
-};
+use tokenweir_routing::{Candidate, Policy, PolicyChoice, RoutingContext, RoutingRequest};
 
 fn backend_id(index: usize) -> BackendId {
     BackendId::new(&format!("vllm-{index}"))
@@ -22,16 +20,11 @@ fn candidates_with_backlogs(backlogs: &[f64]) -> Vec<Candidate> {
     backlogs.iter().enumerate().map(candidate).collect()
 }
 
-fn decide(
-    policy: &Policy,
-    shadow: &[Policy],
-    fleet: &[Candidate],
-    index: usize,
-) -> RoutingDecision {
-    let context = RoutingContext::new(*policy, fleet.to_vec(), RoutingRequest::default());
+fn decide(fleet: &[Candidate], index: usize) -> RoutingDecision {
+    let context = RoutingContext::new(Policy::default(), fleet.to_vec(), RoutingRequest::default());
     let choice = PolicyChoice { index, reason: "turn" };
     let ids: Arc<[BackendId]> = (0..fleet.len()).map(backend_id).collect();
-    RoutingDecision::new(context, choice, BackendCondition::default(), &ids, shadow)
+    RoutingDecision::new(context, choice, BackendCondition::default(), &ids)
 }
 
 fn ranked_backend_names(decision: &RoutingDecision) -> Vec<String> {
@@ -42,7 +35,7 @@ fn ranked_backend_names(decision: &RoutingDecision) -> Vec<String> {
 fn a_decision_records_all_of_a_few_candidates() {
     let fleet = candidates_with_backlogs(&[500.0, 100.0, 900.0]);
     for (chosen, candidate) in fleet.iter().enumerate() {
-        let decision = decide(&Policy::default(), &[], &fleet, chosen);
+        let decision = decide(&fleet, chosen);
         assert_eq!(ranked_backend_names(&decision), ["vllm-1", "vllm-0", "vllm-2"]);
         assert_eq!(decision.selected().candidate, candidate);
         assert_eq!(decision.selected().backend, &backend_id(chosen));
@@ -51,10 +44,10 @@ fn a_decision_records_all_of_a_few_candidates() {
 }
 
 #[test]
-fn a_decision_records_the_selected_and_the_fifteen_cheapest_of_many_candidates() {
+fn the_selected_and_the_cheapest_are_kept() {
     // The cheapest candidates are the last ones; the selected one is the most expensive.
     let backlogs: Vec<f64> = (0..1_000).map(|n| 1e6 - f64::from(n) * 1e3).collect();
-    let decision = decide(&Policy::default(), &[], &candidates_with_backlogs(&backlogs), 0);
+    let decision = decide(&candidates_with_backlogs(&backlogs), 0);
     let expected: Vec<String> =
         (985..1_000).rev().chain([0]).map(|index| backend_id(index).to_string()).collect();
     assert_eq!(ranked_backend_names(&decision), expected);
@@ -63,8 +56,8 @@ fn a_decision_records_the_selected_and_the_fifteen_cheapest_of_many_candidates()
 }
 
 #[test]
-fn a_decision_records_each_candidate_with_a_nan_cost_once() {
-    let decision = decide(&Policy::default(), &[], &candidates_with_backlogs(&[f64::NAN; 20]), 7);
+fn candidates_with_nan_costs_are_kept_once() {
+    let decision = decide(&candidates_with_backlogs(&[f64::NAN; 20]), 7);
     let mut names = ranked_backend_names(&decision);
     assert_eq!(decision.selected().backend, &backend_id(7));
     names.sort();
@@ -73,10 +66,10 @@ fn a_decision_records_each_candidate_with_a_nan_cost_once() {
 }
 
 #[test]
-fn the_weight_of_a_backend_changes_the_cost_that_is_compared_and_not_the_predicted_ttft() {
+fn weights_change_costs_and_not_the_ttft() {
     let mut fleet = candidates_with_backlogs(&[1_000.0, 1_000.0]);
     fleet[1].weight = 4;
-    let decision = decide(&Policy::default(), &[], &fleet, 0);
+    let decision = decide(&fleet, 0);
     let [heavy, light] = decision.ranked_candidates()[..] else { panic!("two are recorded") };
     assert!((light.ttft - heavy.ttft).abs() < 1e-9);
     assert!((light.cost - 4.0 * heavy.cost).abs() < 1e-9);
@@ -84,44 +77,17 @@ fn the_weight_of_a_backend_changes_the_cost_that_is_compared_and_not_the_predict
 }
 
 #[test]
-fn the_regret_of_a_shadow_policy_is_the_ttft_that_its_choice_would_have_added_or_saved() {
-    // At 10,000 tokens per second, a backlog of 20,000 tokens takes two seconds.
-    let mut fleet = candidates_with_backlogs(&[20_000.0, 0.0]);
-    fleet[0].in_flight = 0;
-    fleet[1].in_flight = 9;
-    let shadow = [PolicyKind::LeastRequests, PolicyKind::KvAware]
-        .map(|kind| Policy { kind, ..Policy::default() });
-    let active = Policy { kind: PolicyKind::RoundRobin, ..Policy::default() };
-    let regrets = |chosen| {
-        let decision = decide(&active, &shadow, &fleet, chosen);
-        let summary =
-            |shadow: &ShadowDecision| (shadow.policy, shadow.is_same, shadow.regret.round() as i64);
-        decision.shadow_decisions.iter().map(summary).collect::<Vec<_>>()
-    };
-    assert_eq!(regrets(0), [("least_requests", true, 0), ("kv_aware", false, -2)]);
-    assert_eq!(regrets(1), [("least_requests", false, 2), ("kv_aware", true, 0)]);
-}
-
-#[test]
-fn the_cache_regret_of_a_policy_is_the_prompt_tokens_that_only_another_candidate_had_cached() {
+fn cache_regret_counts_tokens_cached_elsewhere() {
     let mut fleet = candidates_with_backlogs(&[0.0, 0.0, 0.0]);
     for (candidate, cached) in fleet.iter_mut().zip([0.0, 700.0, 900.0]) {
         candidate.cached = cached;
     }
-    fleet[0].in_flight = 0;
-    (fleet[1].in_flight, fleet[2].in_flight) = (9, 9);
-    let shadow = [Policy { kind: PolicyKind::LeastRequests, ..Policy::default() }];
-    let active = Policy { kind: PolicyKind::RoundRobin, ..Policy::default() };
-    let regrets = |chosen| {
-        let decision = decide(&active, &shadow, &fleet, chosen);
-        decision.cache_regrets().map(|(policy, tokens)| (policy, tokens as u32)).collect::<Vec<_>>()
-    };
-    assert_eq!(regrets(1), [("round_robin", 200), ("least_requests", 900)]);
-    assert_eq!(regrets(2), [("round_robin", 0), ("least_requests", 900)]);
+    let regret = |chosen| decide(&fleet, chosen).cache_regret() as u32;
+    assert_eq!([0, 1, 2].map(regret), [900, 200, 0]);
 }
 
 #[test]
-fn the_predicted_ttft_is_compared_with_the_time_from_sending_the_request_to_its_output() {
+fn predicted_ttft_is_compared_from_sending() {
     let mut record = streamed();
     let (actual, predicted) = record.actual_and_predicted_ttft().unwrap();
     assert!((actual - 0.09).abs() < 1e-9, "sent at 10 ms, first output at 100 ms: {actual}");

@@ -4,13 +4,18 @@ use super::LoadEstimator;
 use crate::PrefillCost;
 use crate::estimation::limits::{at_least_0, at_most};
 use crate::estimation::reservation::LocalLoad;
+use std::sync::atomic::Ordering;
 
 impl LoadEstimator {
-    /// Seconds for which the oldest request without output has been overdue, or for which all
-    /// streams have stalled, whichever is longer.
+    /// Seconds for which the engine seems to be at a standstill: the oldest request without output is overdue, and
+    /// no other request has had output since, or all streams have stalled.
     pub(super) fn overdue(&self, local_load: &LocalLoad, now: f64) -> f64 {
-        let overdue = self.pending_outputs.overdue(now);
         let stalled = self.silent();
+        if stalled < self.decoding_streams.load(Ordering::Relaxed) {
+            return 0.0; // the engine generates output
+        }
+        let without_output = at_least_0(now - self.last_output_at.get());
+        let overdue = at_most(self.pending_outputs.overdue(now), without_output);
         if stalled == 0 || stalled < local_load.in_flight.saturating_sub(local_load.pending) {
             return overdue;
         }
@@ -22,6 +27,19 @@ impl LoadEstimator {
     pub(super) fn prefill_freshness(&self, local_load: &LocalLoad, now: f64) -> f64 {
         let idle = if local_load.pending > 0 { 0.0 } else { now - self.prefill_progress_at.get() };
         self.learned_estimates.freshness(at_least_0(idle))
+    }
+
+    /// Prompt tokens of requests that this gateway did not send and that the engine still has to compute.
+    /// `external_waiting`: the waiting requests of others in the last report.
+    pub(super) fn backlog_of_others(
+        &self,
+        external_waiting: f64,
+        prefill: &PrefillCost,
+        now: f64,
+    ) -> f64 {
+        let reported = external_waiting * self.learned_estimates.prompt_tokens();
+        let by_peers = self.peer_backlogs.tokens(prefill.per_token, now);
+        if reported > by_peers { reported } else { by_peers }
     }
 
     /// Prompt tokens that the engine still has to compute: the backlog, less the part of the prompt

@@ -26,7 +26,8 @@ impl MaxAnswering {
     /// Records the first output of a stream. `load`: the load with this stream among those that have
     /// had output.
     pub(super) fn on_first_output(&self, load: &LocalLoad) {
-        let (answering, max) = (load.answering(), self.max.load(Ordering::Relaxed));
+        let answering = load.answering();
+        let max = self.max.load(Ordering::Relaxed);
         // A race between two responses loses one confirmation.
         if answering > max {
             self.max.store(answering, Ordering::Relaxed);
@@ -65,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn the_maximum_of_answered_requests_is_used_once_it_was_reached_again_three_times() {
+    fn the_maximum_counts_after_three_repetitions() {
         for (answering, expected) in [
             (&[14, 15, 16, 16, 16, 15, 16][..], 16),
             (&[14, 15, 16, 16, 16], 0),

@@ -6,6 +6,15 @@ use crate::{Candidate, PrefillCost, Reservation, kv_aware};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+/// The predicted duration of a prefill leg, in seconds.
+#[derive(Debug, Clone, Copy)]
+pub struct PredictedLeg {
+    /// For the prompt.
+    pub seconds: f64,
+    /// For an empty prompt.
+    pub base: f64,
+}
+
 impl LoadEstimator {
     /// Moves the prefill of a request from the load of this backend to another one
     /// (`is_elsewhere`), or back to the load of this backend.
@@ -33,25 +42,23 @@ impl LoadEstimator {
     }
 
     /// Predicted seconds from sending a decode leg to its first output. `candidate`: the estimates of this
-    /// backend for the whole request. `leg`, `prefill_base`: predicted seconds of the prefill leg at the
-    /// other backend, for the prompt and for an empty prompt.
+    /// backend for the whole request. `leg`: the prefill leg at the other backend.
     ///
     /// The queue gets shorter during the prefill leg. If a backend has many prefills, its `base`
     /// includes steps with prompts of other requests. The decode leg does not wait for these steps, so
-    /// the lesser of this `base` and `prefill_base` counts.
+    /// the lesser `base` of the two counts.
     pub fn decode_leg_ttft(
         &self,
         candidate: &Candidate,
-        [leg, prefill_base]: [f64; 2],
+        leg: PredictedLeg,
         settings: &kv_aware::KvAwareSettings,
         now: Instant,
     ) -> f64 {
         let cost = candidate.prefill;
         let prefilled = Candidate {
             cached: candidate.prompt,
-            backlog: (candidate.backlog - leg / cost.per_token).max(0.0),
-            slot_wait: (candidate.slot_wait - leg).max(0.0),
-            prefill: PrefillCost { base: cost.base.min(prefill_base), ..cost },
+            backlog: (candidate.backlog - leg.seconds / cost.per_token).max(0.0),
+            prefill: PrefillCost { base: cost.base.min(leg.base), ..cost },
             ..*candidate
         };
         let least = kv_aware::ttft(settings, &prefilled, false);
@@ -71,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prompt_that_another_backend_computes_is_no_backlog_here_until_it_is_moved_back() {
+    fn a_moved_prompt_is_no_backlog_here() {
         let (load, now) = new_estimator();
         let candidate = load.candidate(&prompt(), now);
         let mut reservation = load.reserve(&candidate, &prompt(), true, now);
@@ -93,26 +100,29 @@ mod tests {
     }
 
     #[test]
-    fn the_predicted_wait_of_a_decode_leg_is_the_queue_that_is_left_after_the_prefill_leg() {
+    fn the_leg_waits_for_the_remaining_queue() {
         let (load, now) = new_estimator();
         let settings = kv_aware::KvAwareSettings::default();
         let prefill = PrefillCost { base: 0.5, per_token: 1e-3 };
         let busy = Candidate { backlog: 2_000.0, prefill, ..load.candidate(&prompt(), now) };
-        let full = Candidate { slot_wait: 3.0, ..busy };
-        let after = |leg, candidate| load.decode_leg_ttft(&candidate, [leg, 0.1], &settings, now);
-        let waits = [after(0.0, busy), after(1.0, busy), after(5.0, busy), after(1.0, full)];
-        for (wait, expected) in waits.into_iter().zip([2.1, 1.1, 0.1, 2.1]) {
+        let after = |seconds, candidate| {
+            let leg = PredictedLeg { seconds, base: 0.1 };
+            load.decode_leg_ttft(&candidate, leg, &settings, now)
+        };
+        let waits = [after(0.0, busy), after(1.0, busy), after(5.0, busy)];
+        for (wait, expected) in waits.into_iter().zip([2.1, 1.1, 0.1]) {
             assert!((wait - expected).abs() < 1e-9, "{waits:?}");
         }
     }
 
     #[test]
-    fn after_a_slow_decode_leg_the_predicted_delay_of_the_next_ones_halves_in_a_minute() {
+    fn the_delay_of_a_slow_leg_halves() {
         let (load, now) = new_estimator();
         let candidate = load.candidate(&prompt(), now);
         let settings = kv_aware::KvAwareSettings::default();
         let base = candidate.prefill.base;
-        let predicted = |at| load.decode_leg_ttft(&candidate, [0.0, base], &settings, at);
+        let leg = PredictedLeg { seconds: 0.0, base };
+        let predicted = |at| load.decode_leg_ttft(&candidate, leg, &settings, at);
         let least = predicted(now);
         assert!(least < kv_aware::ttft(&settings, &candidate, false));
         let at = now + Duration::from_secs(1);

@@ -67,8 +67,9 @@ mod tests {
     use tokenweir_protocol::clock;
 
     #[test]
-    fn a_time_that_overlaps_load_reports_with_waiting_requests_gets_their_running_requests() {
-        let (queues, start) = (ReportedQueues::default(), clock::epoch());
+    fn overlapping_reports_give_their_running_requests() {
+        let queues = ReportedQueues::default();
+        let start = clock::epoch();
         let at = |millis| start + Duration::from_millis(millis);
         let reports = [(100, 0.0, 4.0), (200, 3.0, 7.0), (300, 5.0, 8.0), (400, 0.0, 6.0)];
         for (millis, waiting, running) in reports {
@@ -87,8 +88,9 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_period_with_waiting_requests_is_dropped_first() {
-        let (queues, start) = (ReportedQueues::default(), clock::epoch());
+    fn the_oldest_period_is_dropped_first() {
+        let queues = ReportedQueues::default();
+        let start = clock::epoch();
         let at = |n: usize| start + Duration::from_secs(n as u64);
         for n in 0..=2 * MAX_PERIODS {
             let waiting = if n % 2 == 0 { 1.0 } else { 0.0 };

@@ -18,9 +18,10 @@ impl LoadEstimator {
         self.horizon.set(horizon.as_secs_f64().max(MIN_HORIZON_SECONDS));
     }
 
-    /// Estimated number of sequences that the engine runs at once. `None`: not known.
-    pub fn slots(&self) -> Option<f64> {
-        self.slot_estimator.known()
+    /// Greatest number of requests that the engine has run at once since its start, as far as reports and
+    /// streams of this gateway show it.
+    pub fn most_running(&self) -> u32 {
+        self.most_running.load(Ordering::Relaxed)
     }
 
     /// The number of requests of this gateway that the engine answers at once while others wait. 0:
@@ -39,14 +40,12 @@ impl LoadEstimator {
         if self.last_report.set(report, local_load, self.seconds(at)) {
             self.pending_outputs.on_progress();
         }
-        self.slot_estimator.on_report(report, self.ended_requests.load(Ordering::Relaxed));
         self.most_running.fetch_max(report.running as u32, Ordering::Relaxed);
         self.reported_queues.on_report(report, at);
     }
 
-    /// Resets the state that a restart of the backend invalidates: prefix table and slot estimate.
+    /// Resets the state that a restart of the backend invalidates: prefix table, queues and batch size.
     pub fn on_restart(&self) {
-        self.slot_estimator.forget();
         self.most_running.store(0, Ordering::Relaxed);
         self.reported_queues.clear();
         self.max_answering.forget();

@@ -37,7 +37,7 @@ fn report(kv_usage: f64, waiting: f64, running: f64) -> LoadReport {
 }
 
 #[test]
-fn requests_that_were_sent_after_a_load_report_count_before_the_next_report_arrives() {
+fn requests_sent_since_the_report_count() {
     let (estimator, now) = estimator();
     let prompt = prompt(10_000, 1);
     estimator.on_report(&report(0.5, 0.0, 3.0), &estimator.local_load(), now);
@@ -50,7 +50,7 @@ fn requests_that_were_sent_after_a_load_report_count_before_the_next_report_arri
 }
 
 #[test]
-fn a_new_load_report_replaces_the_estimated_load_of_requests_that_were_sent_before_it() {
+fn a_new_report_replaces_earlier_estimates() {
     let (estimator, now) = estimator();
     let prompt = prompt(10_000, 1);
     let reservation = send(&estimator, &prompt, now);
@@ -62,7 +62,7 @@ fn a_new_load_report_replaces_the_estimated_load_of_requests_that_were_sent_befo
 }
 
 #[test]
-fn load_estimates_move_from_reported_to_local_load_as_the_load_report_ages() {
+fn aging_reports_give_way_to_local_load() {
     let (estimator, now) = estimator();
     let prompt = prompt(1_000, 1);
     estimator.on_report(&report(0.95, 12.0, 30.0), &estimator.local_load(), now);
@@ -78,7 +78,7 @@ fn load_estimates_move_from_reported_to_local_load_as_the_load_report_ages() {
 }
 
 #[test]
-fn load_reports_add_the_requests_of_other_gateways_to_the_estimated_load() {
+fn requests_of_other_gateways_add_load() {
     let (estimator, now) = estimator();
     let prompt = prompt(1_000, 1);
     let mut first = send(&estimator, &prompt, now);
@@ -91,7 +91,7 @@ fn load_reports_add_the_requests_of_other_gateways_to_the_estimated_load() {
 }
 
 #[test]
-fn the_estimated_backlog_falls_over_time_by_at_most_the_first_request_without_output() {
+fn the_backlog_falls_by_at_most_one_request() {
     let (estimator, now) = estimator();
     let prompt = prompt(10_000, 1);
     let mut first = send(&estimator, &prompt, now);
@@ -106,7 +106,7 @@ fn the_estimated_backlog_falls_over_time_by_at_most_the_first_request_without_ou
 }
 
 #[test]
-fn the_backlog_of_a_non_streaming_request_falls_at_the_learned_prefill_speed() {
+fn unstreamed_backlog_falls_at_the_learned_speed() {
     let (estimator, now) = estimator();
     let prompt = prompt(10_000, 1);
     let reservation = estimator.reserve(&estimator.candidate(&prompt, now), &prompt, false, now);
@@ -117,9 +117,10 @@ fn the_backlog_of_a_non_streaming_request_falls_at_the_learned_prefill_speed() {
 }
 
 #[test]
-fn a_sent_prompt_counts_as_cached_until_the_backend_restarts() {
+fn a_sent_prompt_is_cached_until_a_restart() {
     let (estimator, now) = estimator();
-    let (long, other) = (prompt(51_200, 1), prompt(51_200, 2));
+    let long = prompt(51_200, 1);
+    let other = prompt(51_200, 2);
     send(&estimator, &long, now);
     assert_eq!(estimator.candidate(&long, now).cached as u64, 51_200);
     assert_eq!(estimator.candidate(&other, now).cached as u64, 0);
@@ -128,13 +129,15 @@ fn a_sent_prompt_counts_as_cached_until_the_backend_restarts() {
 }
 
 #[test]
-fn a_backend_without_a_prefix_cache_is_detected_by_its_reported_cached_tokens() {
+fn missing_prefix_caches_show_in_cached_tokens() {
     let (estimator, now) = estimator();
     estimator.on_report(&report(0.1, 0.0, 0.0), &estimator.local_load(), now);
     let long = prompt(51_200, 1);
     for seed in 0..120 {
         let mut reservation = send(&estimator, &long, now);
-        let (input, cached, output) = (Some(51_200), Some(0), Some(10));
+        let input = Some(51_200);
+        let cached = Some(0);
+        let output = Some(10);
         let no_cache_hit = Usage { input, cached, output, ..Usage::default() };
         estimator.answered(&mut reservation, &no_cache_hit);
         estimator.release(reservation, now);
@@ -144,28 +147,7 @@ fn a_backend_without_a_prefix_cache_is_detected_by_its_reported_cached_tokens() 
 }
 
 #[test]
-fn the_estimator_learns_the_share_of_a_prompt_that_a_rendezvous_backend_has_cached() {
-    let (estimator, now) = estimator();
-    let answer = |seed: u64, is_rendezvous: bool, cached: Option<u64>| {
-        let prompt = prompt(10_000, seed);
-        let candidate = Candidate { is_rendezvous, ..estimator.candidate(&prompt, now) };
-        let mut reservation = estimator.reserve(&candidate, &prompt, true, now);
-        let (input, output) = (Some(10_000), Some(1));
-        let counts = Usage { input, cached, output, ..Usage::default() };
-        estimator.answered(&mut reservation, &counts);
-        estimator.release(reservation, now);
-    };
-    let share = || estimator.candidate(&prompt(1, 0), now).rendezvous_hit_share;
-    (1..100).for_each(|seed| answer(seed, true, Some(8_000)));
-    assert!((0.78..0.82).contains(&share()), "{}", share());
-    (100..200).for_each(|seed| answer(seed, false, Some(0)));
-    assert!((0.78..0.82).contains(&share()), "other requests teach nothing: {}", share());
-    (200..300).for_each(|seed| answer(seed, true, None));
-    assert!(share() < 0.01, "the backend does not report cached tokens: {}", share());
-}
-
-#[test]
-fn a_slow_backend_whose_metrics_show_no_load_gets_a_high_prefill_cost_by_its_first_outputs() {
+fn slow_first_outputs_give_a_high_cost() {
     let (correct, now) = estimator();
     let (wrong, _) = estimator();
     let idle = report(0.0, 0.0, 0.0);
@@ -193,7 +175,7 @@ fn observe(estimator: &LoadEstimator, seed: u64, at: Instant, seconds: f64) {
 }
 
 #[test]
-fn a_high_prefill_cost_loses_weight_while_the_backend_is_idle_and_a_fast_output_replaces_it() {
+fn an_idle_backends_high_cost_loses_weight() {
     let (estimator, now) = estimator();
     (0..20).for_each(|n| observe(&estimator, n, now + SECOND * 10 * n as u32, 10.0));
     let seconds = || estimator.learned().prefill().seconds(5_000.0);
@@ -206,7 +188,7 @@ fn a_high_prefill_cost_loses_weight_while_the_backend_is_idle_and_a_fast_output_
 }
 
 #[test]
-fn a_confirmed_prefill_cost_keeps_its_weight_for_longer_and_a_contradicted_one_does_not() {
+fn a_confirmed_cost_keeps_its_weight_longer() {
     let (estimator, now) = estimator();
     let freshness_after_10_s = |last: u32| {
         estimator.candidate(&prompt(5_000, 99), now + SECOND * (last + 10)).prefill_freshness
@@ -222,7 +204,7 @@ fn a_confirmed_prefill_cost_keeps_its_weight_for_longer_and_a_contradicted_one_d
 }
 
 #[test]
-fn a_wait_for_a_slot_of_an_engine_whose_slots_are_not_known_does_not_count_as_prefill() {
+fn a_wait_for_unknown_slots_is_no_prefill() {
     let (estimator, now) = estimator();
     observe(&estimator, 0, now, 0.5);
     let cost = estimator.learned().prefill();
@@ -244,18 +226,20 @@ fn overdue(estimator: &LoadEstimator, now: Instant) -> f64 {
 }
 
 #[test]
-fn a_backend_is_overdue_while_a_request_waits_for_output_much_longer_than_predicted() {
+fn long_waits_for_output_are_overdue() {
     let (estimator, now) = estimator();
     let mut first = send(&estimator, &prompt(100, 1), now);
     send(&estimator, &prompt(100, 2), now + SECOND / 10);
     assert!(overdue(&estimator, now + SECOND / 5) <= 0.0, "within twice its prediction");
     assert!((3.9..4.0).contains(&overdue(&estimator, now + 4 * SECOND)));
     estimator.first_output(&mut first, now + 4 * SECOND);
-    assert!((3.8..3.9).contains(&overdue(&estimator, now + 4 * SECOND)), "the other one waits");
+    assert!(overdue(&estimator, now + 9 * SECOND) <= 0.0, "the engine generates output");
+    estimator.on_stall_change(true, now + 5 * SECOND);
+    assert!((4.9..5.1).contains(&overdue(&estimator, now + 9 * SECOND)), "since the last output");
 }
 
 #[test]
-fn a_backend_stays_overdue_if_the_client_of_its_oldest_request_without_output_disconnects() {
+fn a_disconnect_does_not_end_being_overdue() {
     let (estimator, now) = estimator();
     let first = send(&estimator, &prompt(100, 1), now);
     send(&estimator, &prompt(100, 2), now + SECOND / 10);
@@ -264,7 +248,7 @@ fn a_backend_stays_overdue_if_the_client_of_its_oldest_request_without_output_di
 }
 
 #[test]
-fn a_late_non_streaming_request_is_overdue_while_the_metrics_show_no_new_tokens() {
+fn late_unstreamed_requests_without_tokens_are_overdue() {
     let (estimator, now) = new_estimator();
     let report_tokens = |tokens: f64, at| {
         let report = LoadReport { tokens: Some(tokens), ..report(0.1, 0.0, 1.0) };
@@ -298,7 +282,7 @@ fn a_late_non_streaming_request_is_overdue_while_the_metrics_show_no_new_tokens(
 }
 
 #[test]
-fn a_backend_whose_streams_have_output_is_overdue_only_while_all_of_them_are_stalled() {
+fn stalled_streams_are_overdue_only_together() {
     let (estimator, now) = estimator();
     for seed in 0..2 {
         let mut reservation = send(&estimator, &prompt(100, seed), now);
@@ -312,37 +296,9 @@ fn a_backend_whose_streams_have_output_is_overdue_only_while_all_of_them_are_sta
     assert!(overdue(&estimator, now + 5 * SECOND) <= 0.0);
 }
 
-#[test]
-fn a_request_has_a_predicted_slot_wait_once_all_sequence_slots_are_known_to_be_taken() {
-    let (estimator, now) = new_estimator();
-    let mut open: Vec<Reservation> =
-        (0..6).map(|seed| send(&estimator, &prompt(100, seed), now)).collect();
-    let candidate = |at| estimator.candidate(&prompt(100, 99), at);
-    assert!(candidate(now).slot_wait <= 0.0);
-    // Four requests run at once. Each response takes two seconds.
-    for (second, seed) in (1..).zip(100..110) {
-        let at = now + second * SECOND;
-        estimator.on_report(&report(0.1, 2.0, 4.0), &estimator.local_load(), at);
-        let mut oldest = open.remove(0);
-        estimator.first_output(&mut oldest, at);
-        estimator.release(oldest, at + 2 * SECOND);
-        open.push(send(&estimator, &prompt(100, seed), at));
-    }
-    let at = now + 11 * SECOND;
-    assert_eq!(estimator.slots(), Some(4.0));
-    let wait = candidate(at).slot_wait;
-    assert!((1.4..1.6).contains(&wait), "the third slot that becomes free, one each 0.5 s: {wait}");
-    let cost = estimator.learned().prefill();
-    let mut late = send(&estimator, &prompt(100, 200), at);
-    estimator.first_output(&mut late, at + 60 * SECOND);
-    assert_eq!(estimator.learned().prefill(), cost, "a wait for a slot does not count as prefill");
-    estimator.on_restart();
-    assert_eq!((estimator.slots(), candidate(at).slot_wait), (None, 0.0));
-}
-
 proptest! {
     #[test]
-    fn after_any_sequence_of_events_every_load_estimate_is_finite_and_no_reservation_is_left(
+    fn every_history_leaves_finite_estimates_and_no_reservation(
         steps in proptest::collection::vec(
             (0_u8..5, 0_u64..200_000, 0.0..2.0_f64, 0_u64..20_000),
             1..80,
@@ -363,7 +319,9 @@ proptest! {
                     open.push(reservation);
                 }
                 (2, Some(mut reservation)) => {
-                    let (input, cached, output) = (Some(bytes), Some(millis), Some(7));
+                    let input = Some(bytes);
+                    let cached = Some(millis);
+                    let output = Some(7);
                     let counts = Usage { input, cached, output, ..Usage::default() };
                     estimator.answered(&mut reservation, &counts);
                     estimator.release(reservation, now);
@@ -376,7 +334,6 @@ proptest! {
             let estimate = estimator.candidate(&prompt(5_000, 3), now);
             let numbers = [
                 estimate.overdue,
-                estimate.slot_wait,
                 estimate.prompt,
                 estimate.cached,
                 estimate.output,

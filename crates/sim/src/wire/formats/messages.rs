@@ -25,7 +25,8 @@ impl WireFormat for MessagesFormat {
         let reply = context.reply;
         match context.stage_index {
             0 => {
-                let (id, model) = (quoted(&reply.id), quoted(&reply.model));
+                let id = quoted(&reply.id);
+                let model = quoted(&reply.model);
                 let input = reply.prompt_tokens.to_string();
                 let values = [("id", &*id), ("model", &*model), ("input", &*input)];
                 write_typed_event(out, "message_start", MESSAGE_START, &values);
@@ -52,8 +53,8 @@ impl WireFormat for MessagesFormat {
         match context.stage_index {
             0 => write_typed_event(out, "content_block_stop", BLOCK_STOP, &[]),
             1 => {
-                let counts = usage_counts(context.reply, context.cached_tokens);
-                let values = values(context.reply, &counts);
+                let usage = UsageCounts::new(context.reply, context.cached_tokens);
+                let values = closing_values(context.reply, &usage);
                 write_typed_event(out, "message_delta", MESSAGE_DELTA, &values);
             }
             2 => write_typed_event(out, "message_stop", MESSAGE_STOP, &[]),
@@ -63,25 +64,41 @@ impl WireFormat for MessagesFormat {
     }
 
     fn write_body(&self, reply: &SimulatedResponse, cached_tokens: u32, out: &mut BytesMut) {
-        let (id, model) = (quoted(&reply.id), quoted(&reply.model));
+        let id = quoted(&reply.id);
+        let model = quoted(&reply.model);
         let text = quoted(&reply.first_output().text());
-        let counts = usage_counts(reply, cached_tokens);
-        let [stop, input, output, cached] = values(reply, &counts);
-        let (id, model, text) = (("id", &*id), ("model", &*model), ("text", &*text));
-        fill(out, BODY, &[id, model, text, stop, input, output, cached]);
+        let usage = UsageCounts::new(reply, cached_tokens);
+        let mut values = closing_values(reply, &usage).to_vec();
+        values.extend([("id", &*id), ("model", &*model), ("text", &*text)]);
+        fill(out, BODY, &values);
     }
 }
 
-fn usage_counts(reply: &SimulatedResponse, cached: u32) -> [String; 3] {
-    let uncached = reply.prompt_tokens.saturating_sub(cached);
-    [uncached, reply.completion_tokens(), cached].map(|tokens| tokens.to_string())
+/// Token counts as text.
+struct UsageCounts {
+    input: String,
+    output: String,
+    cached: String,
 }
 
-fn values<'a>(reply: &SimulatedResponse, counts: &'a [String; 3]) -> [(&'static str, &'a str); 4] {
-    let [input, output, cached] = counts;
+impl UsageCounts {
+    fn new(reply: &SimulatedResponse, cached: u32) -> Self {
+        Self {
+            input: reply.prompt_tokens.saturating_sub(cached).to_string(),
+            output: reply.completion_tokens().to_string(),
+            cached: cached.to_string(),
+        }
+    }
+}
+
+/// The values that are known at the end of a response.
+fn closing_values<'a>(
+    reply: &SimulatedResponse,
+    usage: &'a UsageCounts,
+) -> [(&'static str, &'a str); 4] {
     let stop = match reply.first_output().finish {
         SimulatedFinishReason::Stop => "end_turn",
         SimulatedFinishReason::Length => "max_tokens",
     };
-    [("stop", stop), ("input", input), ("output", output), ("cached", cached)]
+    [("stop", stop), ("input", &usage.input), ("output", &usage.output), ("cached", &usage.cached)]
 }

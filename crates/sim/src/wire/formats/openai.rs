@@ -45,14 +45,17 @@ impl OpenAiFormat {
 
 impl WireFormat for OpenAiFormat {
     fn shared_text(&self, reply: &SimulatedResponse) -> String {
-        let (id, model) = (quoted(&reply.id), quoted(&reply.model));
+        let id = quoted(&reply.id);
+        let model = quoted(&reply.model);
         let created = reply.created.to_string();
         filled(self.prefix, &[("id", &id), ("created", &created), ("model", &model)])
     }
 
     fn write_opening(&self, context: &EventContext<'_>, out: &mut BytesMut) -> bool {
-        let is_choice = context.stage_index < context.reply.outputs.len();
-        let Some(role) = self.role.filter(|_| is_choice) else { return false };
+        if context.stage_index >= context.reply.outputs.len() {
+            return false;
+        }
+        let Some(role) = self.role else { return false };
         let index = context.stage_index.to_string();
         let usage = self.continuous_usage(context.reply, 0);
         let values = [("prefix", context.shared_text), ("index", &index), ("usage", &usage)];
@@ -98,14 +101,10 @@ impl WireFormat for OpenAiFormat {
         if context.stage_index < usage_chunks {
             let cached = context.cached_tokens;
             let counts = UsageCounts::new(reply.prompt_tokens, reply.completion_tokens(), cached);
-            let [prompt, total, completion, cached] = counts.values();
-            let (prefix, fingerprint) =
-                (("prefix", context.shared_text), ("fingerprint", SYSTEM_FINGERPRINT));
-            write_data_event(
-                out,
-                self.usage,
-                &[prefix, prompt, total, completion, cached, fingerprint],
-            );
+            let mut values = counts.values().to_vec();
+            values.push(("prefix", context.shared_text));
+            values.push(("fingerprint", SYSTEM_FINGERPRINT));
+            write_data_event(out, self.usage, &values);
         } else if context.stage_index == usage_chunks {
             write_data_event(out, "[DONE]", &[]);
         }
@@ -118,36 +117,53 @@ impl WireFormat for OpenAiFormat {
             if index > 0 {
                 choices.extend_from_slice(b",");
             }
-            let (index, content) = (index.to_string(), quoted(&output.text()));
+            let index = index.to_string();
+            let content = quoted(&output.text());
             let finish = ("finish", output.finish.reason());
             fill(&mut choices, self.choice, &[("index", &index), ("content", &content), finish]);
         }
         let choices = String::from_utf8_lossy(&choices);
-        let (id, model) = (quoted(&reply.id), quoted(&reply.model));
+        let id = quoted(&reply.id);
+        let model = quoted(&reply.model);
         let created = reply.created.to_string();
         let counts =
             UsageCounts::new(reply.prompt_tokens, reply.completion_tokens(), cached_tokens);
-        let [prompt, total, completion, cached] = counts.values();
-        let (id, created, model) = (("id", &*id), ("created", &*created), ("model", &*model));
-        let (choices, fingerprint) = (("choices", &*choices), ("fingerprint", SYSTEM_FINGERPRINT));
-        fill(
-            out,
-            self.body,
-            &[id, created, model, choices, fingerprint, prompt, total, completion, cached],
-        );
+        let mut values = counts.values().to_vec();
+        values.extend([
+            ("id", &*id),
+            ("created", &*created),
+            ("model", &*model),
+            ("choices", &*choices),
+            ("fingerprint", SYSTEM_FINGERPRINT),
+        ]);
+        fill(out, self.body, &values);
     }
 }
 
-/// Token counts as text: prompt, total, completion and cached.
-struct UsageCounts([String; 4]);
+/// Token counts as text.
+struct UsageCounts {
+    prompt: String,
+    total: String,
+    completion: String,
+    cached: String,
+}
 
 impl UsageCounts {
     fn new(prompt: u32, completion: u32, cached: u32) -> Self {
-        Self([prompt, prompt + completion, completion, cached].map(|tokens| tokens.to_string()))
+        Self {
+            prompt: prompt.to_string(),
+            total: (prompt + completion).to_string(),
+            completion: completion.to_string(),
+            cached: cached.to_string(),
+        }
     }
 
     fn values(&self) -> [(&'static str, &str); 4] {
-        let Self([prompt, total, completion, cached]) = self;
-        [("prompt", prompt), ("total", total), ("completion", completion), ("cached", cached)]
+        [
+            ("prompt", &self.prompt),
+            ("total", &self.total),
+            ("completion", &self.completion),
+            ("cached", &self.cached),
+        ]
     }
 }

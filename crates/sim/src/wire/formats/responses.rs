@@ -93,8 +93,12 @@ fn write_event(
     out: &mut BytesMut,
 ) -> bool {
     let sequence = context.sequence_number.to_string();
-    let (event, sequence) = (("event", name), ("sequence", &*sequence));
-    let values = [event, sequence, ("item", context.shared_text), ("value", value)];
+    let values = [
+        ("event", name),
+        ("sequence", &*sequence),
+        ("item", context.shared_text),
+        ("value", value),
+    ];
     write_typed_event(out, name, template, &values);
     true
 }

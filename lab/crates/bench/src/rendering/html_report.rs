@@ -93,7 +93,8 @@ fn write_gateway(report: &BenchReport, out: &mut String) -> std::fmt::Result {
         "<h2>Client / gateway</h2><table><tr><th>ms, from sent<th>count<th>mean<th>p50<th>p99",
     );
     for row in &comparison.rows {
-        let (client, gateway) = (&row.client, &row.gateway);
+        let client = &row.client;
+        let gateway = &row.gateway;
         write!(
             out,
             "<tr><td title=\"{}\">{}<td>{} / {}<td>{}<td>{}<td>{}",

@@ -95,7 +95,8 @@ pub(super) fn plot(
 fn draw_grid(svg: &mut String, top: f64, y_at: impl Fn(f64) -> f64) {
     for step in 0..=4 {
         let value = top * f64::from(step) / 4.0;
-        let (y, left) = (y_at(value), MARGIN_LEFT - 6.0);
+        let y = y_at(value);
+        let left = MARGIN_LEFT - 6.0;
         // Writing to a string cannot fail.
         let _ = write!(
             svg,

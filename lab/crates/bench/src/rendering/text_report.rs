@@ -75,7 +75,8 @@ pub(super) fn counts(report: &BenchReport) -> String {
 
 /// The lines with rates and shares: the name and the formatted value of each.
 pub(super) fn rates(report: &BenchReport) -> [(&'static str, String); 4] {
-    let (rates, run) = (&report.rates, &report.run);
+    let rates = &report.rates;
+    let run = &report.run;
     let usage_note = match report.counts.uncounted {
         0 => String::new(),
         count => format!(" ({count} responses without usage: each event counts as one token)"),

@@ -132,7 +132,8 @@ impl BenchRequestSender {
         observer.on_head(media_type(response.headers()), false);
         let mut timings = Timings::begin(sent);
         let mut body = response.into_body();
-        let (mut gaps, mut has_disconnected) = (Vec::new(), false);
+        let mut gaps = Vec::new();
+        let mut has_disconnected = false;
         while !has_disconnected && let Some(frame) = body.frame().await {
             let frame = frame.map_err(|_| RequestFailure::from("broken"))?;
             if let Some(data) = frame.data_ref() {
@@ -177,7 +178,10 @@ fn measure_response(
     // A token can have no text. If all tokens of a response have no text, the response has no output, so its
     // first event counts instead.
     let first = timings.first_output.or(timings.first_event);
-    let Some(first) = first.filter(|_| observed.is_stream) else { return Err("no_stream".into()) };
+    let Some(first) = first else { return Err("no_stream".into()) };
+    if !observed.is_stream {
+        return Err("no_stream".into());
+    }
     if observed.error.is_some() {
         return Err("stream_error".into());
     }

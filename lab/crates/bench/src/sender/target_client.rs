@@ -115,7 +115,7 @@ impl TargetClient {
         request: impl Fn() -> Request<Bytes>,
     ) -> Result<Response<BackendBody>, SendError> {
         let source = ConnectionSource::Pool;
-        let send = || self.client.send_via(source, timeout, &self.idle, (request(), None));
+        let send = || self.client.send_via(source, timeout, &self.idle, request(), None);
         for _ in 0..MAX_STALE_RETRIES {
             match send().await {
                 Err(SendError::StaleConnection { .. }) => {}
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_message_of_an_error_response_is_extracted_without_json_and_control_characters() {
+    fn an_error_message_has_no_json_or_controls() {
         let extract = |body: &str| error_message(body.as_bytes());
         assert_eq!(extract(r#"{"error":{"message":"no model"}}"#).as_deref(), Some("no model"));
         assert_eq!(extract(r#"{"message":"no"}"#).as_deref(), Some("no"));

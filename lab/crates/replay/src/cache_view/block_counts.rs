@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_prompt_block_is_counted_until_the_last_prompt_with_it_is_removed() {
+    fn a_block_counts_until_its_last_prompt_goes() {
         let mut counts = BlockCounts::default();
         assert_eq!((counts.add(&[1, 2, 3]), counts.add(&[1, 2, 4])), (3, 1));
         assert_eq!((counts.matched(&[1, 2, 3, 9]), counts.count(1), counts.count(9)), (3, 2, 0));

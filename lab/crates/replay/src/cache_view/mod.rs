@@ -28,10 +28,6 @@ named_enum! {
         /// that have no output yet count as cached. For any other text, the gateway estimates from the
         /// prompts that it sent.
         Events = "events",
-        /// [`CacheView::Events`] with gateways that share a key. Each gateway also learns some blocks of the
-        /// prompts of other gateways, from the outlines (hashes of parts of a prompt) in the events.
-        #[serde(rename = "events+outlines")]
-        EventsAndOutlines = "events+outlines",
         /// The true contents of the caches, and the gateway's own prompts that have no output yet. KV events
         /// could show no more than this.
         Exact = "exact",
@@ -81,12 +77,7 @@ impl CacheView {
 
     /// Whether the events count only for texts that the gateway has sent.
     pub(super) const fn learns_texts(self) -> bool {
-        matches!(self, Self::Events | Self::EventsAndOutlines | Self::EventsAndExchange)
-    }
-
-    /// Whether events carry the outlines of the prompts of all gateways.
-    pub(super) const fn has_outlines(self) -> bool {
-        matches!(self, Self::EventsAndOutlines)
+        matches!(self, Self::Events | Self::EventsAndExchange)
     }
 
     /// Whether the gateways send each other messages.
@@ -101,8 +92,7 @@ impl FromStr for CacheView {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let view = Self::ALL.into_iter().find(|view| view.as_str() == text);
         view.ok_or(
-            "expected approximate, events, events+outlines, exact, exchange, events+exchange or \
-             exact+exchange",
+            "expected approximate, events, exact, exchange, events+exchange or exact+exchange",
         )
     }
 }
@@ -112,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_cache_view_has_one_name_on_the_command_line_and_in_results() {
+    fn each_view_has_one_name() {
         for view in CacheView::ALL {
             assert_eq!(view.as_str().parse(), Ok(view));
             assert_eq!(serde_json::to_value(view).unwrap(), view.as_str());

@@ -70,7 +70,7 @@ mod tests {
     use tokenweir_sim::engine::StoredBlock;
 
     #[test]
-    fn a_block_counts_as_cached_from_the_arrival_of_its_kv_event_to_that_of_its_removal() {
+    fn a_block_is_cached_between_its_events() {
         let job = TraceRequest {
             prompt_tokens: 33,
             prompt: prompt(33, [5].into()),

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_backend_group_states_a_count_and_differences_from_the_default_engine() {
+    fn a_group_is_a_count_and_differences() {
         assert_eq!("8".parse(), Ok(EngineGroup { count: 8, spec: default_engine_spec() }));
         let group: EngineGroup = "2:prefill=20000,kv=6400".parse().unwrap();
         assert_eq!((group.count, group.spec.blocks), (2, 100));

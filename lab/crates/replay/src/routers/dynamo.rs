@@ -82,7 +82,8 @@ impl DynamoRouter {
         let position = view.candidates[index].position;
         self.sent.send(&view.job.prompt.blocks, position, view.cache_blocks(position));
         let worker = &mut self.workers[position];
-        let (shared, block_tokens) = (view.job.prompt.blocks.clone(), view.job.block_tokens());
+        let shared = view.job.prompt.blocks.clone();
+        let block_tokens = view.job.block_tokens();
         let active = ActiveRequest {
             worker: position,
             prefill_tokens: work[index],

@@ -23,8 +23,10 @@ pub struct LlmDRouter {
     miss_count: u64,
 }
 
-/// Weights of queue, KV cache usage, prefix and `no-hit-lru`.
-const SCORER_WEIGHTS: [f64; 4] = [2.0, 2.0, 3.0, 2.0];
+const QUEUE_WEIGHT: f64 = 2.0;
+const KV_USAGE_WEIGHT: f64 = 2.0;
+const PREFIX_WEIGHT: f64 = 3.0;
+const NO_HIT_WEIGHT: f64 = 2.0;
 /// Score of `no-hit-lru` for a prompt of which a cache has a prefix.
 const NEUTRAL_SCORE: f64 = 0.5;
 
@@ -42,15 +44,19 @@ impl LlmDRouter {
         let position = |index: usize| view.candidates[index].position;
         let queues =
             || view.candidates.iter().map(|candidate| view.reports[candidate.position].waiting);
-        let (least, most) = (queues().fold(f64::INFINITY, f64::min), queues().fold(0.0, f64::max));
+        let least = queues().fold(f64::INFINITY, f64::min);
+        let most = queues().fold(0.0, f64::max);
         let shares = self.prefix_index.shares(view);
         let is_miss = shares.iter().all(|share| *share <= 0.0);
         let score = |index: usize| {
             let report = &view.reports[position(index)];
             let queue = if most > least { (most - report.waiting) / (most - least) } else { 1.0 };
             let no_hit = self.no_hit_score(position(index), is_miss);
-            let parts = [queue, 1.0 - report.kv_usage.unwrap_or(0.0), shares[index], no_hit];
-            -parts.iter().zip(SCORER_WEIGHTS).map(|(part, weight)| part * weight).sum::<f64>()
+            let free = 1.0 - report.kv_usage.unwrap_or(0.0);
+            -(QUEUE_WEIGHT * queue
+                + KV_USAGE_WEIGHT * free
+                + PREFIX_WEIGHT * shares[index]
+                + NO_HIT_WEIGHT * no_hit)
         };
         let costs: Vec<f64> = (0..shares.len()).map(score).collect();
         let chosen = view.random_tie(&costs);
@@ -59,7 +65,7 @@ impl LlmDRouter {
             position(chosen),
             view.cache_blocks(position(chosen)),
         );
-        if let Some(last_misses) = self.last_misses.as_mut().filter(|_| is_miss) {
+        if is_miss && let Some(last_misses) = &mut self.last_misses {
             self.miss_count += 1;
             last_misses[position(chosen)] = self.miss_count;
         }

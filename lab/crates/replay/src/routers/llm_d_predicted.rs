@@ -20,14 +20,15 @@
 use super::online_regression::OnlineRegression;
 use super::prefix_index::PrefixIndex;
 use super::routing_input::RoutingInput;
+use crate::results::LatencyObjectives;
 use std::collections::HashMap;
 use tokenweir_routing::Candidate;
 
 /// The predicted-latency endpoint picker of llm-d, reimplemented for simulations.
 #[derive(Debug)]
 pub struct PredictedLatencyRouter {
-    /// The objectives of TTFT and TPOT in seconds. Infinity: there is no objective.
-    objectives: [f64; 2],
+    /// Infinity: there is no objective.
+    objectives: LatencyObjectives,
     /// Prompt tokens of the requests without output at each backend, by position.
     backlogs: Vec<f64>,
     sent: PrefixIndex,
@@ -50,31 +51,39 @@ struct ActiveRequest {
 struct Prediction {
     /// Share of the prompt that was sent to the backend before.
     share: f64,
-    /// Predicted TTFT and predicted TPOT in seconds.
-    seconds: [f64; 2],
-    /// Objective minus prediction in seconds, for TTFT and for TPOT.
-    headroom: [f64; 2],
+    /// Predicted TTFT in seconds.
+    ttft: f64,
+    headroom: Headroom,
     requests: u32,
 }
 
+/// Objective minus prediction in seconds.
+#[derive(Debug, Clone, Copy)]
+struct Headroom {
+    ttft: f64,
+    tpot: f64,
+}
+
 /// Minimum share of a prompt that a backend must have got before, so that the router prefers it for this
-/// prompt (the backend is sticky). The first value applies before the choice of the tier, the second value
-/// after it.
-const AFFINITY_SHARES: [f64; 2] = [0.99, 0.80];
+/// prompt (the backend is sticky), before the choice of the tier.
+const FIRST_AFFINITY_SHARE: f64 = 0.99;
+/// The same share after the choice of the tier.
+const SECOND_AFFINITY_SHARE: f64 = 0.80;
 /// Greatest difference in seconds by which the predicted TTFT of the sticky backends may exceed that of the
 /// others.
 const MAX_TTFT_PENALTY: f64 = 18.0;
 /// Share of the decisions that use backends that miss an objective, although other backends meet it.
 const EXPLORATION_SHARE: f64 = 0.01;
-/// Weights of the headroom of TTFT and of TPOT.
-const HEADROOM_WEIGHTS: [f64; 2] = [0.8, 0.2];
+/// Weight of the headroom of TTFT.
+const TTFT_WEIGHT: f64 = 0.8;
+/// Weight of the headroom of TPOT.
+const TPOT_WEIGHT: f64 = 0.2;
 /// Scores are rounded to a multiple of 1 ÷ this number.
 const SCORE_STEPS: f64 = 100.0;
 
 impl PredictedLatencyRouter {
-    /// Creates an endpoint picker whose models are not trained. `objectives`: TTFT and TPOT in seconds,
-    /// infinity for no objective.
-    pub(crate) fn new(backends: usize, objectives: [f64; 2]) -> Self {
+    /// Creates an endpoint picker whose models are not trained. `objectives`: infinity for no objective.
+    pub(crate) fn new(backends: usize, objectives: LatencyObjectives) -> Self {
         Self {
             objectives,
             backlogs: vec![0.0; backends],
@@ -91,9 +100,9 @@ impl PredictedLatencyRouter {
         let predictions: Vec<Prediction> =
             shares.map(|(index, share)| self.predict(view, index, share)).collect();
         let all: Vec<usize> = (0..predictions.len()).collect();
-        let sticky = sticky(&predictions, all, AFFINITY_SHARES[0]);
+        let sticky = sticky(&predictions, all, FIRST_AFFINITY_SHARE);
         let tier = tier(&predictions, sticky, random.f64() < EXPLORATION_SHARE);
-        let kept = self::sticky(&predictions, tier, AFFINITY_SHARES[1]);
+        let kept = self::sticky(&predictions, tier, SECOND_AFFINITY_SHARE);
         let has_model = self.ttft_model.is_trained();
         let scores =
             if has_model { scores(&predictions, kept) } else { fallback(view, &predictions) };
@@ -114,14 +123,14 @@ impl PredictedLatencyRouter {
 
     fn predict(&self, view: &RoutingInput<'_>, index: usize, share: f64) -> Prediction {
         let (ttft_features, tpot_features) = self.features(view, index, share);
-        let seconds =
-            [self.ttft_model.predict(&ttft_features), self.tpot_model.predict(&tpot_features)];
-        let headroom = [0, 1].map(|measure| {
-            let objective = self.objectives[measure];
-            if objective.is_finite() { objective - seconds[measure] } else { -seconds[measure] }
-        });
+        let ttft = self.ttft_model.predict(&ttft_features);
+        let tpot = self.tpot_model.predict(&tpot_features);
+        let headroom = Headroom {
+            ttft: headroom(self.objectives.ttft, ttft),
+            tpot: headroom(self.objectives.tpot, tpot),
+        };
         let requests = view.candidates[index].in_flight;
-        Prediction { share, seconds, headroom, requests }
+        Prediction { share, ttft, headroom, requests }
     }
 
     /// The input features of the TTFT model and of the TPOT model, scaled to values of about 1.
@@ -169,6 +178,10 @@ impl PredictedLatencyRouter {
     }
 }
 
+fn headroom(objective: f64, predicted: f64) -> f64 {
+    if objective.is_finite() { objective - predicted } else { -predicted }
+}
+
 const TTFT_FEATURES: usize = 10;
 const TPOT_FEATURES: usize = 6;
 
@@ -178,7 +191,7 @@ fn sticky(predictions: &[Prediction], kept: Vec<usize>, share: f64) -> Vec<usize
     let is_sticky = |index: &&usize| predictions[**index].share >= share;
     let least = |is_wanted: bool| {
         let indexes = kept.iter().filter(|index| is_sticky(index) == is_wanted);
-        indexes.map(|index| predictions[*index].seconds[0]).fold(f64::INFINITY, f64::min)
+        indexes.map(|index| predictions[*index].ttft).fold(f64::INFINITY, f64::min)
     };
     let is_open = !least(true).is_finite() || least(true) - least(false) > MAX_TTFT_PENALTY;
     if is_open { kept } else { kept.iter().filter(is_sticky).copied().collect() }
@@ -187,9 +200,11 @@ fn sticky(predictions: &[Prediction], kept: Vec<usize>, share: f64) -> Vec<usize
 /// `slo-headroom-tier-filter`: keeps only the backends that meet the objectives, if there are any.
 /// `explores`: keeps the others instead.
 fn tier(predictions: &[Prediction], kept: Vec<usize>, explores: bool) -> Vec<usize> {
-    let (met, missed): (Vec<usize>, Vec<usize>) = kept
-        .into_iter()
-        .partition(|index| predictions[*index].headroom.iter().all(|headroom| *headroom >= 0.0));
+    let meets = |index: &usize| {
+        let Headroom { ttft, tpot } = predictions[*index].headroom;
+        ttft >= 0.0 && tpot >= 0.0
+    };
+    let (met, missed): (Vec<usize>, Vec<usize>) = kept.into_iter().partition(meets);
     if missed.is_empty() || !met.is_empty() && !explores { met } else { missed }
 }
 
@@ -197,7 +212,7 @@ fn tier(predictions: &[Prediction], kept: Vec<usize>, explores: bool) -> Vec<usi
 /// score highest.
 fn scores(predictions: &[Prediction], kept: Vec<usize>) -> Vec<(usize, f64)> {
     let bucket = |index: &usize| {
-        let Prediction { headroom: [ttft, tpot], requests, .. } = predictions[*index];
+        let Prediction { headroom: Headroom { ttft, tpot }, requests, .. } = predictions[*index];
         match (ttft < 0.0, tpot < 0.0) {
             (false, false) => 0,
             _ if requests == 0 => 1,
@@ -208,26 +223,36 @@ fn scores(predictions: &[Prediction], kept: Vec<usize>) -> Vec<(usize, f64)> {
     };
     let best = kept.iter().map(bucket).min().unwrap_or(0);
     let kept: Vec<usize> = kept.into_iter().filter(|index| bucket(index) == best).collect();
-    let headroom = |index: usize, measure: usize| predictions[index].headroom[measure].abs();
-    let ranges = [0, 1].map(|measure| {
-        let values = || kept.iter().map(|index| headroom(*index, measure));
-        (values().fold(f64::INFINITY, f64::min), values().fold(0.0, f64::max))
-    });
-    let has_range = ranges.map(|(least, most)| most - least > 1e-9);
-    let weights = match has_range {
-        [true, false] => [1.0, 0.0],
-        [false, true] => [0.0, 1.0],
-        _ => HEADROOM_WEIGHTS,
+    let of_ttft = Normalized::new(&kept, |index| predictions[index].headroom.ttft.abs());
+    let of_tpot = Normalized::new(&kept, |index| predictions[index].headroom.tpot.abs());
+    let (ttft_weight, tpot_weight) = match (of_ttft.has_range, of_tpot.has_range) {
+        (true, false) => (1.0, 0.0),
+        (false, true) => (0.0, 1.0),
+        _ => (TTFT_WEIGHT, TPOT_WEIGHT),
     };
-    let score = |index: usize| {
-        let part = |measure: usize| {
-            let (least, most) = ranges[measure];
-            let normal = (headroom(index, measure) - least) / (most - least);
-            weights[measure] * if has_range[measure] { normal } else { 0.5 }
-        };
-        (((1.0 - part(0) - part(1)) * SCORE_STEPS).floor() + 1.0) / SCORE_STEPS
+    let score = |at: usize| {
+        let excess = 1.0 - ttft_weight * of_ttft.values[at] - tpot_weight * of_tpot.values[at];
+        ((excess * SCORE_STEPS).floor() + 1.0) / SCORE_STEPS
     };
-    kept.iter().map(|index| (*index, score(*index))).collect()
+    kept.iter().enumerate().map(|(at, index)| (*index, score(at))).collect()
+}
+
+/// The headroom of each backend, from 0 for the least to 1 for the most.
+struct Normalized {
+    has_range: bool,
+    /// ½ each, if all are equal.
+    values: Vec<f64>,
+}
+
+impl Normalized {
+    fn new(kept: &[usize], headroom: impl Fn(usize) -> f64) -> Self {
+        let values: Vec<f64> = kept.iter().map(|index| headroom(*index)).collect();
+        let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+        let most = values.iter().copied().fold(0.0, f64::max);
+        let has_range = most - least > 1e-9;
+        let normal = |value: f64| if has_range { (value - least) / (most - least) } else { 0.5 };
+        Self { has_range, values: values.into_iter().map(normal).collect() }
+    }
 }
 
 /// The score while the models are not trained: the mean of the free share of the KV cache, of the shortness
@@ -247,24 +272,30 @@ fn fallback(view: &RoutingInput<'_>, predictions: &[Prediction]) -> Vec<(usize, 
 mod tests {
     use super::*;
 
-    fn prediction(share: f64, ttft: f64, headroom: [f64; 2], requests: u32) -> Prediction {
-        Prediction { share, seconds: [ttft, 0.01], headroom, requests }
+    fn prediction(share: f64, ttft: f64, headroom: Headroom, requests: u32) -> Prediction {
+        Prediction { share, ttft, headroom, requests }
+    }
+
+    const NONE: Headroom = headroom(0.0, 0.0);
+
+    const fn headroom(ttft: f64, tpot: f64) -> Headroom {
+        Headroom { ttft, tpot }
     }
 
     #[test]
-    fn llm_d_predicted_keeps_the_backend_with_the_prefix_until_its_predicted_ttft_is_too_long() {
-        let at = |ttft| [prediction(0.9, ttft, [0.0; 2], 1), prediction(0.0, 1.0, [0.0; 2], 1)];
+    fn the_prefix_wins_until_it_takes_too_long() {
+        let at = |ttft| [prediction(0.9, ttft, NONE, 1), prediction(0.0, 1.0, NONE, 1)];
         assert_eq!(sticky(&at(18.0), vec![0, 1], 0.8), [0]);
         assert_eq!(sticky(&at(20.0), vec![0, 1], 0.8), [0, 1]);
         assert_eq!(sticky(&at(1.0), vec![0, 1], 0.99), [0, 1]);
     }
 
     #[test]
-    fn llm_d_predicted_prefers_the_backend_that_meets_the_objectives_most_narrowly() {
+    fn the_narrowest_met_objective_wins() {
         let predictions = [
-            prediction(0.0, 1.0, [-0.1, 0.01], 2),
-            prediction(0.0, 1.0, [0.4, 0.01], 2),
-            prediction(0.0, 1.0, [0.1, 0.01], 2),
+            prediction(0.0, 1.0, headroom(-0.1, 0.01), 2),
+            prediction(0.0, 1.0, headroom(0.4, 0.01), 2),
+            prediction(0.0, 1.0, headroom(0.1, 0.01), 2),
         ];
         let met = tier(&predictions, vec![0, 1, 2], false);
         assert_eq!(met, [1, 2]);
@@ -273,9 +304,11 @@ mod tests {
     }
 
     #[test]
-    fn llm_d_predicted_prefers_an_idle_backend_if_all_miss_the_objectives() {
-        let predictions =
-            [prediction(0.0, 1.0, [-0.1, -0.1], 2), prediction(0.0, 1.0, [-0.4, -0.1], 0)];
+    fn idle_backends_win_if_all_miss() {
+        let predictions = [
+            prediction(0.0, 1.0, headroom(-0.1, -0.1), 2),
+            prediction(0.0, 1.0, headroom(-0.4, -0.1), 0),
+        ];
         assert_eq!(scores(&predictions, vec![0, 1])[0].0, 1);
     }
 }

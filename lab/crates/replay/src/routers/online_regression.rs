@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_online_regression_learns_the_weights_of_a_linear_function() {
+    fn the_weights_of_a_linear_function_are_learned() {
         let mut model = OnlineRegression::new(3);
         let mut random = fastrand::Rng::with_seed(1);
         for _ in 0..500 {

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_prefix_index_removes_the_least_recently_used_blocks_first() {
+    fn the_least_recently_used_blocks_go_first() {
         let mut index = PrefixIndex::new(2);
         index.send(&[1, 2, 3, 1, 9], 1, 3);
         assert_eq!((index.len(0), index.len(1)), (0, 3));

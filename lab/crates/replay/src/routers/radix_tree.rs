@@ -59,7 +59,8 @@ impl RadixTreeRouter {
     fn route_as_vllm_router(&self, view: &RoutingInput<'_>) -> usize {
         let (match_share, difference, ratio) = THRESHOLDS;
         let loads = || view.candidates.iter().map(|candidate| f64::from(candidate.in_flight));
-        let (least, most) = (loads().fold(f64::INFINITY, f64::min), loads().fold(0.0, f64::max));
+        let least = loads().fold(f64::INFINITY, f64::min);
+        let most = loads().fold(0.0, f64::max);
         if most - least > difference && most > ratio * least {
             return view.least_loaded();
         }

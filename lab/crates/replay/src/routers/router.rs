@@ -8,6 +8,7 @@ use super::radix_tree::{RadixTreeRouter, RadixTreeVariant};
 use super::routing_input::RoutingInput;
 use super::rules::{DualMapRouter, LookaheadRouter, exact_state, five_terms};
 use super::token_load::{TokenLoadRouter, TokenLoadRule};
+use crate::results::LatencyObjectives;
 use std::str::FromStr;
 use std::time::Duration;
 use tokenweir_protocol::named_enum;
@@ -124,9 +125,13 @@ impl RouterKind {
     }
 
     /// A new router for a fleet of `backend_count` backends. `policy`: settings of the policies of the
-    /// gateway. `objectives`: the time to first token and the time per output token in seconds, infinity for
-    /// no objective.
-    pub fn router(self, policy: &Policy, objectives: [f64; 2], backend_count: usize) -> Router {
+    /// gateway. `objectives`: infinity for no objective.
+    pub fn router(
+        self,
+        policy: &Policy,
+        objectives: LatencyObjectives,
+        backend_count: usize,
+    ) -> Router {
         let radix_tree = |variant| Router::RadixTree(RadixTreeRouter::new(backend_count, variant));
         let token_load = |rule| Router::TokenLoad(TokenLoadRouter::new(backend_count, rule));
         let reference = match self {
@@ -149,7 +154,7 @@ impl RouterKind {
             ReferenceRouter::LMetric => token_load(TokenLoadRule::LMetric),
             ReferenceRouter::BacklogAndShare => token_load(TokenLoadRule::BacklogAndShare),
             ReferenceRouter::Lpwl => token_load(TokenLoadRule::Lpwl),
-            ReferenceRouter::DualMap => Router::DualMap(DualMapRouter::new(objectives[0])),
+            ReferenceRouter::DualMap => Router::DualMap(DualMapRouter::new(objectives.ttft)),
             ReferenceRouter::FiveTerms => Router::FiveTerms,
             ReferenceRouter::ExactState => {
                 Router::Exact(Policy { kind: PolicyKind::KvAware, ..*policy })

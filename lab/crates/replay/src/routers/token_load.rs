@@ -40,8 +40,10 @@ const AFFINITY_SHARE: f64 = 0.8;
 const AFFINITY_PENALTY_TOKENS: f64 = 18.0 * 15_928.0;
 /// Tokens in flight that count as a full backlog in `backlog_and_share`.
 const FULL_BACKLOG_TOKENS: f64 = 65_536.0;
-/// Weights of the backlog and of the cached share in `backlog_and_share`.
-const BACKLOG_AND_SHARE_WEIGHTS: [f64; 2] = [2.0, 1.5];
+/// Weight of the backlog in `backlog_and_share`.
+const BACKLOG_WEIGHT: f64 = 2.0;
+/// Weight of the cached share in `backlog_and_share`.
+const SHARE_WEIGHT: f64 = 1.5;
 
 impl TokenLoadRouter {
     /// Creates a router that has sent no request yet.
@@ -70,12 +72,11 @@ impl TokenLoadRouter {
         let indexes = 0..shares.len();
         match self.rule {
             TokenLoadRule::BacklogAndShare => {
-                let [load, share] = BACKLOG_AND_SHARE_WEIGHTS;
-                indexes
-                    .map(|index| {
-                        load * backlog(index) / FULL_BACKLOG_TOKENS - share * shares[index]
-                    })
-                    .collect()
+                let cost = |index: usize| {
+                    let load = BACKLOG_WEIGHT * backlog(index) / FULL_BACKLOG_TOKENS;
+                    load - SHARE_WEIGHT * shares[index]
+                };
+                indexes.map(cost).collect()
             }
             TokenLoadRule::LMetric | TokenLoadRule::Lpwl => indexes
                 .map(|index| {

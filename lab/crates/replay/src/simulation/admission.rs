@@ -30,26 +30,16 @@ impl Simulation<'_> {
         {
             return self.accept(gateway, arrival, offer);
         }
-        let (number, now) = (arrival.number, self.setup.epoch + self.now);
+        let number = arrival.number;
+        let now = self.setup.epoch + self.now;
         let Some(admission) = self.admission else { return self.end(number, None) };
-        let job = &self.requests[number];
-        let routing_request = self.gateways[gateway].decision(job, 0);
-        let candidates = self.candidates(gateway, number, &routing_request);
-        let work = candidates.iter().map(|it| it.prompt - it.cached + it.output);
-        let tokens = candidates.first().map_or(0.0, |first| first.prompt + first.output);
         let ends_at = self.now + admission.max_wait;
         let late_at = admission.objective.map(|limit| (arrival.arrived_at + limit).min(ends_at));
         let deadline = late_at.unwrap_or(ends_at);
-        let request = QueuedRequest {
-            class: 0,
-            tenant: if admission.has_tenants { job.tenant } else { 0 },
-            group: CapacityGroup::default(),
-            tokens: tokens as u64,
-            work: work.fold(f64::INFINITY, f64::min) as u64,
-            is_begun: false,
-            deadline: self.setup.epoch + deadline,
-            payload: arrival,
-        };
+        let mut request = self.queued_request(gateway, arrival, deadline);
+        if !admission.has_tenants {
+            request.tenant = 0;
+        }
         let queue = &mut self.gateways[gateway].queue;
         let left = deadline.saturating_sub(self.now);
         if late_at.is_some_and(|late_at| late_at < ends_at)
@@ -71,6 +61,32 @@ impl Simulation<'_> {
         self.in_flight[number].gateway = gateway;
         self.schedule(deadline, SimulationEvent::QueueDeadline(number));
         self.drain_queue(gateway);
+    }
+
+    /// A request for the queue of a gateway. `deadline`: the time at which it is refused.
+    fn queued_request(
+        &self,
+        gateway: usize,
+        arrival: QueuedArrival,
+        deadline: Duration,
+    ) -> QueuedRequest<QueuedArrival> {
+        let job = &self.requests[arrival.number];
+        let routing_request = self.gateways[gateway].decision(job, 0);
+        let candidates = self.candidates(gateway, arrival.number, &routing_request);
+        let work = candidates
+            .iter()
+            .map(|candidate| candidate.prompt - candidate.cached + candidate.output);
+        let tokens = candidates.first().map_or(0.0, |first| first.prompt + first.output);
+        QueuedRequest {
+            class: 0,
+            tenant: job.tenant,
+            group: CapacityGroup::default(),
+            tokens: tokens as u64,
+            work: work.fold(f64::INFINITY, f64::min) as u64,
+            is_begun: false,
+            deadline: self.setup.epoch + deadline,
+            payload: arrival,
+        }
     }
 
     /// Sends the waiting requests of a gateway, in the order of its queue, until all backends are saturated.

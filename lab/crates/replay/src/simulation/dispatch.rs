@@ -7,7 +7,7 @@ use super::gateway::{QueuedArrival, SimulatedGateway};
 use super::{InFlightRequest, Simulation};
 use crate::routers::RoutingInput;
 use std::time::Duration;
-use tokenweir_routing::{Candidate, Reservation, RoutingRequest};
+use tokenweir_routing::{Candidate, Reservation, RoutingRequest, saturation};
 use tokenweir_sim::engine::SequenceId;
 
 /// The backend that a router picks for a request, before the request is sent.
@@ -32,15 +32,15 @@ impl Simulation<'_> {
             return Some(Offer { candidate: None, lost_tokens: 0.0 });
         }
         let most_cached = candidates.iter().map(|candidate| candidate.cached).fold(0.0, f64::max);
+        if self.gateways[gateway].router.policy().is_some() {
+            saturation::retain_moving(&mut candidates);
+        }
         if let Some(admission) = &self.admission {
             let policy = self.gateways[gateway].router.policy().unwrap_or_default();
             admission.thresholds.retain_open(&mut candidates, policy);
             if candidates.is_empty() {
                 return None;
             }
-        }
-        if self.setup.cache_view.has_outlines() {
-            tokenweir_routing::mark_rendezvous(&mut candidates, &job.prompt.blocks);
         }
         let index = self.route(gateway, number, &candidates, routing_request);
         let is_shipped = self.gateways[gateway].router.policy().is_some();
@@ -79,8 +79,8 @@ impl Simulation<'_> {
         number: usize,
         request: &RoutingRequest,
     ) -> Vec<Candidate> {
-        let knowledge = (self.setup, &self.engines[..], self.now);
-        self.gateways[gateway].candidates(&self.requests[number], request, knowledge)
+        let job = &self.requests[number];
+        self.gateways[gateway].candidates(job, request, self.setup, &self.engines, self.now)
     }
 
     /// Chooses a backend for a request. Returns the index of the chosen candidate.
@@ -117,7 +117,8 @@ impl Simulation<'_> {
     /// Records that a gateway sends a request to the backend `candidate`: in the estimates of the gateway, at
     /// the other gateways, and in the results.
     fn reserve(&mut self, gateway: usize, number: usize, candidate: &Candidate) -> Reservation {
-        let (job, backend) = (&self.requests[number], candidate.position);
+        let job = &self.requests[number];
+        let backend = candidate.position;
         let now = self.setup.epoch + self.now;
         self.skip_random_number();
         let sender = &mut self.gateways[gateway];
@@ -159,7 +160,8 @@ impl Simulation<'_> {
             // The process of the backend ended before it passed the request to its engine.
             return;
         }
-        let (job, backend) = (&self.requests[number], self.in_flight[number].backend);
+        let job = &self.requests[number];
+        let backend = self.in_flight[number].backend;
         let state = &mut self.engines[backend];
         let request = job.request(state.spec.block_size);
         if state.engine.submit(SequenceId(number as u64), request, self.now).is_err() {

@@ -21,8 +21,6 @@ pub(super) enum SimulationEvent {
     /// A gateway can recognize the cache blocks of a prompt that it sent, because its request has ended:
     /// number of the request.
     TextLearned(usize),
-    /// The outline (hashes of parts) of a prompt arrives at all gateways: number of the request.
-    OutlineReceived(usize),
     /// The process of a backend ends, and a new process is started: position of the backend.
     Restart(usize),
     /// The new process of a backend can serve: position of the backend, number of the process.

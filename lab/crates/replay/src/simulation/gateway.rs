@@ -98,7 +98,9 @@ impl SimulatedGateway {
         &self,
         job: &TraceRequest,
         request: &RoutingRequest,
-        (setup, engines, now): (&SimulationSetup, &[EngineState], Duration),
+        setup: &SimulationSetup,
+        engines: &[EngineState],
+        now: Duration,
     ) -> Vec<Candidate> {
         let instant = setup.epoch + now;
         let all = self.available(request.seed, instant);

@@ -138,7 +138,6 @@ impl<'a> Simulation<'a> {
                 SimulationEvent::KvEvents(backend) => self.engines[backend].published.receive(),
                 SimulationEvent::PeerMessage(message) => self.receive_peer_message(message),
                 SimulationEvent::TextLearned(number) => self.learn_text(number),
-                SimulationEvent::OutlineReceived(number) => self.receive_outline(number),
                 SimulationEvent::Restart(backend) => self.restart(backend),
                 SimulationEvent::Started(backend, process) => self.on_started(backend, process),
             }
@@ -233,17 +232,12 @@ impl<'a> Simulation<'a> {
         self.gateways[gateway].known_texts.learn(&self.requests[number].prompt.blocks);
     }
 
-    fn receive_outline(&mut self, number: usize) {
-        for gateway in &mut self.gateways {
-            gateway.known_texts.learn_outline(&self.requests[number].prompt.blocks);
-        }
-    }
-
     fn handle_first_output(&mut self, number: usize, cached_tokens: u32) {
         let request = &mut self.in_flight[number];
         request.first_output_at = self.now;
         request.cached_tokens = cached_tokens;
-        let (gateway, now) = (&self.gateways[request.gateway], self.setup.epoch + self.now);
+        let gateway = &self.gateways[request.gateway];
+        let now = self.setup.epoch + self.now;
         if let Some(reservation) = request.reservation.as_mut() {
             gateway.load_estimators[request.backend].first_output(reservation, now);
             gateway.update_load_hint(request.backend, now);
@@ -252,9 +246,6 @@ impl<'a> Simulation<'a> {
         let ttft = self.now.saturating_sub(request.arrived_at).as_secs_f64();
         self.gateways[request.gateway].router.on_first_output(number, ttft);
         self.end_pending(number);
-        if self.setup.cache_view.has_outlines() {
-            self.schedule(self.now + EVENT_DELAY, SimulationEvent::OutlineReceived(number));
-        }
     }
 
     /// Ends a request. `output`: its number of output tokens. `None`: the engine rejected the request, or the
@@ -269,9 +260,11 @@ impl<'a> Simulation<'a> {
             self.schedule(self.now + TEXT_DELAY, SimulationEvent::TextLearned(number));
         }
         self.results.seconds = self.now.as_secs_f64();
-        let (job, request) = (&self.requests[number], &mut self.in_flight[number]);
+        let job = &self.requests[number];
+        let request = &mut self.in_flight[number];
         let Some(mut reservation) = request.reservation.take() else { return };
-        let (gateway, now) = (&self.gateways[request.gateway], self.setup.epoch + self.now);
+        let gateway = &self.gateways[request.gateway];
+        let now = self.setup.epoch + self.now;
         let estimator = &gateway.load_estimators[request.backend];
         let decode = self.now.saturating_sub(request.first_output_at).as_secs_f64();
         if let Some(output) = output {

@@ -10,7 +10,8 @@ impl Simulation<'_> {
         if !std::mem::take(&mut request.is_pending) {
             return;
         }
-        let (gateway, backend) = (request.gateway, request.backend);
+        let gateway = request.gateway;
+        let backend = request.backend;
         if self.setup.cache_view.has_events() {
             let blocks = &self.requests[number].prompt.blocks;
             self.gateways[gateway].pending_prompts[backend].remove(blocks);

@@ -14,7 +14,10 @@ use super::gateway::QueuedArrival;
 impl Simulation<'_> {
     /// Ends the process of a backend, and schedules the start of the next process.
     pub(super) fn restart(&mut self, backend: usize) {
-        let Some(settings) = self.setup.restarts.filter(|_| !self.is_over()) else { return };
+        if self.is_over() {
+            return;
+        }
+        let Some(settings) = self.setup.restarts else { return };
         self.engines[backend].restart();
         let started = SimulationEvent::Started(backend, self.engines[backend].process);
         self.schedule(self.now + settings.downtime, started);
@@ -34,7 +37,8 @@ impl Simulation<'_> {
         }
         for number in failed_over {
             let request = &self.in_flight[number];
-            let (gateway, arrived_at) = (request.gateway, request.arrived_at);
+            let gateway = request.gateway;
+            let arrived_at = request.arrived_at;
             self.admit(gateway, QueuedArrival { number, arrived_at });
         }
     }
@@ -60,8 +64,9 @@ impl Simulation<'_> {
     fn discard_attempt(&mut self, number: usize) {
         let request = &mut self.in_flight[number];
         let Some(reservation) = request.reservation.take() else { return };
-        let (gateway, backend, now) =
-            (request.gateway, request.backend, self.setup.epoch + self.now);
+        let gateway = request.gateway;
+        let backend = request.backend;
+        let now = self.setup.epoch + self.now;
         self.gateways[gateway].load_estimators[backend].release(reservation, now);
         self.gateways[gateway].update_load_hint(backend, now);
         self.gateways[gateway].router.on_end(number, None);
@@ -115,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn in_a_restart_a_request_without_output_fails_over_and_a_stream_with_output_breaks_off() {
+    fn only_streams_with_output_break_off() {
         // In each pair, one request is sent to the backend that restarts at second 5. The prompts of the
         // second pair take a second to compute. No prompts share a prefix.
         let pair = |at, prompt, output| [request(at, prompt, output), request(at, prompt, output)];
@@ -138,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_gets_no_requests_while_it_is_down_and_a_small_share_right_after() {
+    fn a_restarted_backend_gets_a_small_share() {
         let requests: Vec<TraceRequest> =
             (0..2_000).map(|number| request(number * 50, 100, 2)).collect();
         let round_robin = (PolicyKind::RoundRobin, CacheView::Approximate);
@@ -156,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn no_cache_view_expects_tokens_in_the_cache_of_an_engine_process_that_has_ended() {
+    fn no_view_expects_tokens_of_ended_processes() {
         for view in CacheView::ALL {
             let seconds = [0, 5, 10, 20, 35, 40].map(|at: u64| request(at * 1_000, 20_480, 4));
             let results = run(("1", 30, 1), &seconds, (PolicyKind::KvAware, view));
@@ -169,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_simulated_request_fails_while_all_backends_are_down() {
+    fn a_request_fails_while_all_are_down() {
         let requests = [0, 12, 30].map(|at: u64| request(at * 1_000, 100, 2));
         let results = run(("1", 10, 5), &requests, (PolicyKind::KvAware, CacheView::Events));
         assert_eq!((results.served.len(), results.arrivals.len()), (2, 3));

@@ -34,7 +34,8 @@ impl Simulation<'_> {
             capacity: Some(state.spec.capacity().into()),
             tokens: Some((load.prompt_tokens + load.generation_tokens) as f64),
         };
-        let (scraper, now) = (&mut self.gateways[gateway], self.setup.epoch + self.now);
+        let scraper = &mut self.gateways[gateway];
+        let now = self.setup.epoch + self.now;
         let estimator = &scraper.load_estimators[backend];
         estimator.on_report(&report, &estimator.local_load(), now);
         scraper.update_load_hint(backend, now);

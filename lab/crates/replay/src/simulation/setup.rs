@@ -1,6 +1,7 @@
 //! Parameters of a simulation.
 
 use crate::cache_view::{CacheView, ExchangeSettings};
+use crate::results::LatencyObjectives;
 use crate::routers::DEFAULT_SCRAPE_INTERVAL;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -34,9 +35,8 @@ pub struct SimulationSetup {
     pub frozen: Option<(usize, Range<Duration>)>,
     /// Restarts of backends. `None`: no backend restarts.
     pub restarts: Option<RestartSettings>,
-    /// Objectives that the reimplemented routers know: time to first token and time per output token, in
-    /// seconds. Infinity: no objective.
-    pub known_objectives: [f64; 2],
+    /// Objectives that the reimplemented routers know. Infinity: no objective.
+    pub known_objectives: LatencyObjectives,
     /// Settings of the routing policies.
     pub policy: Policy,
     /// The instant of real time that corresponds to virtual time 0.
@@ -80,7 +80,7 @@ impl SimulationSetup {
             admission: None,
             frozen: None,
             restarts: None,
-            known_objectives: [f64::INFINITY; 2],
+            known_objectives: LatencyObjectives::new(f64::INFINITY, f64::INFINITY),
             policy: Policy::default(),
             epoch,
         }

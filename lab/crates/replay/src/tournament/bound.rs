@@ -28,7 +28,9 @@ pub(super) fn goodput_bound(
     };
     let tokens_per_second: f64 = specs.iter().map(|spec| per_token(spec).recip()).sum();
     let fastest = specs.iter().map(per_token).fold(f64::INFINITY, f64::min);
-    let (mut cache, mut kept, mut free_at) = (HashSet::new(), BinaryHeap::new(), 0.0_f64);
+    let mut cache = HashSet::new();
+    let mut kept = BinaryHeap::new();
+    let mut free_at = 0.0_f64;
     let mut count = 0_usize;
     for request in requests {
         let at = request.at.as_secs_f64() / speed;
@@ -62,7 +64,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn the_goodput_bound_drops_the_longest_prompts_if_only_half_of_the_tokens_are_in_time() {
+    fn the_bound_drops_the_longest_prompts() {
         let request = |at: u64, prompt_tokens| TraceRequest {
             at: Duration::from_millis(at),
             prompt_tokens,

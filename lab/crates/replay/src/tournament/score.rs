@@ -3,7 +3,7 @@
 use crate::results::{LatencyObjectives, RunResults, ServedRequest, jain_index};
 use crate::trace::TraceRequest;
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use tokenweir_protocol::histogram::sample_quantile;
 
@@ -57,27 +57,50 @@ impl RouterScore {
         };
         let computed =
             |served: &ServedRequest| f64::from(served.prompt - served.cached + served.output);
-        let is_late = |served: &ServedRequest| f64::from(u8::from(served.ttft > PATIENCE));
+        let wasted =
+            |served: &ServedRequest| if served.ttft > PATIENCE { computed(served) } else { 0.0 };
         let mut ttft: Vec<f64> = served.iter().map(|served| served.ttft).collect();
-        let is_good: BTreeMap<usize, bool> =
-            served.iter().map(|served| (served.request, objectives.is_met_by(served))).collect();
-        let mut tenants: BTreeMap<u64, (usize, usize)> = BTreeMap::new();
-        for number in (0..requests.len()).filter(is_counted) {
-            let (sent, good) = tenants.entry(requests[number].tenant).or_default();
-            *sent += 1;
-            *good += usize::from(is_good.get(&number) == Some(&true));
-        }
-        let counted = tenants.values().filter(|(sent, _)| *sent >= MIN_TENANT_REQUESTS);
-        let goodputs = counted.map(|(sent, good)| *good as f64 / *sent as f64);
+        let tenants = count_by_tenant(requests, &served, objectives, is_counted);
         Self {
             goodput: share(&|served| objectives.is_met_by(served)),
             within_three: share(&|served| served.ttft <= 3.0 * objectives.ttft),
             ttft_p99: sample_quantile(&mut ttft, 0.99).unwrap_or(0.0),
             refused: 1.0 - served.len() as f64 / count,
-            wasted: sum(&|served| is_late(served) * computed(served)) / sum(&computed).max(1.0),
+            wasted: sum(&wasted) / sum(&computed).max(1.0),
             turnovers: sum(&computed) / capacity,
-            cached: sum(&|served| served.cached.into()) / sum(&|it| it.prompt.into()).max(1.0),
-            fairness: jain_index(goodputs),
+            cached: sum(&|served| served.cached.into())
+                / sum(&|served| served.prompt.into()).max(1.0),
+            fairness: fairness(&tenants),
         }
     }
+}
+
+/// The requests of one tenant.
+#[derive(Debug, Default)]
+struct TenantRequests {
+    sent: usize,
+    good: usize,
+}
+
+fn count_by_tenant(
+    requests: &[TraceRequest],
+    served: &[&ServedRequest],
+    objectives: &LatencyObjectives,
+    is_counted: impl Fn(&usize) -> bool,
+) -> BTreeMap<u64, TenantRequests> {
+    let good = served.iter().filter(|served| objectives.is_met_by(served));
+    let good: BTreeSet<usize> = good.map(|served| served.request).collect();
+    let mut tenants: BTreeMap<u64, TenantRequests> = BTreeMap::new();
+    for number in (0..requests.len()).filter(is_counted) {
+        let tenant = tenants.entry(requests[number].tenant).or_default();
+        tenant.sent += 1;
+        tenant.good += usize::from(good.contains(&number));
+    }
+    tenants
+}
+
+/// Jain's index over the goodputs of the tenants that sent enough requests.
+fn fairness(tenants: &BTreeMap<u64, TenantRequests>) -> f64 {
+    let counted = tenants.values().filter(|tenant| tenant.sent >= MIN_TENANT_REQUESTS);
+    jain_index(counted.map(|tenant| tenant.good as f64 / tenant.sent as f64))
 }

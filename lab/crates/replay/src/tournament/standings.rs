@@ -97,7 +97,7 @@ mod tests {
     use tokenweir_routing::PolicyKind;
 
     #[test]
-    fn the_best_router_has_regret_0_and_the_others_have_the_difference_in_goodput() {
+    fn regret_is_the_difference_to_the_best() {
         let score = |goodput| vec![RouterScore { goodput, ..RouterScore::default() }];
         let scores = [("round_robin", 0.90), ("lmetric", 0.95), ("exact_state", 0.99)];
         let result = CellResult {

@@ -1,39 +1,35 @@
-//! The sessions of each kind of traffic. The pairs are the median and the sigma of lognormal distributions.
+//! The sessions of each kind of traffic.
 
-use super::{Generator, Segment, TrafficShape};
+use super::{Generator, Lognormal, Segment, TrafficShape, TurnLengths};
 use std::time::Duration;
 
 /// If the history of an agent has more tokens than this, the agent replaces the history by a summary.
 const COMPACTED_TOKENS: f64 = 50_000.0;
+
+const fn lognormal(median: f64, sigma: f64) -> Lognormal {
+    Lognormal { median, sigma }
+}
 
 impl Generator {
     /// Adds the requests of one session that starts at the time `at`.
     pub(super) fn session(&mut self, shape: TrafficShape, at: Duration) {
         match shape {
             TrafficShape::Chat => {
-                self.single(at, &[], (1_020.0, 1.0), (129.0, 0.86));
+                self.single(at, &[], lognormal(1_020.0, 1.0), lognormal(129.0, 0.86));
             }
             TrafficShape::Reasoning => {
-                self.single(at, &[], (208.0, 1.2), (792.0, 0.97));
+                self.single(at, &[], lognormal(208.0, 1.2), lognormal(792.0, 0.97));
             }
             TrafficShape::Completion => {
-                self.single(at, &[], (1_469.0, 1.0), (13.0, 0.85));
+                self.single(at, &[], lognormal(1_469.0, 1.0), lognormal(13.0, 0.85));
             }
             TrafficShape::SystemPrompts => {
                 let system = Self::shared_segment(11, self.popular(60), 2_500.0, 0.7);
-                self.single(at, &[system], (200.0, 0.8), (150.0, 0.8));
+                self.single(at, &[system], lognormal(200.0, 0.8), lognormal(150.0, 0.8));
             }
             TrafficShape::Retrieval => self.retrieval(at),
-            TrafficShape::Conversation => {
-                let system = Self::shared_segment(14, self.popular(8), 300.0, 0.5);
-                let turns = self.turns(5.0, 30);
-                self.turn_taking(at, system, turns, (250.0, 1.3), (200.0, 0.8), (12.0, 0.8));
-            }
-            TrafficShape::Agents => {
-                let system = Self::shared_segment(15, self.popular(12), 6_000.0, 0.5);
-                let turns = self.turns(12.0, 50);
-                self.turn_taking(at, system, turns, (700.0, 1.0), (90.0, 0.9), (3.0, 1.2));
-            }
+            TrafficShape::Conversation => self.conversation(at),
+            TrafficShape::Agents => self.agents(at),
             TrafficShape::Mixed => {
                 let part =
                     if self.random.bool() { TrafficShape::Agents } else { TrafficShape::Chat };
@@ -43,17 +39,46 @@ impl Generator {
             TrafficShape::Tenants => {
                 self.tenant = self.popular(900);
                 let examples = Self::shared_segment(18, self.tenant, 1_500.0, 0.3);
-                self.single(at, &[examples], (120.0, 0.6), (30.0, 0.7));
+                self.single(at, &[examples], lognormal(120.0, 0.6), lognormal(30.0, 0.7));
             }
             TrafficShape::LongDocuments => self.long_documents(at),
             TrafficShape::Batches => self.batch(at),
-            TrafficShape::FastTools => {
-                let system = Self::shared_segment(19, self.popular(20), 3_000.0, 0.4);
-                let turns = self.turns(25.0, 40);
-                self.turn_taking(at, system, turns, (350.0, 1.0), (70.0, 0.7), (0.6, 0.7));
-            }
+            TrafficShape::FastTools => self.fast_tools(at),
             TrafficShape::SubAgents => self.sub_agents(at),
         }
+    }
+
+    fn conversation(&mut self, at: Duration) {
+        let system = Self::shared_segment(14, self.popular(8), 300.0, 0.5);
+        let turns = self.turns(5.0, 30);
+        let lengths = TurnLengths {
+            input: lognormal(250.0, 1.3),
+            output: lognormal(200.0, 0.8),
+            pause: lognormal(12.0, 0.8),
+        };
+        self.turn_taking(at, system, turns, lengths);
+    }
+
+    fn agents(&mut self, at: Duration) {
+        let system = Self::shared_segment(15, self.popular(12), 6_000.0, 0.5);
+        let turns = self.turns(12.0, 50);
+        let lengths = TurnLengths {
+            input: lognormal(700.0, 1.0),
+            output: lognormal(90.0, 0.9),
+            pause: lognormal(3.0, 1.2),
+        };
+        self.turn_taking(at, system, turns, lengths);
+    }
+
+    fn fast_tools(&mut self, at: Duration) {
+        let system = Self::shared_segment(19, self.popular(20), 3_000.0, 0.4);
+        let turns = self.turns(25.0, 40);
+        let lengths = TurnLengths {
+            input: lognormal(350.0, 1.0),
+            output: lognormal(70.0, 0.7),
+            pause: lognormal(0.6, 0.7),
+        };
+        self.turn_taking(at, system, turns, lengths);
     }
 
     /// Adds the session of an agent. After about one of five turns, three sub-agents start at once with the
@@ -61,7 +86,8 @@ impl Generator {
     /// ended.
     fn sub_agents(&mut self, at: Duration) {
         let system = Self::shared_segment(17, self.popular(6), 14_000.0, 0.2);
-        let (mut history, mut previous) = (vec![system], None);
+        let mut history = vec![system];
+        let mut previous = None;
         for _ in 0..self.turns(10.0, 30) {
             if history.iter().map(|segment| segment.tokens).sum::<f64>() > COMPACTED_TOKENS {
                 history = vec![system, self.new_segment(2_000.0)];
@@ -102,13 +128,13 @@ impl Generator {
         for rank in 0..self.random.u64(2..=8) {
             segments.push(Self::shared_segment(20 + rank, topic, 1_100.0, 0.3));
         }
-        self.single(at, &segments, (70.0, 0.7), (160.0, 0.6));
+        self.single(at, &segments, lognormal(70.0, 0.7), lognormal(160.0, 0.6));
     }
 
     /// Adds an independent question, or up to four questions about a long document.
     fn long_documents(&mut self, at: Duration) {
         if self.random.f64() >= 0.05 {
-            return self.single(at, &[], (900.0, 0.9), (150.0, 0.8));
+            return self.single(at, &[], lognormal(900.0, 0.9), lognormal(150.0, 0.8));
         }
         let tokens = 40_000.0 + 70_000.0 * self.random.f64();
         let document = self.new_segment(tokens);
@@ -125,11 +151,11 @@ impl Generator {
     /// Adds an independent question, or sixty simultaneous requests that share a prompt.
     fn batch(&mut self, at: Duration) {
         if self.random.f64() >= 0.012 {
-            return self.single(at, &[], (900.0, 0.9), (150.0, 0.8));
+            return self.single(at, &[], lognormal(900.0, 0.9), lognormal(150.0, 0.8));
         }
         let common = self.random_segment(4_000.0, 0.4);
         for _ in 0..60 {
-            self.single(at, &[common], (150.0, 0.5), (60.0, 0.6));
+            self.single(at, &[common], lognormal(150.0, 0.5), lognormal(60.0, 0.6));
         }
     }
 
@@ -139,6 +165,6 @@ impl Generator {
         for _ in 0..self.random.u64(2..=5) {
             segments.push(Self::shared_segment(13, self.popular(3_000), 900.0, 0.4));
         }
-        self.single(at, &segments, (60.0, 0.6), (200.0, 0.6));
+        self.single(at, &segments, lognormal(60.0, 0.6), lognormal(200.0, 0.6));
     }
 }

@@ -319,7 +319,7 @@ pub(super) fn continuation_events(record: &RequestRecord, span_id: u64) -> Vec<E
             .put("tokenweir.continuation.cause", continuation.cause.as_str())
             .put("tokenweir.continuation.tokens", count(continuation.tokens))
             .put_some("tokenweir.continuation.gap", continuation.gap());
-        let at = continuation.resumed.unwrap_or(continuation.interrupted);
+        let at = continuation.next_output.unwrap_or(continuation.interrupted);
         new_event(record, "tokenweir.continued", at, attributes)
     };
     of_attempt.map(event).collect()

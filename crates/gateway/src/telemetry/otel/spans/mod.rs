@@ -147,7 +147,7 @@ impl<'a> SpanTreeBuilder<'a> {
             .put_some("tokenweir.sample_reason", record.sample_reason.map(SampleReason::as_str));
         let method = method_name(record.method);
         self.build_span(SpanFields {
-            span_id: record.spans[0],
+            span_id: record.spans.server,
             parent_span_id: trace.parent_span_id,
             kind: SpanKind::Server,
             name: match record.route {
@@ -167,8 +167,8 @@ impl<'a> SpanTreeBuilder<'a> {
         let record = self.record;
         let start = record.timings.received.unwrap_or(record.timings.accepted);
         self.build_span(SpanFields {
-            span_id: record.spans[1],
-            parent_span_id: Some(record.spans[0]),
+            span_id: record.spans.inference,
+            parent_span_id: Some(record.spans.server),
             kind: SpanKind::Client,
             name: inference::span_name(record).into(),
             start: to_wall_clock(record, start),
@@ -206,7 +206,8 @@ impl<'a> SpanTreeBuilder<'a> {
             .put_some("error.type", error)
             .put("tokenweir.backend.id", text(attempt.backend.as_str()))
             .put_some("tokenweir.leg", leg.or(is_decode.then_some("decode")));
-        let parent = record.spans[usize::from(inference::has_inference(record))];
+        let has_inference = inference::has_inference(record);
+        let parent = if has_inference { record.spans.inference } else { record.spans.server };
         self.build_span(SpanFields {
             span_id: attempt.span_id,
             parent_span_id: Some(parent),

@@ -18,7 +18,8 @@ const FIVE_TERMS_CHARGE: (f64, f64) = (1.7, 8.0);
 pub(in crate::routers) fn five_terms(view: &RoutingInput<'_>) -> usize {
     let count = view.candidates.len() as f64;
     let mean = |read: fn(&Candidate) -> f64| view.candidates.iter().map(read).sum::<f64>() / count;
-    let (waiting, running) = (mean(|it| it.waiting), mean(|it| it.running));
+    let waiting = mean(|candidate| candidate.waiting);
+    let running = mean(|candidate| candidate.running);
     let (idle, most) = FIVE_TERMS_CHARGE;
     let cost = |candidate: &Candidate| {
         let crowding = (1.0 + candidate.running) / (1.0 + running);

@@ -1,0 +1,133 @@
+//! Runs one health checker for each backend of the pool, and the background tasks of its optional parts. A
+//! new backend is checked before it joins the pool, so that the policy can pick the backend as soon as it is
+//! in the pool.
+
+use crate::backend::drivers::{self, FacetTasks};
+use crate::backend::health_checker::{CheckContext, HealthChecker, ScrapeObserver, ScrapeSettings};
+use crate::backend::pool::BackendPool;
+use crate::backend::{Backend, PoolSettings};
+use std::sync::Arc;
+use std::time::Duration;
+use tokenweir_net::client::HttpClient;
+use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
+use tokenweir_protocol::clock;
+use tokio::task::JoinSet;
+
+/// Owns the background tasks of the backends of a pool. The tasks end when the supervisor is dropped.
+pub struct HealthCheckSupervisor {
+    context: Arc<CheckContext>,
+    checked_backends: Vec<CheckedBackend>,
+    /// A task for each backend that left the pool and still has requests: it is checked until they end.
+    retiring: JoinSet<()>,
+    _facet_tasks: FacetTasks,
+}
+
+/// A backend with its tasks. The tasks end when this value is dropped.
+struct CheckedBackend {
+    backend: Arc<Backend>,
+    _health_checker: SupervisedTask,
+    _facet_tasks: FacetTasks,
+}
+
+/// Time between two looks whether a backend that left the pool still has requests.
+const RETIREMENT_INTERVAL: Duration = Duration::from_secs(1);
+
+// === impl CheckedBackend ===
+
+impl CheckedBackend {
+    /// Checks the backend until its last request has ended.
+    async fn retire(self) {
+        while self.backend.load.in_flight() > 0 {
+            tokio::time::sleep(RETIREMENT_INTERVAL).await;
+        }
+    }
+}
+
+// === impl HealthCheckSupervisor ===
+
+impl HealthCheckSupervisor {
+    /// Starts a health checker for each backend of the pool. Must be called inside a Tokio runtime.
+    pub fn new(
+        pool: Arc<BackendPool>,
+        client: HttpClient,
+        settings: ScrapeSettings,
+        scrape_observer: Arc<dyn ScrapeObserver>,
+    ) -> Self {
+        let alignment_origin = clock::now();
+        let context = CheckContext { pool, client, settings, scrape_observer, alignment_origin };
+        let mut supervisor = Self {
+            _facet_tasks: drivers::start_pool_tasks(&context.pool),
+            context: Arc::new(context),
+            checked_backends: Vec::new(),
+            retiring: JoinSet::new(),
+        };
+        supervisor.start_all_checkers();
+        supervisor
+    }
+
+    /// Waits until the first health check of every backend has completed, but not longer than
+    /// `timeout`. A backend whose check takes longer gets requests when the check has passed.
+    pub async fn wait_first_checks(&self, timeout: Duration) {
+        let first_checks = async {
+            for checked in &self.checked_backends {
+                checked.backend.health.wait_first_check().await;
+            }
+        };
+        let _ = tokio::time::timeout(timeout, first_checks).await;
+    }
+
+    /// Replaces the backends of the pool. First starts the health checkers of the added backends,
+    /// and waits until their first checks have completed, but not longer than `timeout`. At the
+    /// end, stops the health checkers of the removed backends, each when its last request has ended:
+    /// the requests must learn if the backend dies.
+    pub async fn update_backends(
+        &mut self,
+        backends: Vec<Backend>,
+        settings: &PoolSettings,
+        timeout: Duration,
+    ) {
+        let update = self.context.pool.plan_update(backends);
+        let added: Vec<Arc<Backend>> = update.added_backends().cloned().collect();
+        for backend in added {
+            self.start_checker(backend);
+        }
+        self.wait_first_checks(timeout).await;
+        self.context.pool.apply_update(update, settings);
+        let backends = self.context.pool.backends();
+        let is_member =
+            |backend: &Arc<Backend>| backends.iter().any(|other| Arc::ptr_eq(other, backend));
+        while self.retiring.try_join_next().is_some() {}
+        for removed in self.checked_backends.extract_if(.., |checked| !is_member(&checked.backend))
+        {
+            self.retiring.spawn(removed.retire());
+        }
+    }
+
+    /// Restarts all health checkers with another HTTP client and other settings.
+    pub fn reconfigure(&mut self, client: HttpClient, settings: ScrapeSettings) {
+        let previous = CheckContext::clone(&self.context);
+        self.context = Arc::new(CheckContext { client, settings, ..previous });
+        self.checked_backends.clear();
+        self.start_all_checkers();
+    }
+
+    fn start_all_checkers(&mut self) {
+        for backend in self.context.pool.backends().iter() {
+            self.start_checker(backend.clone());
+        }
+    }
+
+    fn start_checker(&mut self, backend: Arc<Backend>) {
+        let context = self.context.clone();
+        let checked_backend = backend.clone();
+        let run_checker =
+            move || HealthChecker::new(context.clone(), checked_backend.clone()).run();
+        let task = supervise::spawn(BackgroundTask::HealthCheck, run_checker);
+        let facet_tasks = drivers::start_backend_tasks(&backend, &self.context);
+        self.checked_backends.push(CheckedBackend {
+            backend,
+            _health_checker: task,
+            _facet_tasks: facet_tasks,
+        });
+    }
+}

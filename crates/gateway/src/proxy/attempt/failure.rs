@@ -1,0 +1,154 @@
+//! A failed attempt, with what the client gets if the request does not fail over.
+
+use crate::backend::{Backend, Lease};
+use crate::proxy::request::deadline::ResponseDeadline;
+use crate::proxy::response::{Forwarded, PrefetchedResponse};
+use http::header::RETRY_AFTER;
+use http::{HeaderValue, StatusCode};
+use std::borrow::Cow;
+use std::time::Duration;
+use tokenweir_net::client::SendError;
+use tokenweir_net::resource_exhaustion;
+use tokenweir_protocol::clock;
+use tokenweir_protocol::headers;
+use tokenweir_request::error::GatewayError;
+use tokenweir_request::observe::Exchange;
+use tokenweir_request::record::FailoverDenialReason;
+use tokenweir_routing::resilience::FailureKind;
+
+/// The response of a backend, with the lease on the backend, or the error for the client.
+pub(crate) type ForwardResult = Result<Forwarded, GatewayError>;
+
+/// The failure of an attempt, and what the client gets if the request cannot fail over.
+pub(crate) struct AttemptFailure {
+    pub(crate) kind: FailureKind,
+    /// A description of the failure for logs and status pages.
+    message: Cow<'static, str>,
+    /// The time in `Retry-After`, for which the backend should get no requests. `None`: the backend
+    /// stated no time.
+    pub(crate) rest: Option<Duration>,
+    /// The result for the client if the request cannot fail over: the response of the backend, or
+    /// an error if the backend sent no response.
+    pub(crate) fallback: Result<Box<PrefetchedResponse>, GatewayError>,
+}
+
+/// A failed attempt with the lease on its backend.
+pub(crate) struct FailedAttempt {
+    pub(crate) failure: AttemptFailure,
+    pub(crate) lease: Lease,
+    /// Whether the backend may get the request again, because the attempt failed by what the gateway had
+    /// added to the request.
+    pub(crate) keeps_backend: bool,
+}
+
+// === impl AttemptFailure ===
+
+impl AttemptFailure {
+    /// A failure that a response of the backend shows. The client gets this response if the request
+    /// cannot fail over.
+    pub(crate) fn of_response(kind: FailureKind, response: PrefetchedResponse) -> Self {
+        let rest = headers::retry_after(response.headers(), clock::wall_time());
+        Self { kind, message: kind.as_str().into(), rest, fallback: Ok(Box::new(response)) }
+    }
+
+    /// A failure without a response. The client gets `error` if the request cannot fail over.
+    fn without_response(
+        kind: FailureKind,
+        message: impl Into<Cow<'static, str>>,
+        error: GatewayError,
+    ) -> Self {
+        Self { kind, message: message.into(), rest: None, fallback: Err(error) }
+    }
+
+    /// The failure of a request that was not sent, or that has no response head.
+    pub(crate) fn of_send(error: &SendError) -> Self {
+        let (kind, client_error) = match error {
+            SendError::Connect(_) => (FailureKind::Unreachable, GatewayError::NoBackend),
+            SendError::Exhausted(problem) => {
+                resource_exhaustion::warn_rate_limited(problem);
+                (FailureKind::GatewayExhausted, GatewayError::Exhausted)
+            }
+            SendError::StaleConnection { .. } | SendError::Closed(_) => {
+                (FailureKind::Died, GatewayError::Closed)
+            }
+            SendError::InvalidResponse(_) => (FailureKind::Garbage, GatewayError::Garbage),
+            // Reading the body from the client failed. This happens only to a request whose body is
+            // forwarded unread, and `unread.rs` handles that error before it calls this function.
+            SendError::RequestBody(_) => {
+                (FailureKind::GatewayExhausted, GatewayError::IncompleteBody)
+            }
+            SendError::Timeout(limit) => {
+                let seconds = limit.as_secs();
+                (FailureKind::ResponseHeadTimeout, GatewayError::ResponseHeadTimeout { seconds })
+            }
+        };
+        Self::without_response(kind, error.to_string(), client_error)
+    }
+
+    /// The failure of a request whose deadline passed before the first output.
+    pub(crate) fn of_deadline(deadline: ResponseDeadline) -> Self {
+        let kind = deadline.failure;
+        Self::without_response(kind, kind.as_str(), deadline.error())
+    }
+
+    /// The failure of an attempt whose backend was declared down.
+    pub(crate) fn of_down_backend() -> Self {
+        let kind = FailureKind::Down;
+        Self::without_response(kind, kind.as_str(), GatewayError::NoBackend)
+    }
+
+    /// The response that shows the failure. `None`: the backend sent none.
+    pub(crate) fn response(&self) -> Option<&PrefetchedResponse> {
+        self.fallback.as_ref().ok().map(|response| &**response)
+    }
+
+    /// Whether only the answer of another backend can show whether this backend or the client causes the
+    /// failure.
+    pub(crate) fn is_refusal(&self) -> bool {
+        self.kind.is_judged_by_peers() && self.fallback.is_ok()
+    }
+
+    /// Names the kind of the failure more precisely.
+    pub(crate) fn set_kind(&mut self, kind: FailureKind) {
+        self.kind = kind;
+        self.message = kind.as_str().into();
+    }
+
+    /// Reports the failure to the circuit breaker of the backend of the attempt.
+    pub(crate) fn apply_to(&self, backend: &Backend) {
+        backend.on_failure(self.kind, &self.message, self.rest, clock::now());
+    }
+
+    /// The result for the client without another attempt: the response of the backend, or an error.
+    /// `reason` is why the request does not fail over.
+    pub(crate) fn into_result(
+        self,
+        exchange: &mut Exchange,
+        lease: Lease,
+        reason: FailoverDenialReason,
+    ) -> ForwardResult {
+        match self.fallback {
+            Ok(mut response) => {
+                if response.status() == StatusCode::SERVICE_UNAVAILABLE {
+                    let headers = response.headers_mut();
+                    headers.entry(RETRY_AFTER).or_insert(HeaderValue::from_static("1"));
+                }
+                Ok(Forwarded::new(*response, lease))
+            }
+            Err(error) => {
+                exchange.discard_attempt(self.kind.as_str());
+                let is_poison = reason == FailoverDenialReason::PoisonRequest;
+                Err(if is_poison { GatewayError::Poison } else { error })
+            }
+        }
+    }
+}
+
+// === impl FailedAttempt ===
+
+impl FailedAttempt {
+    /// A failed attempt whose backend does not get the request again.
+    pub(crate) const fn new(failure: AttemptFailure, lease: Lease) -> Self {
+        Self { failure, lease, keeps_backend: false }
+    }
+}

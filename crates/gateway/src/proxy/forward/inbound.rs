@@ -1,0 +1,22 @@
+//! A request of a client that is about to be forwarded.
+
+use crate::proxy::access::Principal;
+use crate::proxy::context::ProxyContext;
+use http::request;
+use std::sync::Arc;
+
+/// A request of a client whose body has not been read.
+pub(crate) struct InboundRequest<'a, B> {
+    pub(crate) context: &'a Arc<ProxyContext>,
+    pub(crate) principal: &'a Principal,
+    pub(crate) head: &'a mut request::Parts,
+    pub(crate) body: B,
+}
+
+impl<'a, B> InboundRequest<'a, B> {
+    /// The same request with another body.
+    pub(super) fn map<C>(self, body: impl FnOnce(B) -> C) -> InboundRequest<'a, C> {
+        let Self { context, principal, head, .. } = self;
+        InboundRequest { context, principal, head, body: body(self.body) }
+    }
+}

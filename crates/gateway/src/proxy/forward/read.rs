@@ -1,0 +1,170 @@
+//! Forwards a request whose body the gateway reads: checks it, waits for admission, and sends it to a
+//! backend.
+
+use super::inbound::InboundRequest;
+use crate::backend::pool::BackendRequirements;
+use crate::proxy::attempt::{ForwardResult, PreparedRequest};
+use crate::proxy::context::ProxyContext;
+use crate::proxy::relay;
+use crate::proxy::request::body::{self, IncomingBody};
+use crate::proxy::request::body_memory::HeldBody;
+use crate::proxy::request::deadline::RequestDeadlines;
+use crate::proxy::request::engine_control::EngineControlCheck;
+use crate::proxy::request::features::{self, PromptBody};
+use crate::proxy::request::read_request::ReadRequest;
+use crate::proxy::request::settings::RequestSettings;
+use crate::proxy::request::upstream_body::UpstreamBody;
+use crate::proxy::response::EarlyResponse;
+use crate::proxy::steps::Steps;
+use http::request;
+use std::mem::take;
+use std::sync::Arc;
+use std::time::Duration;
+use tokenweir_engine::address::BackendId;
+use tokenweir_protocol::openai::Api;
+use tokenweir_protocol::openai::prompt::PromptBytes;
+use tokenweir_protocol::openai::request_fields::RequestFields;
+use tokenweir_request::error::GatewayError;
+use tokenweir_request::observe::Exchange;
+use tokenweir_request::record::RequestRecord;
+use tokenweir_routing::PromptFingerprint;
+
+/// Reads and checks the request, waits for admission, and sends the request to backends until a
+/// response has begun or the request fails. `route_total`: the timeout of the whole request from
+/// its configured route. `None`: that route sets none.
+pub(super) async fn forward<B: IncomingBody>(
+    inbound: InboundRequest<'_, B>,
+    exchange: &mut Exchange,
+    early: &EarlyResponse,
+    route_total: Option<Duration>,
+) -> ForwardResult {
+    let InboundRequest { context, principal, head, body } = inbound;
+    let ProxyContext { state, settings, .. } = &**context;
+    // The body is dropped when this function returns.
+    let original =
+        body::receive_body(settings, &state.body_memory, principal, exchange, head, body).await?;
+    let fields = read_fields(exchange.record(), settings, head, &original)?;
+    let route = principal.find_route(&state.pool, exchange.record(), &fields).await?;
+    let read = ReadRequest { principal, route: &route, head, fields: &fields };
+    let mut checked = check(exchange, context, &read, original)?;
+    let requirements = checked.target.requirements(exchange.record(), &fields);
+    let original = checked.body.original();
+    state.recording.sample(exchange.record(), &fields, requirements, original);
+    if fields.stream {
+        allow_early_response(exchange, early);
+    }
+    checked.steps.begin(exchange, context, original);
+    let headers = &mut head.headers;
+    let leased = state.admission.lease(exchange.record(), headers, requirements).await?;
+    let record = exchange.record();
+    let deadlines = RequestDeadlines::new(record, headers, settings, &route.policy, route_total);
+    deadlines.apply(&route.policy, exchange.policy());
+    checked.control.strip_headers(headers);
+    let prepared = PreparedRequest {
+        context,
+        head,
+        fields: &fields,
+        body: checked.body,
+        requirements: &requirements,
+        deadlines: deadlines.attempt,
+        backend_model: route.served_as.as_deref().or(requirements.model),
+        is_lookup: false,
+        early: Some(early),
+        response_headers_timeout: route.policy.response_headers,
+    };
+    let forwarded = relay::send(exchange, &prepared, &mut checked.steps, leased).await?;
+    Ok(checked.steps.complete(exchange, prepared, forwarded))
+}
+
+/// Reads the fields of the body, and records the options of the request.
+fn read_fields(
+    record: &mut RequestRecord,
+    settings: &RequestSettings,
+    head: &request::Parts,
+    body: &[u8],
+) -> Result<RequestFields, GatewayError> {
+    let fields = body::peek_request(head, body, record.api)?;
+    record.options = settings.options(&head.headers, &fields);
+    record.options.prompt_bytes = match record.api {
+        Some(Api::Audio) => PromptBytes::of_form(body),
+        _ => PromptBytes::of_json(&fields.prompt, body),
+    };
+    Ok(fields)
+}
+
+/// A request that may be sent to a backend.
+struct CheckedRequest {
+    control: EngineControlCheck,
+    target: RequestTarget,
+    steps: Steps,
+    body: UpstreamBody,
+}
+
+/// What a request requires of its backend, beside the fields of its body.
+struct RequestTarget {
+    prompt: Arc<PromptFingerprint>,
+    /// A hash of the session id. `None`: the request has no session.
+    session: Option<u64>,
+    /// The only backend that may serve the request, because it has the response that the request continues.
+    stored_at: Option<BackendId>,
+}
+
+/// Checks what a request may ask of a backend, and makes the body for the backends.
+fn check(
+    exchange: &mut Exchange,
+    context: &ProxyContext,
+    request: &ReadRequest<'_>,
+    original: HeldBody,
+) -> Result<CheckedRequest, GatewayError> {
+    let ProxyContext { state, settings, .. } = context;
+    let pool = &state.pool;
+    let record = exchange.record();
+    state.recording.log_start(record);
+    let mut control = EngineControlCheck::check(&state.access, record, request, &original)?;
+    let stored_at = state.stored_responses.locate_previous(record, request.principal, pool)?;
+    let steps = Steps::plan(exchange, request, &original, &mut control);
+    let record = exchange.record();
+    let prompt_body = PromptBody::new(&original, record, request, pool);
+    let prompt =
+        features::hash_prompt(request, control.salt.as_deref(), &prompt_body, &pool.facets);
+    let body = UpstreamBody::new(original, record, request, take(&mut control.edits))?;
+    record.options.usage_requested = body.requests_usage_event();
+    let headers = &request.head.headers;
+    let session = features::session_hash(headers, &settings.session_headers, request.fields);
+    let target = RequestTarget { prompt, session, stored_at };
+    Ok(CheckedRequest { control, target, steps, body })
+}
+
+fn allow_early_response(exchange: &mut Exchange, early: &EarlyResponse) {
+    let api = exchange.record().api.unwrap_or(Api::Other);
+    early.allow(api, exchange.policy().rules.keep_alive);
+}
+
+impl RequestTarget {
+    /// What the request requires of its backend.
+    fn requirements<'a>(
+        &'a self,
+        record: &RequestRecord,
+        fields: &'a RequestFields,
+    ) -> BackendRequirements<'a> {
+        BackendRequirements {
+            model: fields.model.as_deref(),
+            is_stream: fields.stream,
+            backend: self.stored_at.as_ref(),
+            path: record.route,
+            max_tokens: output_limit(record.api, fields.max_tokens),
+            choices: features::saturating_u32(fields.n.unwrap_or(1)),
+            session: self.session,
+            ..BackendRequirements::none(&self.prompt, fastrand::u64(..))
+        }
+    }
+}
+
+/// The greatest number of output tokens of a choice that the request allows, 0 if it states none. `None`: the
+/// API generates no text. `stated`: the number in the request.
+fn output_limit(api: Option<Api>, stated: Option<u64>) -> Option<u32> {
+    if !api.is_some_and(Api::generates) {
+        return None;
+    }
+    Some(features::saturating_u32(stated.unwrap_or(0)))
+}

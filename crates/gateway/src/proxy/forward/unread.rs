@@ -1,0 +1,161 @@
+//! Forwards requests whose body the gateway does not read: uploads to a configured route with a fixed
+//! model, and WebSocket connections. Both are sent to one backend once, because their bytes are not kept.
+
+use super::inbound::InboundRequest;
+use crate::backend::pool::BackendRequirements;
+use crate::proxy::attempt::{ForwardResult, PreparedRequest};
+use crate::proxy::configured_routes::UnreadBody;
+use crate::proxy::context::ProxyContext;
+use crate::proxy::relay;
+use crate::proxy::request::body::{self, IncomingBody};
+use crate::proxy::request::deadline::RequestDeadlines;
+use crate::proxy::request::engine_control::EngineControlCheck;
+use crate::proxy::request::features::{self, PromptBody};
+use crate::proxy::request::forwarded_body::ForwardedBody;
+use crate::proxy::request::read_request::ReadRequest;
+use crate::proxy::request::upstream_body::UpstreamBody;
+use http::StatusCode;
+use std::time::Duration;
+use tokenweir_net::request_stream::RequestStream;
+use tokenweir_protocol::clock;
+use tokenweir_protocol::http1::{RequestFraming, websocket};
+use tokenweir_protocol::openai::request_fields::RequestFields;
+use tokenweir_request::error::GatewayError;
+use tokenweir_request::observe::Exchange;
+
+/// Forwards an upload to a backend of the fixed model of its route. `route_total`: the route's timeout
+/// for the whole request. The parts of the body are forwarded as they arrive, and only as fast as the
+/// backend reads them.
+pub(super) async fn forward_body<B: IncomingBody + Send + 'static>(
+    inbound: InboundRequest<'_, B>,
+    exchange: &mut Exchange,
+    unread: &UnreadBody,
+    route_total: Option<Duration>,
+) -> ForwardResult {
+    let settings = &inbound.context.settings;
+    let max_bytes = unread.max_bytes.unwrap_or(settings.max_body_bytes);
+    let declared = body::declared_length(inbound.head, max_bytes)?;
+    let framing = match declared {
+        _ if inbound.body.is_end_stream() => RequestFraming::Length(0),
+        Some(length) => RequestFraming::Length(length as u64),
+        None => RequestFraming::Chunked,
+    };
+    let idle_timeout = Some(settings.body_idle_timeout);
+    let limits = TimeLimits { total: route_total, idle: None };
+    let inbound = inbound.map(|body| {
+        let received = exchange.count_forwarded_bytes();
+        let body = ForwardedBody::new(body, received, max_bytes, idle_timeout);
+        RequestStream::new(body, framing)
+    });
+    forward(inbound, exchange, Some(&unread.model), limits).await
+}
+
+/// Forwards the opening handshake of a WebSocket and, once the backend has accepted it, the bytes in
+/// both directions. The model is the parameter `model` of the query, if there is one.
+pub(super) async fn forward_websocket<B: IncomingBody + Send + 'static>(
+    inbound: InboundRequest<'_, B>,
+    exchange: &mut Exchange,
+) -> ForwardResult {
+    let accept = websocket::expected_accept(inbound.head).ok_or(GatewayError::WebSocketRequired)?;
+    // A client can name any model in a WebSocket event, and the gateway does not read these events.
+    if !inbound.principal.allowed_models().allow(None) {
+        let model = "a model of a WebSocket, whose events the gateway does not read,".to_owned();
+        return Err(GatewayError::ModelNotAllowed { model });
+    }
+    let model = query_value(inbound.head.uri.query().unwrap_or_default(), "model");
+    let idle = Some(inbound.context.settings.websocket_idle_timeout);
+    let limits = TimeLimits { total: None, idle };
+    let inbound = inbound.map(|body| {
+        let body = ForwardedBody::new(body, exchange.count_forwarded_bytes(), usize::MAX, None);
+        RequestStream::new(body, RequestFraming::Upgrade)
+    });
+    let forwarded = forward(inbound, exchange, model.as_deref(), limits).await?;
+    let response = &forwarded.response;
+    let is_switching = response.status() == StatusCode::SWITCHING_PROTOCOLS;
+    if is_switching && !websocket::is_accepted(response.headers(), &accept) {
+        return Err(GatewayError::Garbage);
+    }
+    Ok(forwarded)
+}
+
+/// The time limits of a request.
+struct TimeLimits {
+    /// Timeout of the whole request, from its route. `None`: the timeout of the model, or else the
+    /// global timeout.
+    total: Option<Duration>,
+    /// Maximum time without bytes in either direction. `None`: the response is no WebSocket.
+    idle: Option<Duration>,
+}
+
+async fn forward(
+    inbound: InboundRequest<'_, RequestStream>,
+    exchange: &mut Exchange,
+    model: Option<&str>,
+    limits: TimeLimits,
+) -> ForwardResult {
+    let InboundRequest { context, principal, head, body: stream } = inbound;
+    let ProxyContext { state, settings, .. } = &**context;
+    let pool = &state.pool;
+    let fields = RequestFields { model: model.map(Into::into), ..RequestFields::default() };
+    let record = exchange.record();
+    record.timings.received = Some(clock::now());
+    record.options = settings.options(&head.headers, &fields);
+    let route = principal.find_route(pool, record, &fields).await?;
+    state.recording.log_start(record);
+    let no_body = state.body_memory.no_body(principal.party(record.client));
+    let read = ReadRequest { principal, route: &route, head, fields: &fields };
+    let control = EngineControlCheck::check(&state.access, record, &read, &no_body)?;
+    let prompt = features::hash_prompt(&read, None, &PromptBody::default(), &pool.facets);
+    let body = UpstreamBody::new(no_body, record, &read, Vec::new())?;
+    let requirements = BackendRequirements {
+        model,
+        path: record.route,
+        session: features::session_hash(&head.headers, &settings.session_headers, &fields),
+        ..BackendRequirements::none(&prompt, fastrand::u64(..))
+    };
+    let headers = &mut head.headers;
+    let deadlines = RequestDeadlines::new(record, headers, settings, &route.policy, limits.total);
+    let leased = state.admission.lease(record, headers, requirements).await?;
+    control.strip_headers(headers);
+    let stream_policy = exchange.policy();
+    deadlines.apply(&route.policy, stream_policy);
+    stream_policy.idle = limits.idle.or(stream_policy.idle);
+    let prepared = PreparedRequest {
+        context,
+        head,
+        fields: &fields,
+        body,
+        requirements: &requirements,
+        deadlines: deadlines.attempt.without_client(),
+        backend_model: model,
+        is_lookup: false,
+        early: None,
+        response_headers_timeout: route.policy.response_headers,
+    };
+    relay::send_unread(exchange, &prepared, stream, leased).await
+}
+
+/// The first value of a parameter in a query, percent-decoded.
+fn query_value(query: &str, name: &str) -> Option<String> {
+    let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    let (_, value) = pairs.find(|(key, _)| *key == name)?;
+    let value = value.replace('+', " ");
+    Some(percent_encoding::percent_decode_str(&value).decode_utf8_lossy().into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_model_in_the_query_of_a_websocket_request_is_percent_decoded() {
+        for (query, expected) in [
+            ("model=tiny", Some("tiny")),
+            ("a=b&model=org%2Fname%3A1&model=x", Some("org/name:1")),
+            ("models=tiny&mode=l", None),
+            ("", None),
+        ] {
+            assert_eq!(query_value(query, "model").as_deref(), expected, "{query}");
+        }
+    }
+}

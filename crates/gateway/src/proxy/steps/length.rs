@@ -1,0 +1,68 @@
+//! Requests that a backend refuses because they are longer than the context of the model there.
+
+use crate::backend::Lease;
+use crate::proxy::attempt::first_output::{contains_any, refused_tokens};
+use crate::proxy::attempt::{AttemptStep, Attempts, FailedAttempt, Next, PreparedRequest};
+use crate::proxy::response::PrefetchedResponse;
+use tokenweir_protocol::clock;
+use tokenweir_request::observe::Exchange;
+use tokenweir_routing::resilience::FailureKind;
+
+/// Recognizes a refusal because of the length, and learns from it. Only backends with a longer context can
+/// help.
+#[derive(Default)]
+pub(super) struct Length;
+
+/// Texts in errors about the length of a request. In this order: of vLLM and SGLang, of vLLM if the error
+/// is about `max_tokens` alone, of llama.cpp.
+const LENGTH_MESSAGES: [&[u8]; 3] = [b"context length", b"max_model_len", b"context size"];
+
+impl AttemptStep for Length {
+    fn after_failure(
+        &mut self,
+        _: &mut Exchange,
+        attempts: &mut Attempts<'_>,
+        failed: &mut FailedAttempt,
+    ) -> Next {
+        let request = attempts.request;
+        if failed.failure.kind == FailureKind::UnexpectedStatus
+            && let Some(response) = failed.failure.response()
+            && contains_any(response.body(), &LENGTH_MESSAGES)
+            && let Some(context) = context_length(request, &failed.lease)
+        {
+            learn(request, &failed.lease, response, context);
+            attempts.longer_than = Some(context);
+            failed.failure.set_kind(FailureKind::TooLong);
+        }
+        Next::Failover
+    }
+}
+
+/// Learns the number of tokens of the prompt from a response in which a backend with this context refused
+/// it.
+fn learn(
+    request: &PreparedRequest<'_>,
+    lease: &Lease,
+    response: &PrefetchedResponse,
+    context: u32,
+) {
+    let prompt = request.requirements.prompt;
+    if prompt.media > 0 {
+        return;
+    }
+    let max_tokens = request.requirements.max_tokens.unwrap_or(0);
+    let exceeded = u64::from(context.saturating_sub(max_tokens)) + 1;
+    let tokens = refused_tokens(response.body()).unwrap_or(0).max(exceeded);
+    let learned = lease.backend().load.estimator.learned();
+    learned.on_too_long(prompt.bytes, tokens, clock::now());
+}
+
+/// Whether a backend of the model that is long enough may serve the request when it is available.
+pub(super) fn has_longer_backend(attempts: &Attempts<'_>) -> bool {
+    let pool = &attempts.request.context.state.pool;
+    pool.has_able_backend(&attempts.requirements())
+}
+
+fn context_length(request: &PreparedRequest<'_>, lease: &Lease) -> Option<u32> {
+    request.context.state.pool.model_length(request.requirements.model, lease.backend())
+}

@@ -1,0 +1,165 @@
+//! The steps between the attempts of a request, in their order. This file alone names all of them.
+//!
+//! ```text
+//! before an attempt    prefill legs    the body may become that of a decode leg
+//! after a failure      prefill legs,   name the failure more precisely, for the steps after them. The
+//!                      facets, length  parameters of a prefill leg explain more failures than the others
+//!                      moved model     marks the model lists as stale even if the request ends here
+//!                      waits           see the kind that the steps before have named
+//!                      refusals        decide last, because they can end the request
+//! without a backend    moved model     a search takes less time than a wait
+//!                      waits
+//! at the end           refusals        replace the response by a more useful one
+//!                      continuation    the response that the client gets is not continued
+//! ```
+
+mod continuation;
+mod facets;
+mod length;
+mod moved_model;
+mod prefill_leg;
+mod refusals;
+mod waits;
+
+use super::attempt::{
+    AttemptFailure, AttemptStep, Attempts, FailedAttempt, Next, OutboundAttempt, PreparedRequest,
+    Search,
+};
+use super::context::ProxyContext;
+use super::request::body_memory::HeldBody;
+use super::request::engine_control::EngineControlCheck;
+use super::request::read_request::ReadRequest;
+use super::response::{Forwarded, PrefetchedResponse, routing_headers};
+use continuation::Continuation;
+use facets::FacetFailures;
+use length::Length;
+use moved_model::MovedModel;
+use prefill_leg::PrefillLegs;
+use refusals::Refusals;
+use tokenweir_protocol::openai::engine_control::Permission;
+use tokenweir_request::observe::Exchange;
+use tokenweir_request::record::FailoverDenialReason;
+use waits::Waits;
+
+/// The steps of one request.
+#[derive(Default)]
+pub(super) struct Steps {
+    prefill_legs: PrefillLegs,
+    facet_failures: FacetFailures,
+    length: Length,
+    moved_model: MovedModel,
+    waits: Waits,
+    refusals: Refusals,
+    continuation: Continuation,
+    /// Whether the client asks for the response headers about routing and may have them.
+    is_explained: bool,
+}
+
+impl AttemptStep for Steps {
+    async fn before(&mut self, exchange: &mut Exchange, attempt: &mut OutboundAttempt<'_>) {
+        self.prefill_legs.before(exchange, attempt).await;
+    }
+
+    fn after_failure(
+        &mut self,
+        exchange: &mut Exchange,
+        attempts: &mut Attempts<'_>,
+        failed: &mut FailedAttempt,
+    ) -> Next {
+        Next::Failover
+            .then(self.prefill_legs.after_failure(exchange, attempts, failed))
+            .then(self.facet_failures.after_failure(exchange, attempts, failed))
+            .then(self.length.after_failure(exchange, attempts, failed))
+            .then(self.moved_model.after_failure(exchange, attempts, failed))
+            .then(self.waits.after_failure(exchange, attempts, failed))
+            .then(self.refusals.after_failure(exchange, attempts, failed))
+    }
+
+    async fn search(
+        &mut self,
+        exchange: &mut Exchange,
+        attempts: &mut Attempts<'_>,
+        failed: Box<FailedAttempt>,
+    ) -> Search {
+        match self.moved_model.search(exchange, attempts, failed).await {
+            Search::NotFound(failed) => self.waits.search(exchange, attempts, failed).await,
+            found => found,
+        }
+    }
+}
+
+impl Steps {
+    /// The steps of a request that was read. They may add edits of its body.
+    pub(super) fn plan(
+        exchange: &mut Exchange,
+        request: &ReadRequest<'_>,
+        body: &[u8],
+        control: &mut EngineControlCheck,
+    ) -> Self {
+        let is_requested = routing_headers::is_requested(&request.head.headers);
+        Self {
+            is_explained: is_requested && control.allow(Permission::RoutingHeaders),
+            continuation: Continuation::plan(exchange, request, body, &mut control.edits),
+            ..Self::default()
+        }
+    }
+
+    /// Prepares the exchange for the response to a request with this body.
+    pub(super) fn begin(
+        &mut self,
+        exchange: &mut Exchange,
+        context: &ProxyContext,
+        body: &HeldBody,
+    ) {
+        self.continuation.begin(exchange, &context.state.continuation_memory, body);
+    }
+
+    /// Leaves a failed attempt before the next one.
+    pub(super) fn leave(&mut self, exchange: &mut Exchange, failure: AttemptFailure) {
+        if failure.is_refusal() {
+            self.refusals.set_aside(exchange, failure);
+        } else {
+            exchange.discard_attempt(failure.kind.as_str());
+        }
+    }
+
+    /// The last attempt has succeeded.
+    pub(super) fn end_with_response(
+        &mut self,
+        exchange: &mut Exchange,
+        request: &PreparedRequest<'_>,
+    ) {
+        self.refusals.end_with_response(exchange, &request.context.retry);
+    }
+
+    /// The last attempt has failed, and no other follows for this reason. Returns the response of an earlier
+    /// attempt if it is more useful to the client.
+    pub(super) fn end_with_failure(
+        &mut self,
+        exchange: &mut Exchange,
+        request: &PreparedRequest<'_>,
+        failure: &AttemptFailure,
+        reason: FailoverDenialReason,
+    ) -> Option<Box<PrefetchedResponse>> {
+        let retry = &request.context.retry;
+        if let Some(kept) = self.refusals.end_with_failure(exchange, failure, retry) {
+            return Some(kept);
+        }
+        continuation::end_with_failure(exchange, failure, reason);
+        None
+    }
+
+    /// Adds headers to a response, and what may continue its stream.
+    pub(super) fn complete(
+        &self,
+        exchange: &mut Exchange,
+        request: PreparedRequest<'_>,
+        mut forwarded: Forwarded,
+    ) -> Forwarded {
+        if self.is_explained {
+            routing_headers::write(forwarded.response.headers_mut(), exchange.record());
+        }
+        forwarded.continuer = continuation::continuer(exchange, request);
+        forwarded
+    }
+}

@@ -1,0 +1,132 @@
+//! Sends the prefill leg of a request to a backend that computes the prompt, before another backend (the
+//! decode backend) gets the request and generates the output.
+//!
+//! The decode backend is leased first. If a prefill leg fails or would not be faster, the decode backend
+//! computes the prompt itself: a fault of prefill backends never fails a request.
+
+mod leg;
+mod search;
+
+use crate::proxy::attempt::{
+    AttemptStep, Attempts, FailedAttempt, Next, OutboundAttempt, PreparedRequest,
+};
+use crate::proxy::request::body_memory::BodyMemoryPermit;
+use leg::Parameters;
+use std::time::Duration;
+use tokenweir_engine::prefill_leg::{self, PrefillSkip, Role};
+use tokenweir_protocol::clock;
+use tokenweir_request::observe::Exchange;
+use tokenweir_routing::resilience::FailureKind;
+
+/// The prefill legs of one request, over all its attempts. A prefill leg makes another backend compute
+/// only the prompt.
+#[derive(Default)]
+pub(super) struct PrefillLegs {
+    /// The parameters from the response to a prefill leg that no decode backend has received yet, or only
+    /// that of the present attempt. `None`: there are none.
+    parameters: Option<Box<Parameters>>,
+    /// Whether the present attempt has the parameters.
+    is_decode_leg: bool,
+    /// Whether the decode backends compute the prompt themselves from now on.
+    is_off: bool,
+    /// The permit for the memory of the bodies of both legs. `None`: there are none.
+    bodies: Option<BodyMemoryPermit>,
+}
+
+/// Maximum age of the parameters that a decode leg may use. The prefill backend keeps the blocks
+/// for 30 s by default.
+const MAX_AGE: Duration = Duration::from_secs(10);
+
+impl AttemptStep for PrefillLegs {
+    async fn before(&mut self, exchange: &mut Exchange, attempt: &mut OutboundAttempt<'_>) {
+        if let Some(legs) = &mut exchange.record().prefill_legs {
+            // The value is that of an earlier attempt.
+            legs.is_used = false;
+        }
+        let role = attempt.lease.backend().facets.prefill_leg.role();
+        if role.is_some_and(Role::serves_decode_legs) {
+            // Boxed, because few requests need the memory of this future.
+            Box::pin(self.prefill(exchange, attempt)).await;
+        }
+    }
+
+    fn after_failure(
+        &mut self,
+        _: &mut Exchange,
+        _: &mut Attempts<'_>,
+        failed: &mut FailedAttempt,
+    ) -> Next {
+        let kind = failed.failure.kind;
+        if kind != FailureKind::Unreachable {
+            // An engine may have read the blocks, and each leg is read once.
+            self.parameters = None;
+        }
+        if self.is_decode_leg && may_come_from_parameters(kind) {
+            self.is_off = true;
+            failed.failure.set_kind(FailureKind::TransferFailed);
+        }
+        self.is_decode_leg = false;
+        Next::Failover
+    }
+}
+
+impl PrefillLegs {
+    /// Sends a prefill leg if that is predicted to be faster, and turns the body of the attempt, that of
+    /// the whole request, into that of the decode leg. Otherwise the backend of the attempt computes the
+    /// prompt.
+    async fn prefill(&mut self, exchange: &mut Exchange, attempt: &mut OutboundAttempt<'_>) {
+        let result = self.parameters(exchange, attempt).await;
+        let legs = exchange.record().prefill_legs.get_or_insert_default();
+        legs.skipped = result.as_ref().err().copied();
+        self.parameters = result.ok();
+        if let Some(parameters) = &self.parameters
+            && let Some(body) = prefill_leg::decode_request(&attempt.body, &parameters.text)
+        {
+            attempt.body = body;
+            attempt.is_once = true;
+            self.is_decode_leg = true;
+            legs.is_used = true;
+        }
+    }
+
+    /// The parameters for the decode leg: those that no engine has received, or those of a new prefill leg.
+    async fn parameters(
+        &mut self,
+        exchange: &mut Exchange,
+        attempt: &OutboundAttempt<'_>,
+    ) -> Result<Box<Parameters>, PrefillSkip> {
+        if let Some(unread) = self.parameters.take()
+            && clock::now().duration_since(unread.got_at) < MAX_AGE
+        {
+            attempt.lease.move_prefill(true);
+            return Ok(unread);
+        }
+        if self.is_off {
+            return Err(PrefillSkip::Failed);
+        }
+        if !self.hold_bodies(attempt.request, attempt.body.len()) {
+            return Err(PrefillSkip::Memory);
+        }
+        search::send_legs(exchange, attempt).await.map(Box::new)
+    }
+
+    /// Counts the memory of the bodies of both legs. `false`: a memory limit is exceeded.
+    fn hold_bodies(&mut self, request: &PreparedRequest<'_>, bytes: usize) -> bool {
+        let memory = &request.context.state.body_memory;
+        let mut permit = memory.empty_permit(request.body.original().party());
+        let is_counted = permit.add(2 * bytes).is_ok();
+        self.bodies = is_counted.then_some(permit);
+        is_counted
+    }
+}
+
+/// Whether the parameters of a prefill leg may have caused a failure of this kind.
+fn may_come_from_parameters(kind: FailureKind) -> bool {
+    matches!(
+        kind,
+        FailureKind::ServerError
+            | FailureKind::InBandError
+            | FailureKind::Empty
+            | FailureKind::UnexpectedStatus
+    )
+}

@@ -1,0 +1,287 @@
+//! A snapshot of the state of the gateway, for gauges, `/status` and the admin page.
+//!
+//! The values are read from the components of the gateway when the snapshot is taken. The snapshot has no
+//! counters of its own. It names no option: each option adds its [`StatusBlock`].
+
+mod blocks;
+
+pub use blocks::{StatusBlock, StatusBlocks};
+
+use serde::Serialize;
+use std::sync::Arc;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use tokenweir_api::{BackendFacts, ClientSummary, GatewayState, Harm, QueueSummary};
+use tokenweir_engine::dialect::EngineLoad;
+use tokenweir_net::supervise::PanicCounts;
+use tokenweir_net::tls;
+
+/// A snapshot of the state of the gateway. `/status` returns its serialized fields.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct StatusSnapshot {
+    /// Requests in progress, from the first byte of the request to the last byte of the response.
+    pub requests_in_flight: usize,
+    /// The state of the gateway.
+    pub state: GatewayState,
+    /// Why the state is not `Ready`.
+    pub state_reasons: Vec<String>,
+    /// The shares of requests that failed, were refused, had a 4xx status or were slow in the last
+    /// minute. `state` depends on them.
+    pub harm: Harm,
+    /// The clients that cause the most work, the largest share first.
+    pub clients: Vec<ClientSummary>,
+    /// Age of the request that has been in progress longest. 0: no request is in progress.
+    #[serde(skip)]
+    pub oldest_request_age_seconds: f64,
+    /// Whether the gateway is ready: a backend can be used and no shutdown is in progress.
+    pub ready: bool,
+    /// Why no backend can receive requests: a summary of the states of all backends. `None`: at
+    /// least one backend can receive requests.
+    pub unready_reason: Option<String>,
+    /// Whether panic mode is active: so many backends are ejected that ejections are ignored.
+    pub panic_mode: bool,
+    /// Whether the gateway is shutting down.
+    pub draining: bool,
+    /// Requests in the admission queue by class, highest priority first.
+    pub queue: Vec<QueueSummary>,
+    /// Requests in the admission queue by model: always for the models with a label value of their own,
+    /// for other models while requests wait.
+    pub model_queues: Vec<ModelQueueStatus>,
+    /// All backends, including removed ones that still serve requests.
+    pub backends: Vec<BackendStatusSnapshot>,
+    /// The blocks of the options.
+    #[serde(flatten)]
+    pub blocks: StatusBlocks,
+    /// Memory of the candidate sampler, in bytes. In a large pool the sampler selects a few candidates
+    /// for each request, and the policy chooses among them.
+    #[serde(skip)]
+    pub short_list_bytes: usize,
+    /// Models that are label values of metrics.
+    #[serde(skip)]
+    pub models: Vec<LabelledModel>,
+    /// Tenants that are label values of metrics.
+    #[serde(skip)]
+    pub tenants: Vec<String>,
+    /// Number of open, refused and failed client connections.
+    pub connections: ConnectionStatusSnapshot,
+    /// Memory of all request bodies that the gateway holds now, and its limit.
+    pub request_bodies: RequestBodyVitals,
+    /// Expiry times of certificates, and number of reloads of certificate files.
+    pub certificates: tls::CertificateCounts,
+    /// Number of configuration reloads by result, and the result of the last load.
+    pub config_reloads: ConfigReloadStatus,
+    /// Seconds since the metrics page was last read. `None`: never.
+    pub metrics_read_seconds_ago: Option<f64>,
+    /// Number of panics by background task.
+    #[serde(skip)]
+    pub panics: PanicCounts,
+}
+
+/// A function that writes the state of one part of the gateway into a snapshot, for example as a
+/// [`StatusBlock`]. Its second argument is the current time.
+pub type StatusSource = Arc<dyn Fn(&mut StatusSnapshot, Instant) + Send + Sync>;
+
+/// A model with a label value of its own in metrics.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LabelledModel {
+    /// The label value.
+    pub name: Arc<str>,
+    /// Whether the time series of the model exist before its first request.
+    pub is_seeded: bool,
+}
+
+/// A snapshot of the client connections.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct ConnectionStatusSnapshot {
+    /// Number of connections that are open now.
+    pub open: usize,
+    /// Limit of open connections. `None`: no limit.
+    pub limit: Option<usize>,
+    /// Number of connections that were refused because `limit` was reached, or for lack of a file
+    /// descriptor.
+    pub full: u64,
+    /// Number of connections that were refused because the client had as many as one client may have.
+    pub client_full: u64,
+    /// Number of failed TLS handshakes.
+    pub failed_handshakes: u64,
+    /// Number of failed `accept()` calls.
+    pub accept_errors: u64,
+}
+
+/// A snapshot of the memory of all request bodies that the gateway holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct RequestBodyVitals {
+    /// Memory of the request bodies, in bytes.
+    pub bytes: usize,
+    /// Limit of `bytes`.
+    pub limit: usize,
+}
+
+/// The results of configuration reloads.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct ConfigReloadStatus {
+    /// Whether the last load of the configuration succeeded, at the start or at a reload.
+    pub last_successful: bool,
+    /// Unix time of the last successful load, in seconds.
+    pub last_success_seconds: f64,
+    /// Number of reloads that succeeded. The load at the start is not counted.
+    pub ok: u64,
+    /// Number of reloads that failed. After a failed reload the previous configuration stays in
+    /// use.
+    pub failed: u64,
+}
+
+/// A snapshot of the requests for one model in the admission queue.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+pub struct ModelQueueStatus {
+    /// The label value of the model.
+    pub model: String,
+    /// Number of requests that wait now.
+    pub waiting: usize,
+    /// Seconds for which no backend could serve the model while requests for the model wait. `None`: a
+    /// backend can serve the model, or no request waits.
+    pub seconds_without_backend: Option<f64>,
+}
+
+/// A snapshot of one backend.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct BackendStatusSnapshot {
+    /// Name of the backend.
+    pub backend: String,
+    /// The fields about the backend that `/status` and `GET /streams` have in common.
+    #[serde(flatten)]
+    pub facts: BackendFacts,
+    /// Number of ejections by the circuit breaker.
+    pub ejections: u64,
+    /// The role of the backend if one backend computes the prompt (`prefill`) and another the output
+    /// (`decode`) of a request: `prefill`, `decode` or `both`. `None`: it serves whole requests only.
+    pub role: Option<&'static str>,
+    /// Number of stalls of the backend's streams since the start of the gateway.
+    pub stalls: u64,
+    /// Number of GPUs of the backend. `None`: not configured.
+    #[serde(skip)]
+    pub gpu_count: Option<f64>,
+    /// Price of all GPUs of the backend for one hour. `None`: not configured.
+    #[serde(skip)]
+    pub price_per_hour: Option<f64>,
+    /// Number of restarts of the backend's process that the gateway detected.
+    pub restarts: u64,
+    /// Values of the last successful scrape. `None`: no scrape has succeeded.
+    #[serde(skip)]
+    pub engine: Option<EngineLoad>,
+    /// Number of preemptions since the engine started, from the last successful scrape. `None`: not
+    /// reported.
+    pub preemptions: Option<f64>,
+    /// Whether the engine is in sleep mode. `None`: not reported.
+    pub asleep: Option<bool>,
+    /// Name of the inference server whose metric names the backend uses, such as vLLM. `None`: not
+    /// known.
+    pub dialect: Option<&'static str>,
+    /// Names of the engine metrics that the backend reports and of those that it does not report.
+    pub metrics: BackendMetricAvailability,
+    /// Why the model list of the backend is missing or incomplete, and the remedy. `None`: the list
+    /// is complete.
+    pub models_error: Option<String>,
+    /// Estimates that the gateway derives from the responses and scrapes of the backend.
+    pub learned: BackendEstimates,
+    /// The name of the Kubernetes pod of the backend. `None`: not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod: Option<String>,
+    /// The blocks of the options that know the backend.
+    #[serde(flatten)]
+    pub blocks: StatusBlocks,
+}
+
+/// Value of [`BackendFacts::health`] and [`BackendFacts::state`] for a removed backend that still serves
+/// requests.
+pub const LEAVING_STATE: &str = "leaving";
+
+/// Estimates of a backend that the gateway derives from the responses and scrapes of the backend.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct BackendEstimates {
+    /// Weight of the last scraped load in predictions, 0 to 1: horizon ÷ (horizon + age of the scrape).
+    /// The horizon is the age at which the weight is ½. 0: no scrape has succeeded.
+    pub freshness: f64,
+    /// Prompt tokens that the backend computes per second.
+    pub prefill_tokens_per_second: f64,
+    /// Predicted time to first output of a prompt whose tokens are all cached, in seconds.
+    pub prefill_base_seconds: f64,
+    /// Predicted prompt tokens that the engine must compute before those of a new request.
+    pub prefill_backlog_tokens: f64,
+    /// Recent mean time to first output in seconds. `None`: the backend has had no output yet.
+    pub ttft_seconds: Option<f64>,
+    /// Mean bytes of prompt text per token.
+    pub bytes_per_token: f64,
+    /// Mean output tokens per response.
+    pub output_tokens: f64,
+    /// The share of the KV cache that predictions assume to hold prefixes of past requests.
+    pub prefix_retention: f64,
+    /// Memory of the prefix index of the backend, in bytes.
+    pub prefix_index_bytes: usize,
+}
+
+/// The available and the missing engine metrics of a backend. The names are those of
+/// [`ENGINE_METRICS`](tokenweir_engine::engine_metrics::ENGINE_METRICS).
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct BackendMetricAvailability {
+    /// Names of the metrics that the last scraped metrics page contains.
+    pub available: Vec<&'static str>,
+    /// Names of the metrics that the last scraped metrics page lacks.
+    pub missing: Vec<&'static str>,
+}
+
+// === impl StatusSnapshot, BackendStatusSnapshot ===
+
+impl StatusSnapshot {
+    /// Returns the backends that are configured or discovered now, without removed backends that
+    /// still serve requests.
+    pub fn registered_backends(&self) -> impl Iterator<Item = &BackendStatusSnapshot> {
+        self.backends.iter().filter(|backend| backend.is_registered())
+    }
+}
+
+impl BackendStatusSnapshot {
+    /// Whether the backend is configured or discovered now.
+    pub fn is_registered(&self) -> bool {
+        self.facts.health != LEAVING_STATE
+    }
+}
+
+// === impl ConnectionStatusSnapshot, ConfigReloadStatus ===
+
+impl ConnectionStatusSnapshot {
+    /// Returns the number of refused connections by reason. A failed TLS handshake has the reason
+    /// `tls`.
+    pub const fn refusals(&self) -> [(&'static str, u64); 3] {
+        [("full", self.full), ("client_full", self.client_full), ("tls", self.failed_handshakes)]
+    }
+}
+
+impl ConfigReloadStatus {
+    /// Returns the number of reloads for each result: first the name of the result, then the
+    /// number.
+    pub const fn by_result(&self) -> [(&'static str, u64); 2] {
+        [("ok", self.ok), ("failed", self.failed)]
+    }
+
+    /// Returns the status after the load of the configuration at the start of the gateway. `now` is
+    /// the time of that load.
+    pub fn initial(now: SystemTime) -> Self {
+        Self { last_successful: true, last_success_seconds: unix_seconds(now), ..Self::default() }
+    }
+
+    /// Records a successful reload.
+    pub fn record_success(&mut self, now: SystemTime) {
+        let Self { ok, failed, .. } = *self;
+        *self = Self { ok: ok + 1, failed, ..Self::initial(now) };
+    }
+
+    /// Records a failed reload.
+    pub fn failed(&mut self) {
+        self.last_successful = false;
+        self.failed += 1;
+    }
+}
+
+fn unix_seconds(time: SystemTime) -> f64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}

@@ -1,0 +1,31 @@
+//! Metrics of the span export.
+
+use super::SpanSink;
+use super::export::SpanCounts;
+use crate::metric::{MetricDescriptor, MetricLabel};
+use crate::status::{StatusSnapshot, StatusSource};
+use std::sync::Arc;
+
+/// The metrics of the span export.
+pub const ROWS: &[MetricDescriptor] = &[MetricDescriptor::counts(
+    "tokenweir_otel_spans_total",
+    "Spans, by result. Dropped spans are queued - exported - failed.",
+    &[MetricLabel::counted("result", |status| spans(status).by_result().to_vec())],
+)];
+
+fn spans(status: &StatusSnapshot) -> SpanCounts {
+    status.blocks.get_or_default()
+}
+
+/// Returns a function that adds the counts of spans. `None`: spans are not exported. `most_waiting`: the
+/// maximum number of spans that wait for their export.
+pub fn status_source(spans: Option<SpanSink>, most_waiting: u64) -> StatusSource {
+    Arc::new(move |status, _| {
+        let mut counts = SpanCounts::default();
+        if let Some(spans) = &spans {
+            counts = spans.counts();
+            counts.lost = counts.failed + counts.dropped().saturating_sub(most_waiting);
+        }
+        status.blocks.add(counts);
+    })
+}

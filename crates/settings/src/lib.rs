@@ -1,0 +1,26 @@
+//! The contract between the configuration and a section of it. A section implements [`ConfigSection`] and states its
+//! values, rules, reload class, secrets and files. The configuration lists the sections and walks the list.
+//!
+//! ```text
+//! rule        the violation of a rule, and rules for single values
+//! secret      the location of a secret, and its value
+//! section     the contract
+//! ```
+
+#[macro_use]
+mod scalars;
+mod rule;
+mod secret;
+mod section;
+
+pub use rule::{
+    CheckResult, RuleViolation, at_least_1ms, file_path, header_name, is_label, more_than_0,
+    require, sample_share, share, violation_at, violation_of,
+};
+pub use secret::{
+    ConfiguredSecret, Secret, SecretError, SecretMistake, SecretValue, UnreadableSecret,
+    working_folder,
+};
+pub use section::{
+    ConfigSection, KnownBackends, ListedSecret, OutputFile, ReloadClass, SecretList,
+};

@@ -1,0 +1,106 @@
+//! The contract of a section.
+
+use crate::rule::CheckResult;
+use crate::secret::ConfiguredSecret;
+use std::path::Path;
+
+/// A section of the configuration `C`: a key of the file, with all keys below it. The type of the values has their
+/// names, their schema and, by its `Default`, their defaults.
+pub trait ConfigSection<C> {
+    /// The values.
+    type Values: Clone + Default;
+
+    /// When new values apply.
+    const RELOAD: ReloadClass;
+
+    /// The values of a configuration without this section.
+    fn defaults() -> Self::Values {
+        Self::Values::default()
+    }
+
+    /// Returns the first violation of the rules of the section. `config` has the values of other sections that a
+    /// rule compares.
+    fn check(_values: &Self::Values, _config: &C) -> CheckResult {
+        Ok(())
+    }
+
+    /// Returns the values to use after a reload that found the values `new`. A section with keys of both classes
+    /// replaces this function.
+    fn reloaded(old: &Self::Values, new: &Self::Values) -> Self::Values {
+        match Self::RELOAD {
+            ReloadClass::AtOnce => new.clone(),
+            ReloadClass::AfterRestart => old.clone(),
+        }
+    }
+
+    /// Adds the secrets that the section names to `list`.
+    fn list_secrets<'a>(_values: &'a Self::Values, _list: &mut SecretList<'a>) {}
+
+    /// The file that the gateway writes for the section. `None`: there is none.
+    fn output_file(_values: &Self::Values) -> Option<OutputFile<'_>> {
+        None
+    }
+}
+
+/// When the new values of a section apply.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReloadClass {
+    /// At a reload. A request keeps the values with which it started.
+    AtOnce,
+    /// At the next start of the gateway.
+    AfterRestart,
+}
+
+/// A secret that a section names.
+pub struct ListedSecret<'a> {
+    /// The path of the location of the secret.
+    pub path: String,
+    /// The secret.
+    pub secret: ConfiguredSecret<'a>,
+    /// Whether a reload reads the secret again, so that a change of its file causes a reload.
+    pub is_reloaded: bool,
+}
+
+/// The secrets that the sections name.
+#[derive(Default)]
+pub struct SecretList<'a>(pub Vec<ListedSecret<'a>>);
+
+impl<'a> SecretList<'a> {
+    /// Adds a secret that is read at the start only. `path`: the path of its location.
+    pub fn add(&mut self, path: &str, secret: Option<ConfiguredSecret<'a>>) {
+        self.push(path.to_owned(), secret, false);
+    }
+
+    /// Adds a secret that a reload reads again. `path`: the path of its location.
+    pub fn add_reloaded(&mut self, path: String, secret: Option<ConfiguredSecret<'a>>) {
+        self.push(path, secret, true);
+    }
+
+    fn push(&mut self, path: String, secret: Option<ConfiguredSecret<'a>>, is_reloaded: bool) {
+        if let Some(secret) = secret {
+            self.0.push(ListedSecret { path, secret, is_reloaded });
+        }
+    }
+}
+
+/// A file that the gateway writes.
+pub struct OutputFile<'a> {
+    /// The path of the key that names the file.
+    pub path: &'static str,
+    /// The file.
+    pub file: &'a Path,
+}
+
+impl<'a> OutputFile<'a> {
+    /// The file that the key at `path` names. `None`: it names none.
+    pub fn new(path: &'static str, file: Option<&'a Path>) -> Option<Self> {
+        Some(Self { path, file: file? })
+    }
+}
+
+/// A configuration whose backends other sections can name.
+pub trait KnownBackends {
+    /// Returns an error text if no backend has the name. `None`: a backend has it, or a backend may have it
+    /// later: discovery may find some, and if `backends` is empty, flags or variables may name some.
+    fn unknown_backend(&self, name: &str) -> Option<String>;
+}

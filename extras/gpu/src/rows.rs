@@ -1,0 +1,186 @@
+//! Metrics of the GPUs of backends, from DCGM exporters. A value that an exporter does not report
+//! has no series. If an exporter fails, the series of its GPUs keep the last values.
+//! `tokenweir_gpu_exporter_scrape_age_seconds` shows the age of these values.
+
+use super::gpu_monitor::GpuMonitor;
+use super::gpu_status::{BackendGpu, BackendGpus, GpuExporterStatus, GpuExporters};
+use std::sync::Arc;
+use tokenweir_engine::gpu::{GpuValues, THROTTLE_CAUSES, ThrottleReason};
+use tokenweir_gateway::metric::{
+    BackendEmitter, MetricDescriptor, MetricEmitter, MetricLabel, MetricSource, with_first_labels,
+};
+use tokenweir_gateway::status::{StatusSnapshot, StatusSource};
+
+/// The label that names the exporter that reports a GPU.
+const EXPORTER: MetricLabel = MetricLabel::variable(
+    "exporter",
+    |_| Vec::new(),
+    || "host and port of an entry of `gpu.exporters`".to_owned(),
+);
+/// The label with the index of a GPU on its host.
+const GPU: MetricLabel = MetricLabel::variable(
+    "gpu",
+    |_| Vec::new(),
+    || "the index of a GPU on its host, with its MIG instance as in `0.2`".to_owned(),
+);
+/// The labels of a metric with one value for each GPU.
+const GPU_LABELS: &[MetricLabel] = &[MetricLabel::BACKEND, EXPORTER, GPU];
+/// The label that says which sensor measured a temperature.
+const SENSOR: MetricLabel = MetricLabel::fixed("sensor", || vec!["gpu", "memory"]);
+/// The label that says why a GPU lowers its clock at present.
+const REASON: MetricLabel = MetricLabel::fixed("reason", || ThrottleReason::NAMES.to_vec());
+/// The label that says why a GPU lowered its clock in the past. DCGM counts the throttled time of each of
+/// these causes separately.
+const CAUSE: MetricLabel = MetricLabel::fixed("cause", || THROTTLE_CAUSES.to_vec());
+/// The label that says whether a memory error was corrected.
+const ERROR_TYPE: MetricLabel = MetricLabel::fixed("type", || vec!["corrected", "uncorrected"]);
+/// The label that says whether a GPU is assigned to a backend.
+const ASSIGNMENT: MetricLabel = MetricLabel::fixed("state", || vec!["assigned", "unassigned"]);
+
+/// The metrics of the GPUs of backends.
+pub const ROWS: &[MetricDescriptor] = &[
+    MetricDescriptor::new(
+        "tokenweir_gpu_utilization_ratio",
+        "Share of time in which the GPU computed.",
+        GPU_LABELS,
+        MetricSource::Status(|status, emit| {
+            for_each_gpu(status, emit, |gpu, emit| emit(&[], gpu.utilization));
+        }),
+    ),
+    MetricDescriptor::new(
+        "tokenweir_gpu_memory_used_bytes",
+        "Used memory of the GPU.",
+        GPU_LABELS,
+        MetricSource::Status(|status, emit| {
+            for_each_gpu(status, emit, |gpu, emit| emit(&[], gpu.memory_used_bytes));
+        }),
+    ),
+    MetricDescriptor::new(
+        "tokenweir_gpu_memory_free_bytes",
+        "Free memory of the GPU.",
+        GPU_LABELS,
+        MetricSource::Status(|status, emit| {
+            for_each_gpu(status, emit, |gpu, emit| emit(&[], gpu.memory_free_bytes));
+        }),
+    ),
+    MetricDescriptor::new(
+        "tokenweir_gpu_power_watts",
+        "Power draw of the GPU.",
+        GPU_LABELS,
+        MetricSource::Status(|status, emit| {
+            for_each_gpu(status, emit, |gpu, emit| emit(&[], gpu.power_watts));
+        }),
+    ),
+    MetricDescriptor::new(
+        "tokenweir_gpu_clock_hertz",
+        "Clock of the streaming multiprocessors of the GPU.",
+        GPU_LABELS,
+        MetricSource::Status(|status, emit| {
+            for_each_gpu(status, emit, |gpu, emit| emit(&[], gpu.clock_hertz));
+        }),
+    ),
+    MetricDescriptor::new(
+        "tokenweir_gpu_last_xid",
+        "Code of the last XID error of the GPU. 0: none since the start of the driver.",
+        GPU_LABELS,
+        MetricSource::Status(|status, emit| {
+            for_each_gpu(status, emit, |gpu, emit| emit(&[], gpu.last_xid));
+        }),
+    ),
+    MetricDescriptor::new(
+        "tokenweir_gpu_temperature_celsius",
+        "Temperature of the GPU or of its memory.",
+        &[MetricLabel::BACKEND, EXPORTER, GPU, SENSOR],
+        MetricSource::Status(|status, emit| {
+            for_each_gpu(status, emit, |gpu, emit| {
+                emit(&["gpu"], gpu.temperature_celsius);
+                emit(&["memory"], gpu.memory_temperature_celsius);
+            });
+        }),
+    ),
+    MetricDescriptor::new(
+        "tokenweir_gpu_throttle_active",
+        "1 while the GPU lowers its clock, by reason. The reasons power_cap and sync_boost are normal under full load.",
+        &[MetricLabel::BACKEND, EXPORTER, GPU, REASON],
+        MetricSource::Status(|status, emit| {
+            for_each_gpu(status, emit, |gpu, emit| {
+                let Some(reasons) = gpu.throttle_reasons else { return };
+                for reason in ThrottleReason::ALL {
+                    emit(&[reason.as_str()], Some(f64::from(reasons.has(reason))));
+                }
+            });
+        }),
+    ),
+    MetricDescriptor::new(
+        "tokenweir_gpu_throttled_seconds_total",
+        "Time in which the GPU lowered its clock, by cause.",
+        &[MetricLabel::BACKEND, EXPORTER, GPU, CAUSE],
+        MetricSource::Status(|status, emit| {
+            for_each_gpu(status, emit, |gpu, emit| {
+                for (cause, seconds) in THROTTLE_CAUSES.iter().zip(gpu.throttled_seconds) {
+                    emit(&[cause], seconds);
+                }
+            });
+        }),
+    ),
+    MetricDescriptor::new(
+        "tokenweir_gpu_memory_errors_total",
+        "Memory errors (ECC) of the GPU since the start of the driver.",
+        &[MetricLabel::BACKEND, EXPORTER, GPU, ERROR_TYPE],
+        MetricSource::Status(|status, emit| {
+            for_each_gpu(status, emit, |gpu, emit| {
+                emit(&["corrected"], gpu.corrected_errors);
+                emit(&["uncorrected"], gpu.uncorrected_errors);
+            });
+        }),
+    ),
+    MetricDescriptor::new(
+        "tokenweir_gpu_exporter_scrape_age_seconds",
+        "Age of the last successful scrape of the GPU exporter. NaN: no scrape has succeeded.",
+        &[EXPORTER],
+        MetricSource::Status(|status, emit| {
+            for exporter in exporters(status) {
+                emit(&[&exporter.exporter], exporter.scrape_age_seconds.unwrap_or(f64::NAN));
+            }
+        }),
+    ),
+    MetricDescriptor::new(
+        "tokenweir_gpu_exporter_gpus",
+        "GPUs and MIG instances on the page of the GPU exporter, by whether a backend owns them.",
+        &[EXPORTER, ASSIGNMENT],
+        MetricSource::Status(|status, emit| {
+            for exporter in exporters(status) {
+                emit(&[&exporter.exporter, "assigned"], exporter.assigned as f64);
+                emit(&[&exporter.exporter, "unassigned"], exporter.unassigned.len() as f64);
+            }
+        }),
+    ),
+];
+
+fn exporters(status: &StatusSnapshot) -> &[GpuExporterStatus] {
+    match status.blocks.get::<GpuExporters>() {
+        Some(GpuExporters(exporters)) => exporters,
+        None => &[],
+    }
+}
+
+/// Calls `read` for each GPU of the registered backends. The function that `read` receives emits values with
+/// the labels of the GPU.
+fn for_each_gpu(
+    status: &StatusSnapshot,
+    emit: MetricEmitter<'_>,
+    read: fn(&GpuValues, BackendEmitter<'_>),
+) {
+    for backend in status.registered_backends() {
+        let Some(BackendGpus(gpus)) = backend.blocks.get::<BackendGpus>() else { continue };
+        for BackendGpu { exporter, gpu, values, .. } in gpus {
+            let first = [&*backend.backend, exporter, gpu];
+            read(values, &mut with_first_labels(&first, emit));
+        }
+    }
+}
+
+/// Returns a function that adds the GPUs of backends and the state of the exporters.
+pub fn status_source(gpus: Arc<GpuMonitor>) -> StatusSource {
+    Arc::new(move |status, now| gpus.add_status(status, now))
+}

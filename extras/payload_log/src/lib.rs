@@ -1,0 +1,78 @@
+//! The payload log: writes prompts and responses of a sample of requests to a file, one JSON object
+//! per line. It is disabled unless a file is configured.
+//!
+//! ```text
+//! finished ─► bounded queue ─► thread: built-in patterns ─► truncate ─► file
+//! ```
+//!
+//! Private data is redacted before anything is written.
+
+pub mod rows;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+pub use settings::PayloadLogSettings;
+
+use std::io;
+use std::sync::Arc;
+use tokenweir_gateway::telemetry::rotating_file::{
+    FileRecordCounts, RotatingFile, RotatingFileCounters,
+};
+use tokenweir_net::supervise::BackgroundTask;
+use tokenweir_redaction::{PayloadJob, PayloadQueue, PayloadQueueGuard};
+use tokenweir_request::observe::Sink;
+use tokenweir_request::record::{Outcome, RequestRecord, TextConsumer};
+use tokio::sync::watch;
+
+/// The sink of the payload log. It queues the prompts and responses of sampled requests for the writer
+/// thread.
+pub struct PayloadLog {
+    /// The consumer of sampled texts that the log is.
+    consumer: TextConsumer,
+    queue: PayloadQueue<PayloadJob>,
+    file_counters: Arc<RotatingFileCounters>,
+}
+
+// === impl PayloadLog ===
+
+impl PayloadLog {
+    /// Opens the configured file and starts the writer thread. `None`: no file is configured, so
+    /// the payload log is disabled.
+    pub fn start(
+        settings: &PayloadLogSettings,
+        max_file_bytes: u64,
+        consumer: TextConsumer,
+    ) -> io::Result<Option<(Self, PayloadQueueGuard)>> {
+        let Some(path) = &settings.file else { return Ok(None) };
+        let file_counters = Arc::new(RotatingFileCounters::default());
+        let mut file = RotatingFile::open(path, max_file_bytes / 2, file_counters.clone())?;
+        let redaction = settings.redaction();
+        let write = move |jobs: &[PayloadJob]| {
+            for job in jobs {
+                file.write_json(&redaction.redact_texts(job));
+            }
+        };
+        let (queue, guard) =
+            PayloadQueue::start(BackgroundTask::ContentLog, 1, watch::Sender::new(None), write);
+        Ok(Some((Self { consumer, queue, file_counters }, guard)))
+    }
+
+    /// Returns the numbers of records that were written and dropped since the start.
+    pub fn counts(&self) -> FileRecordCounts {
+        self.file_counters.record_counts(self.queue.dropped())
+    }
+}
+
+impl Sink for PayloadLog {
+    fn finished(&self, records: &[&RequestRecord]) {
+        for record in records {
+            // A request that the gateway rejected is not logged, because no model received it.
+            if record.outcome == Outcome::Rejected || !record.text_for.has(self.consumer) {
+                continue;
+            }
+            let Some(prompt) = record.prompt.clone() else { continue };
+            self.queue.push(PayloadJob::from_record(record, prompt));
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Quality monitoring: measures the lengths, the model refusals and the judge's scores of responses
+//! by model, so that a change of a model becomes visible. It is disabled by default. Prompts and
+//! responses are sampled only if a file or a judge is configured.
+//!
+//! ```text
+//! finished ─┬► trends: recent mean ÷ baseline mean ─► metrics
+//!           └► bounded queue ─► thread: redaction ─► judge ─► file
+//! ```
+
+mod judge;
+mod model_trends;
+pub mod rows;
+mod sample;
+mod settings;
+#[cfg(test)]
+mod tests;
+mod trend;
+mod worker;
+
+pub use judge::QualityStartError;
+pub use model_trends::ModelQuality;
+pub use sample::QualitySampleCounts;
+pub use settings::QualitySettings;
+
+use judge::QualityJudge;
+use model_trends::QualityTrends;
+use sample::{QualityJob, QualitySampleCounters};
+use serde::Serialize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+use tokenweir_gateway::telemetry::rotating_file::RotatingFile;
+use tokenweir_net::supervise::BackgroundTask;
+use tokenweir_protocol::openai::Api;
+use tokenweir_redaction::{PayloadQueue, PayloadQueueGuard, RedactionSettings};
+use tokenweir_request::observe::Sink;
+use tokenweir_request::record::{Outcome, RequestRecord, TextConsumer};
+use tokio::sync::watch;
+use worker::{JUDGE_BATCH_SIZE, QualityWorker};
+
+/// The sink that updates the quality trends and queues samples for the worker thread.
+pub struct QualityMonitor {
+    /// The consumer of sampled texts that the monitor is.
+    consumer: TextConsumer,
+    trends: Arc<QualityTrends>,
+    /// The queue of the worker thread that gets the sampled texts. `None`: no file and no judge are
+    /// configured, so no texts are sampled.
+    queue: Option<PayloadQueue<QualityJob>>,
+    counters: Arc<QualitySampleCounters>,
+}
+
+/// A snapshot of the quality of responses by model, and of the numbers of samples.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct QualitySnapshot {
+    /// The quality of all models that had a response recently.
+    pub models: Vec<ModelQuality>,
+    /// Number of samples by result.
+    pub samples: QualitySampleCounts,
+}
+
+// === impl QualityMonitor ===
+
+impl QualityMonitor {
+    /// Starts quality monitoring. Prompts and responses are redacted with `redaction`. The
+    /// result is `None` if quality monitoring is disabled. The guard is `None` if no texts are sampled,
+    /// because there is no worker thread then.
+    pub fn start(
+        settings: &QualitySettings,
+        redaction: &RedactionSettings,
+        max_file_bytes: u64,
+        consumer: TextConsumer,
+    ) -> Result<Option<(Self, Option<PayloadQueueGuard>)>, QualityStartError> {
+        if !settings.enabled {
+            return Ok(None);
+        }
+        let trends = Arc::new(QualityTrends::new(settings.window, settings.baseline_window()));
+        let counters = Arc::new(QualitySampleCounters::default());
+        if settings.share() <= 0.0 {
+            return Ok(Some((Self { consumer, trends, queue: None, counters }, None)));
+        }
+        let shutdown_deadline = watch::Sender::new(None);
+        let open_file =
+            |path| RotatingFile::open(path, max_file_bytes / 2, counters.file_counters.clone());
+        let create_judge = |url: &String| {
+            QualityJudge::new(url, settings.judge_timeout, shutdown_deadline.subscribe())
+        };
+        let mut worker = QualityWorker {
+            redaction: redaction.clone(),
+            file: settings.file.as_deref().map(open_file).transpose()?,
+            judge: settings.judge.as_ref().map(create_judge).transpose()?,
+            trends: trends.clone(),
+            counters: counters.clone(),
+        };
+        let process = move |jobs: &[QualityJob]| worker.process_batch(jobs);
+        let task = BackgroundTask::QualitySamples;
+        let (queue, guard) =
+            PayloadQueue::start(task, JUDGE_BATCH_SIZE, shutdown_deadline, process);
+        Ok(Some((Self { consumer, trends, queue: Some(queue), counters }, Some(guard))))
+    }
+
+    /// Returns the quality of responses by model and the numbers of samples at `now`.
+    pub fn vitals(&self, now: Instant) -> QualitySnapshot {
+        let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        let QualitySampleCounters { done, judge_failed, file_counters } = &*self.counters;
+        let dropped = self.queue.as_ref().map_or(0, PayloadQueue::dropped);
+        QualitySnapshot {
+            models: self.trends.snapshot(now),
+            samples: QualitySampleCounts {
+                done: load(done).saturating_sub(load(&file_counters.failed)),
+                dropped: dropped + load(&file_counters.failed),
+                judge_failed: load(judge_failed),
+            },
+        }
+    }
+}
+
+impl Sink for QualityMonitor {
+    fn finished(&self, records: &[&RequestRecord]) {
+        for record in records {
+            let generates = record.api.is_some_and(Api::generates);
+            let is_inspected = record.observed.uninspected_reason.is_none()
+                && !record.observed.finish_reasons.is_empty();
+            // Incomplete responses are skipped, because neither their length nor their text shows
+            // how the model behaves.
+            if record.outcome != Outcome::Ok || !generates || !is_inspected {
+                continue;
+            }
+            self.trends.record_response(record);
+            if let Some(queue) = &self.queue
+                && let Some(prompt) = &record.prompt
+                && record.text_for.has(self.consumer)
+            {
+                queue.push(QualityJob::from_record(record, prompt.clone()));
+            }
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Status and metrics of response quality. They have no values unless `quality.enabled` is set.
+
+use super::model_trends::ModelQuality;
+use super::sample::QualitySampleCounts;
+use super::{QualityMonitor, QualitySnapshot};
+use serde::Serialize;
+use std::sync::Arc;
+use tokenweir_gateway::metric::{MetricDescriptor, MetricEmitter, MetricLabel, MetricSource};
+use tokenweir_gateway::status::{StatusBlock, StatusSnapshot, StatusSource};
+use tokenweir_request::record::ModelLabel;
+
+/// The values of the label `window`: the means of [`ModelQuality`] over the recent and over the
+/// baseline window, in the order in which its fields have them.
+const WINDOWS: [&str; 2] = ["recent", "baseline"];
+const WINDOW: MetricLabel = MetricLabel::fixed("window", || WINDOWS.to_vec());
+
+/// The quality of responses by model. `None`: `quality` is disabled.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct QualityStatus(pub Option<QualitySnapshot>);
+
+impl StatusBlock for QualityStatus {
+    const KEY: Option<&'static str> = Some("quality");
+}
+
+/// The metrics of response quality.
+pub const ROWS: &[MetricDescriptor] = &[
+    MetricDescriptor::new(
+        "tokenweir_quality_refusal_ratio",
+        "Share of complete responses in which the model declined.",
+        &[MetricLabel::MODEL, WINDOW],
+        MetricSource::Status(|status, emit| {
+            for_each_model(status, |model| emit_by_window(&model.model, model.refusals, emit));
+        }),
+    ),
+    MetricDescriptor::new(
+        "tokenweir_quality_score_ratio",
+        "Mean response score by quality.judge, 0 to 1.",
+        &[MetricLabel::MODEL, WINDOW],
+        MetricSource::Status(|status, emit| {
+            for_each_model(status, |model| emit_by_window(&model.model, model.scores, emit));
+        }),
+    ),
+    MetricDescriptor::new(
+        "tokenweir_quality_samples_total",
+        "Responses sampled for quality.file and quality.judge, by result.",
+        &[MetricLabel::fixed("result", || {
+            QualitySampleCounts::default().by_result().map(|(result, _)| result).to_vec()
+        })],
+        MetricSource::Status(|status, emit| {
+            let Some(quality) = quality(status) else { return };
+            for (result, count) in quality.samples.by_result() {
+                emit(&[result], count as f64);
+            }
+        }),
+    ),
+];
+
+fn quality(status: &StatusSnapshot) -> Option<&QualitySnapshot> {
+    let QualityStatus(quality) = status.blocks.get::<QualityStatus>()?;
+    quality.as_ref()
+}
+
+/// Calls `emit` with the quality of each model that is a label value and had a recent response.
+/// Then calls `emit` with an empty [`ModelQuality`] for each model that has series from the start and had no
+/// recent response.
+fn for_each_model(status: &StatusSnapshot, mut emit: impl FnMut(&ModelQuality)) {
+    let Some(quality) = quality(status) else { return };
+    let is_label = |name: &str| {
+        name == ModelLabel::OTHER || status.models.iter().any(|model| *model.name == *name)
+    };
+    quality.models.iter().filter(|model| is_label(&model.model)).for_each(&mut emit);
+    let other = status.models.is_empty().then_some(ModelLabel::OTHER);
+    let seeded = status.models.iter().filter(|model| model.is_seeded);
+    for name in other.into_iter().chain(seeded.map(|model| &*model.name)) {
+        if !quality.models.iter().any(|model| model.model == name) {
+            emit(&ModelQuality { model: name.to_owned(), ..ModelQuality::default() });
+        }
+    }
+}
+
+/// Emits the recent mean and the baseline mean of a model. A missing mean is NaN.
+fn emit_by_window(model: &str, means: [Option<f64>; 2], emit: MetricEmitter<'_>) {
+    for (window, mean) in WINDOWS.iter().zip(means) {
+        emit(&[model, window], mean.unwrap_or(f64::NAN));
+    }
+}
+
+/// Returns a function that adds the quality of responses. `None`: quality monitoring is disabled.
+pub fn status_source(monitor: Option<Arc<QualityMonitor>>) -> StatusSource {
+    Arc::new(move |status, now| {
+        let quality = monitor.as_ref().map(|monitor| monitor.vitals(now));
+        status.blocks.add(QualityStatus(quality));
+    })
+}

@@ -1,0 +1,34 @@
+//! Status and metrics of the trace capture.
+
+use super::TraceCapture;
+use serde::Serialize;
+use std::sync::Arc;
+use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel};
+use tokenweir_gateway::status::{StatusBlock, StatusSource};
+use tokenweir_gateway::telemetry::rotating_file::FileRecordCounts;
+
+/// Number of records of the trace capture by result.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub struct TraceCaptureStatus(pub FileRecordCounts);
+
+impl StatusBlock for TraceCaptureStatus {
+    const KEY: Option<&'static str> = Some("trace_capture");
+}
+
+/// The metrics of the trace capture.
+pub const ROWS: &[MetricDescriptor] = &[MetricDescriptor::counts(
+    "tokenweir_capture_records_total",
+    "Records of the trace capture, by whether they were written or dropped.",
+    &[MetricLabel::counted("result", |status| {
+        let TraceCaptureStatus(counts) = status.blocks.get_or_default();
+        counts.by_result().to_vec()
+    })],
+)];
+
+/// Returns a function that adds the counts of the capture. `None`: there is no capture.
+pub fn status_source(capture: Option<Arc<TraceCapture>>) -> StatusSource {
+    Arc::new(move |status, _| {
+        let counts = capture.as_ref().map(|capture| capture.counts());
+        status.blocks.add(TraceCaptureStatus(counts.unwrap_or_default()));
+    })
+}

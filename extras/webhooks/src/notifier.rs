@@ -1,0 +1,74 @@
+//! Passes the begun and ended verdicts of the diagnosis to the senders of all webhooks.
+
+use super::sender::{WebhookSender, WebhookStatus};
+use super::settings::{WebhookEndpoint, WebhookSettings};
+use super::verdict_tracker::VerdictTracker;
+use bytes::Bytes;
+use std::sync::{Arc, Mutex};
+use std::time::{Instant, SystemTime};
+use tokenweir_diagnose::Diagnosis;
+use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
+use tokenweir_protocol::mutex::lock;
+
+/// Sends the start and the end of verdicts to all webhooks.
+#[derive(Default)]
+pub struct WebhookNotifier {
+    tracker: Mutex<VerdictTracker>,
+    running: Mutex<RunningSenders>,
+}
+
+/// The webhook senders of the active configuration.
+#[derive(Default)]
+struct RunningSenders {
+    /// Each sender with its task. The task ends when its `SupervisedTask` is dropped.
+    senders: Vec<(Arc<WebhookSender>, SupervisedTask)>,
+    gateway: String,
+    runbooks: String,
+}
+
+impl WebhookNotifier {
+    /// Starts the senders with these settings, in place of the previous ones. Messages that wait for a
+    /// webhook with the same URL are kept. Must be called inside a Tokio runtime.
+    pub fn configure(&self, settings: WebhookSettings) {
+        let WebhookSettings { endpoints, gateway, runbooks, retries } = settings;
+        let mut running = lock(&self.running);
+        let state_of = |endpoint: &WebhookEndpoint| {
+            let mut senders = running.senders.iter().map(|(sender, _)| sender);
+            let is_same = |it: &WebhookEndpoint| {
+                (&it.address, &it.path) == (&endpoint.address, &endpoint.path)
+            };
+            let same = senders.find(|sender| is_same(&sender.endpoint));
+            same.map(|sender| sender.state()).unwrap_or_default()
+        };
+        let start = |endpoint: WebhookEndpoint| {
+            let state = state_of(&endpoint);
+            let sender = Arc::new(WebhookSender::new(endpoint, retries, state));
+            let running = sender.clone();
+            let task = supervise::spawn(BackgroundTask::Webhook, move || running.clone().run());
+            (sender, task)
+        };
+        let senders = endpoints.into_iter().map(start).collect();
+        *running = RunningSenders { senders, gateway, runbooks };
+    }
+
+    /// Sends each verdict of a diagnosis that began, ended or became more severe to all webhooks.
+    /// Does not wait.
+    pub fn update(&self, diagnosis: &Diagnosis, now: Instant, wall_time: SystemTime) {
+        let running = lock(&self.running);
+        if running.senders.is_empty() {
+            return;
+        }
+        for event in lock(&self.tracker).update(diagnosis, now, wall_time) {
+            // Each value of a message can be written as JSON, so this does not fail.
+            let Ok(body) = event.to_json(&running.gateway, &running.runbooks) else { continue };
+            let body = Bytes::from(body);
+            running.senders.iter().for_each(|(sender, _)| sender.push(body.clone()));
+        }
+    }
+
+    /// Returns the state of the requests to each webhook.
+    pub fn status(&self) -> Vec<WebhookStatus> {
+        let running = lock(&self.running);
+        running.senders.iter().map(|(sender, _)| sender.state().status).collect()
+    }
+}

@@ -1,0 +1,76 @@
+//! Metrics of the diagnosis.
+
+use crate::admin::LatestDiagnosis;
+use std::collections::HashSet;
+use tokenweir_diagnose::{FLEET_RULES, RULES, VerdictSeverity, measure_names};
+use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel, MetricSource};
+
+/// The label with the name of the diagnosis rule from which a verdict comes.
+const VERDICT: MetricLabel = MetricLabel::fixed("verdict", verdict_names);
+
+/// Returns the names of all diagnosis rules: the values of the label `verdict`.
+fn verdict_names() -> Vec<&'static str> {
+    let fleet = FLEET_RULES.iter().map(|rule| rule.name);
+    fleet.chain(RULES.iter().map(|rule| rule.name)).collect()
+}
+
+/// The metrics of the diagnosis.
+pub(crate) const ROWS: &[MetricDescriptor] = &[
+    MetricDescriptor::new(
+        "tokenweir_diagnosis_active",
+        "1 while the verdict holds on the backend. NaN: not enough data. No series: it does not hold. Empty backend: it is about all backends or the gateway.",
+        &[MetricLabel::BACKEND, VERDICT],
+        MetricSource::Status(|status, emit| {
+            // A rule that does not hold at a backend has no series there. Otherwise such series would
+            // be most series of the metrics page.
+            let LatestDiagnosis { diagnosis } = status.blocks.get_or_default();
+            let known = diagnosis.known_verdicts();
+            let diagnosed = diagnosis.backends.iter();
+            let diagnosed: HashSet<&str> = diagnosed.map(|it| &*it.backend).collect();
+            let names = || status.registered_backends().map(|backend| &*backend.backend);
+            for backend in names() {
+                for rule in &RULES {
+                    match known.get(&(backend, rule.name)) {
+                        Some(true) => emit(&[backend, rule.name], 1.0),
+                        None if diagnosed.contains(backend) => {}
+                        _ => emit(&[backend, rule.name], f64::NAN),
+                    }
+                }
+            }
+            for rule in FLEET_RULES {
+                let all = std::iter::once("").chain(names());
+                for backend in all.filter(|name| known.get(&(*name, rule.name)) == Some(&true)) {
+                    emit(&[backend, rule.name], 1.0);
+                }
+            }
+        }),
+    ),
+    MetricDescriptor::new(
+        "tokenweir_verdicts",
+        "Verdicts of the diagnosis that hold now.",
+        &[VERDICT, MetricLabel::fixed("verdict_severity", || VerdictSeverity::NAMES.to_vec())],
+        MetricSource::Status(|status, emit| {
+            let LatestDiagnosis { diagnosis } = status.blocks.get_or_default();
+            for name in verdict_names() {
+                for severity in VerdictSeverity::ALL {
+                    let verdicts = diagnosis.verdicts.iter();
+                    let matching =
+                        verdicts.filter(|it| it.verdict == name && it.severity == severity);
+                    emit(&[name, severity.as_str()], matching.count() as f64);
+                }
+            }
+        }),
+    ),
+    MetricDescriptor::new(
+        "tokenweir_anomalies",
+        "Backends at which a metric of the engine is far from its usual value of the last hour.",
+        &[MetricLabel::fixed("measure", || measure_names().collect())],
+        MetricSource::Status(|status, emit| {
+            let LatestDiagnosis { diagnosis } = status.blocks.get_or_default();
+            for name in measure_names() {
+                let anomalies = diagnosis.anomalies.iter();
+                emit(&[name], anomalies.filter(|it| it.measure == name).count() as f64);
+            }
+        }),
+    ),
+];

@@ -1,0 +1,44 @@
+//! The section `streams.resume`: requests whose clients may lose their connection and return.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use tokenweir_protocol::units;
+use tokenweir_request::resume::ResumeSettings;
+use tokenweir_settings::{CheckResult, at_least_1ms, require};
+
+/// Requests that go on while their client is away. Needs the permission `resume`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ResumeConfig {
+    /// How long a request, also an ended one, waits for its client to return. `null`: off.
+    #[serde(rename = "for", with = "units::OptionalDuration")]
+    pub window: Option<Duration>,
+    /// Maximum memory of all kept responses. A tenant may use half of it, one response a sixteenth.
+    /// Beyond these limits a client cannot return to its request.
+    #[serde(with = "units::Size")]
+    pub memory: usize,
+}
+
+/// Minimum of `memory`, in bytes. One response may take a sixteenth of it: 64 KiB.
+const MIN_MEMORY: usize = 1 << 20;
+
+impl Default for ResumeConfig {
+    fn default() -> Self {
+        Self { window: None, memory: 256 << 20 }
+    }
+}
+
+impl ResumeConfig {
+    /// Returns the settings of requests whose clients may lose their connection and return. `None`: clients
+    /// cannot return.
+    pub(in crate::config) fn settings(&self) -> Option<ResumeSettings> {
+        self.window.map(|window| ResumeSettings { window, memory: self.memory })
+    }
+}
+
+/// Returns the first violation of the rules.
+pub(in crate::config) fn check(resume: &ResumeConfig) -> CheckResult {
+    at_least_1ms("streams.resume.for", resume.window)?;
+    require(resume.memory >= MIN_MEMORY, "streams.resume.memory", "this must be 1MiB or more")
+}

@@ -1,0 +1,5 @@
+//! The sections of optional parts that record requests.
+
+pub(in crate::config) mod payload_log;
+pub(in crate::config) mod quality;
+pub(in crate::config) mod trace_capture;

@@ -1,0 +1,43 @@
+//! The section `trace_capture`: capture of the traffic to a file, without texts of prompts and responses.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use tokenweir_settings::{
+    CheckResult, ConfigSection, OutputFile, ReloadClass, file_path, sample_share,
+};
+
+/// Capture of the traffic to a file, without texts of prompts and responses.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct TraceCaptureConfig {
+    /// File of the capture. `None`: no capture.
+    pub file: Option<PathBuf>,
+    /// Share of requests in the capture, more than 0 and at most 1. Sessions are captured as a
+    /// whole.
+    pub sample: f64,
+}
+
+impl Default for TraceCaptureConfig {
+    /// The default: requests are not captured. With a file, all are.
+    fn default() -> Self {
+        Self { file: None, sample: 1.0 }
+    }
+}
+
+/// The section `trace_capture`.
+pub struct Section;
+
+impl<C> ConfigSection<C> for Section {
+    type Values = TraceCaptureConfig;
+    const RELOAD: ReloadClass = ReloadClass::AfterRestart;
+
+    fn check(capture: &TraceCaptureConfig, _: &C) -> CheckResult {
+        sample_share("trace_capture.sample", capture.sample)?;
+        file_path("trace_capture.file", capture.file.as_deref())
+    }
+
+    fn output_file(capture: &TraceCaptureConfig) -> Option<OutputFile<'_>> {
+        OutputFile::new("trace_capture.file", capture.file.as_deref())
+    }
+}

@@ -1,0 +1,49 @@
+//! The section `tiers`: assignment of a tier to each request.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokenweir_request::record::TierResolver;
+use tokenweir_settings::{CheckResult, ConfigSection, ReloadClass, header_name, is_label, require};
+
+/// Assignment of a tier to each request. The tier is a label of metrics.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct TiersConfig {
+    /// Header that contains the tier of a request, such as `x-tier`. The tier of a tenant in the keys file
+    /// takes precedence.
+    pub header: Option<String>,
+    /// Accepted values of the header. Other values count as `_other`.
+    pub names: Vec<String>,
+}
+
+/// Maximum number of entries in `tiers.names`.
+const MAX_TIERS: usize = 20;
+
+impl TiersConfig {
+    /// Builds the resolver, which determines the tier of each request.
+    pub(in crate::config) fn resolver(&self) -> TierResolver {
+        TierResolver {
+            // The rules have checked that the name parses.
+            header: self.header.as_ref().and_then(|name| name.parse().ok()),
+            names: self.names.iter().map(|name| name.as_str().into()).collect(),
+        }
+    }
+}
+
+/// The section `tiers`.
+pub struct Section;
+
+impl<C> ConfigSection<C> for Section {
+    type Values = TiersConfig;
+    const RELOAD: ReloadClass = ReloadClass::AtOnce;
+
+    fn check(tiers: &TiersConfig, _: &C) -> CheckResult {
+        header_name("tiers.header", tiers.header.as_ref())?;
+        for (index, name) in tiers.names.iter().enumerate() {
+            let problem = "a tier has 1 to 32 characters: letters, digits and `-_.`";
+            require(is_label(name), &format!("tiers.names.{index}"), problem)?;
+        }
+        let problem = "too many tiers: at most 20, because each adds time series";
+        require(tiers.names.len() <= MAX_TIERS, "tiers.names", problem)
+    }
+}

@@ -1,0 +1,34 @@
+//! The section `drain`: the drain at shutdown.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use tokenweir_protocol::units;
+use tokenweir_settings::{ConfigSection, ReloadClass};
+
+/// The drain at shutdown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct DrainConfig {
+    /// How long the gateway still accepts connections after the shutdown signal.
+    #[serde(with = "units::Duration")]
+    pub delay: Duration,
+    /// How long requests may run after the delay. The gateway then aborts the remaining requests.
+    #[serde(with = "units::Duration")]
+    pub timeout: Duration,
+}
+
+impl Default for DrainConfig {
+    /// No delay, and a timeout of 30 s, which is the default grace period of Kubernetes.
+    fn default() -> Self {
+        Self { delay: Duration::ZERO, timeout: Duration::from_secs(30) }
+    }
+}
+
+/// The section `drain`.
+pub struct Section;
+
+impl<C> ConfigSection<C> for Section {
+    type Values = DrainConfig;
+    const RELOAD: ReloadClass = ReloadClass::AtOnce;
+}

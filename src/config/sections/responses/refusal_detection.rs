@@ -1,0 +1,29 @@
+//! The section `refusal_detection`: detection of model refusals.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use tokenweir_settings::{CheckResult, ConfigSection, ReloadClass, require};
+
+/// Detection of model refusals.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RefusalDetectionConfig {
+    /// Phrases that mark a response as a model refusal. Case is ignored.
+    pub refusal_phrases: Vec<String>,
+}
+
+/// The section `refusal_detection`.
+pub struct Section;
+
+impl<C> ConfigSection<C> for Section {
+    type Values = RefusalDetectionConfig;
+    const RELOAD: ReloadClass = ReloadClass::AtOnce;
+
+    fn check(detection: &RefusalDetectionConfig, _: &C) -> CheckResult {
+        for (index, phrase) in detection.refusal_phrases.iter().enumerate() {
+            let path = format!("refusal_detection.refusal_phrases.{index}");
+            require(phrase.trim().len() >= 3, &path, "a phrase has at least 3 characters")?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,6 @@
+//! The sections about what the gateway reports: objectives, metrics, logs and traces.
+
+pub(in crate::config) mod log;
+pub(in crate::config) mod metrics;
+pub(in crate::config) mod slos;
+pub(in crate::config) mod tracing;

@@ -1,0 +1,19 @@
+//! The section `circuit_breaker`: ejection and re-admission of backends.
+
+use tokenweir_routing::resilience::CircuitBreakerSettings;
+use tokenweir_settings::{CheckResult, ConfigSection, ReloadClass, at_least_1ms, share};
+
+/// The section `circuit_breaker`.
+pub struct Section;
+
+impl<C> ConfigSection<C> for Section {
+    type Values = CircuitBreakerSettings;
+    const RELOAD: ReloadClass = ReloadClass::AtOnce;
+
+    fn check(breaker: &CircuitBreakerSettings, _: &C) -> CheckResult {
+        at_least_1ms("circuit_breaker.base_ejection_time", breaker.base_ejection_time)?;
+        at_least_1ms("circuit_breaker.stuck_after", breaker.stuck_after)?;
+        share("circuit_breaker.failure_ratio", breaker.failure_ratio)?;
+        share("circuit_breaker.panic_threshold", breaker.panic_threshold)
+    }
+}

@@ -1,0 +1,84 @@
+//! The section `models`: model names and aliases for clients.
+
+use crate::config::backends::section::BackendConfig;
+use tokenweir_gateway::backend::routes::ModelConfig;
+use tokenweir_settings::{
+    CheckResult, ConfigSection, KnownBackends, ReloadClass, RuleViolation, require, share,
+    violation_at,
+};
+
+/// Maximum number of `models`.
+const MAX_MODEL_NAMES: usize = 100;
+/// Maximum length of a model name, in bytes.
+const MAX_MODEL_NAME_BYTES: usize = 256;
+
+/// The section `models`.
+pub struct Section;
+
+impl<C: KnownBackends + AsRef<Vec<BackendConfig>>> ConfigSection<C> for Section {
+    type Values = Vec<ModelConfig>;
+    const RELOAD: ReloadClass = ReloadClass::AtOnce;
+
+    fn check(models: &Vec<ModelConfig>, config: &C) -> CheckResult {
+        let problem = "too many models: at most 100, because each adds time series";
+        require(models.len() <= MAX_MODEL_NAMES, "models", problem)?;
+        for (index, model) in models.iter().enumerate() {
+            check_names(models, index, model)?;
+            if let Some(names) = &model.backends {
+                check_backends(index, names, config)?;
+            }
+            let path = format!("models.{index}.policy.continuous_usage");
+            share(&path, model.policy.continuous_usage)?;
+        }
+        Ok(())
+    }
+}
+
+/// Checks that the names of the model at `index` are valid metric labels, that no earlier model has its name,
+/// and that no alias has an alias as its target.
+fn check_names(models: &[ModelConfig], index: usize, model: &ModelConfig) -> CheckResult {
+    let name = &model.name;
+    let name_path = format!("models.{index}.name");
+    let served_as_path = format!("models.{index}.served_as");
+    check_name(&name_path, name)?;
+    if let Some(target) = &model.served_as {
+        check_name(&served_as_path, target)?;
+    }
+    if let Some(earlier) = models.iter().take(index).position(|other| other.name == *name) {
+        let problem = format!("`{name}` is already the name of models[{earlier}]");
+        return Err(violation_at(&name_path, problem));
+    }
+    let Some(target) = &model.served_as else { return Ok(()) };
+    let target_model = models.iter().find(|other| other.name == *target);
+    if let Some(served) = target_model.and_then(ModelConfig::alias_of) {
+        let problem = format!("`{target}` is itself an alias of `{served}`; write `{served}` here");
+        return Err(violation_at(&served_as_path, problem));
+    }
+    Ok(())
+}
+
+fn check_name(path: &str, name: &str) -> CheckResult {
+    let has_length = (1..=MAX_MODEL_NAME_BYTES).contains(&name.len());
+    let is_valid = has_length && !name.chars().any(char::is_control);
+    require(is_valid, path, "a model name has 1 to 256 bytes and no control characters")
+}
+
+/// Checks that the `backends` of the model at `index` are not empty and are configured.
+fn check_backends(
+    index: usize,
+    names: &[String],
+    config: &(impl KnownBackends + AsRef<Vec<BackendConfig>>),
+) -> CheckResult {
+    let path = format!("models.{index}.backends");
+    let problem = "list at least one backend, or write null for all that serve the model";
+    require(!names.is_empty(), &path, problem)?;
+    for (number, name) in names.iter().enumerate() {
+        if let Some(problem) = config.unknown_backend(name) {
+            let mut paths = vec![format!("{path}.{number}"), "backends".to_owned()];
+            let backends = 0..config.as_ref().len();
+            paths.extend(backends.map(|index| format!("backends.{index}.name")));
+            return Err(RuleViolation { paths, problem });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,20 @@
+//! The section `retry`: retries of failed requests on other backends.
+
+use tokenweir_gateway::proxy::retry::RetrySettings;
+use tokenweir_settings::{CheckResult, ConfigSection, ReloadClass, require, share};
+
+/// Maximum of `attempts`.
+const MAX_ATTEMPTS: u32 = 10;
+
+/// The section `retry`.
+pub struct Section;
+
+impl<C> ConfigSection<C> for Section {
+    type Values = RetrySettings;
+    const RELOAD: ReloadClass = ReloadClass::AtOnce;
+
+    fn check(retry: &RetrySettings, _: &C) -> CheckResult {
+        share("retry.budget_ratio", f64::from(retry.budget_ratio))?;
+        require(retry.attempts <= MAX_ATTEMPTS, "retry.attempts", "this must be 10 or less")
+    }
+}

@@ -1,0 +1,19 @@
+//! The section `timeouts`: timeouts of requests to backends.
+
+use tokenweir_net::client::HttpClientTimeouts;
+use tokenweir_settings::{CheckResult, ConfigSection, ReloadClass, at_least_1ms};
+
+/// The section `timeouts`.
+pub struct Section;
+
+impl<C> ConfigSection<C> for Section {
+    type Values = HttpClientTimeouts;
+    const RELOAD: ReloadClass = ReloadClass::AtOnce;
+
+    fn check(timeouts: &HttpClientTimeouts, _: &C) -> CheckResult {
+        at_least_1ms("timeouts.connect", timeouts.connect)?;
+        at_least_1ms("timeouts.first_output", timeouts.first_output)?;
+        at_least_1ms("timeouts.idle_connection", timeouts.idle_connection)?;
+        at_least_1ms("timeouts.response_headers", timeouts.response_headers)
+    }
+}
