@@ -9,6 +9,9 @@ use std::time::Duration;
 pub struct Delta {
     /// The kinds of output in the event. Empty: the event has no output.
     pub output: OutputKinds,
+    /// Whether empty texts alone are the output. An engine that holds text back sends them, and so does one that
+    /// generates nothing.
+    pub is_empty_text: bool,
     /// Exact number of output tokens in the event. `None`: the event does not show this number.
     pub tokens: Option<u32>,
     /// Index of the choice that the event belongs to. If the event has several choices, the index
@@ -34,6 +37,14 @@ pub struct Delta {
     pub malformed: bool,
     /// Whether the event only keeps the connection open: it has no data, or it is a heartbeat.
     pub is_keep_alive: bool,
+}
+
+impl Delta {
+    /// Whether the event reports that output tokens were generated.
+    pub fn reports_output_tokens(&self) -> bool {
+        let output = self.usage.as_ref().and_then(|usage| usage.output);
+        output.is_some_and(|output| output > 0)
+    }
 }
 
 /// A kind of output that an event carries.

@@ -119,7 +119,7 @@ impl Exchange {
     /// Whether the first output of the response has arrived, or the response is complete.
     pub fn has_output_or_ended(&self) -> bool {
         let has_output = self.inner.record.timings.first_output.is_some();
-        has_output
+        has_output && self.observer().is_none_or(ResponseObserver::is_answered)
             || self.observer().is_some_and(|observer| {
                 observer.observed().is_complete || observer.has_opaque_answer()
             })

@@ -199,7 +199,8 @@ impl ResponseObserver {
         self.observed.is_complete |= self.has_ended;
     }
 
-    fn is_answered(&self) -> bool {
+    /// Whether the response so far has an answer, or needs none.
+    pub fn is_answered(&self) -> bool {
         !self.expects_answer || self.reader.has_answer() || self.has_line_output
     }
 

@@ -145,6 +145,8 @@ fn send_keep_alive(
 fn is_undecided(exchange: &mut Exchange, status: StatusCode) -> bool {
     let has_output = exchange.record().timings.first_output.is_some();
     let Some(observer) = exchange.observer() else { return false };
+    // Empty texts alone do not show that the backend generates an answer.
+    let has_output = has_output && observer.is_answered();
     // The body of a 404 shows whether the backend lacks the model or something else, and that of a 400
     // whether the request is too long. For any other client error the status is enough.
     let needs_body = status.is_success()

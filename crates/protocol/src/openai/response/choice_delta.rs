@@ -47,12 +47,14 @@ impl ChoiceDelta {
         self.finish_reason = FinishReason::of_value(value);
     }
 
-    /// Whether the choice has output without text. There are two cases: token ids or logprobs show
-    /// tokens, or the text is empty in an event that is neither the first nor the last of its choice. In
-    /// the second case, the engine holds text back.
-    pub(super) fn has_unspecified_output(&self) -> bool {
-        let has_tokens = self.tokens.is_some_and(|tokens| tokens > 0);
-        let is_held_back = self.has_empty_text && !self.has_role && self.finish_reason.is_none();
-        has_tokens || is_held_back
+    /// Whether token ids or logprobs show tokens.
+    pub(super) fn has_tokens(&self) -> bool {
+        self.tokens.is_some_and(|tokens| tokens > 0)
+    }
+
+    /// Whether the text is empty in an event that is neither the first nor the last of its choice. The engine may
+    /// hold text back.
+    pub(super) fn may_hold_text_back(&self) -> bool {
+        self.has_empty_text && !self.has_role && self.finish_reason.is_none()
     }
 }

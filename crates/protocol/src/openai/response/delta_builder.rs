@@ -324,8 +324,13 @@ impl DeltaBuilder {
     /// have one implicit choice.
     fn finish_choice(&mut self, summary: &mut ResponseSummary) {
         let mut choice = std::mem::take(&mut self.current_choice);
-        if choice.output.is_empty() && choice.has_unspecified_output() {
+        let has_output = !choice.output.is_empty() || choice.has_tokens();
+        if choice.output.is_empty() && (has_output || choice.may_hold_text_back()) {
             choice.output.add(OutputKind::Unspecified);
+        }
+        if !choice.output.is_empty() {
+            let is_first = self.delta.output.is_empty();
+            self.delta.is_empty_text = !has_output && (is_first || self.delta.is_empty_text);
         }
         self.delta.output.add(choice.output);
         if !choice.is_present {

@@ -205,6 +205,8 @@ impl ResponseReader {
         }
         self.has_output |= !delta.output.is_empty();
         self.has_answer |= shows_answer(&delta);
+        // An engine that reports output tokens has generated the empty texts.
+        self.has_answer |= self.has_output && delta.reports_output_tokens();
         self.has_answer |= delta.terminal && self.delta_builder.has_document_answer;
         delta
     }
@@ -338,5 +340,6 @@ impl ResponseReader {
 /// no answer.
 fn shows_answer(delta: &Delta) -> bool {
     let is_finished = delta.finish.is_some_and(|finish| finish != FinishReason::Error);
-    !delta.output.is_empty() || is_finished || delta.error.is_some()
+    let has_output = !delta.output.is_empty() && !delta.is_empty_text;
+    has_output || is_finished || delta.error.is_some()
 }

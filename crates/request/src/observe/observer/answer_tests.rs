@@ -158,9 +158,13 @@ fn begun_streams(api: Api) -> &'static [&'static str] {
         Api::Chat => &[
             "data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"finish_reason\":null}]}\n\n",
             "data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\"},\"finish_reason\":\"\"}]}\n\n",
+            "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"\"},\"finish_reason\":null}]}\n\n",
             "data: {\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\"},\"finish_reason\":\"error\"}]}\n\n",
         ],
-        Api::Completions => &["data: {\"id\":\"c\",\"choices\":[]}\n\n"],
+        Api::Completions => &[
+            "data: {\"id\":\"c\",\"choices\":[]}\n\n",
+            "data: {\"choices\":[{\"index\":0,\"text\":\"\",\"finish_reason\":null}]}\n\n",
+        ],
         Api::Messages => &[
             "data: {\"type\":\"message_start\",\"message\":{\"content\":[],\"stop_reason\":\"\"}}\n\ndata: {\"type\":\"message_stop\"}\n\n",
         ],
