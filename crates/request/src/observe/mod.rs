@@ -2,7 +2,7 @@
 //!
 //! [`ResponseObserver`] is a state machine without I/O: it turns response bytes and instants into
 //! milestones and counts. [`Exchange`] owns the record of one request and reports it once to the
-//! sinks. [`stages`] lists what a response passes on its way. [`ObservedBody`] forwards the frames of a response body and passes each of them to its
+//! sinks. `stages.rs` lists what a response passes on its way. [`ObservedBody`] forwards the frames of a response body and passes each of them to its
 //! exchange. [`ExchangeRegistry`] lists the open streams, so that stalls are detected while they
 //! last.
 
