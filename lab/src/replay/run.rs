@@ -101,7 +101,7 @@ fn run_groups(
 }
 
 /// Builds the parameters of the simulation. Each router that can use objectives gets `--ttft` and `--tpot`,
-/// as the policy of a real gateway gets the objectives of `slos`.
+/// as the admission control of a real gateway gets the objectives of `slos`.
 fn build_setup(replay: &ReplayArgs, jobs: &[TraceRequest], config: &Config) -> SimulationSetup {
     let policy = config.routing.policy();
     let objectives = LatencyObjectives::new(replay.ttft.as_secs_f64(), replay.tpot.as_secs_f64());

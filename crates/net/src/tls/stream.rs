@@ -37,16 +37,6 @@ impl MaybeTlsStream {
             Self::Simulated(_) => Err(io::ErrorKind::NotConnected.into()),
         }
     }
-
-    /// Whether ALPN selected HTTP/2.
-    pub fn is_http2(&self) -> bool {
-        match self {
-            Self::Plain(_) => false,
-            Self::Tls(stream) => stream.get_ref().1.alpn_protocol() == Some(b"h2"),
-            #[cfg(feature = "testing")]
-            Self::Simulated(_) => false,
-        }
-    }
 }
 
 /// Evaluates an expression with the stream of any variant of [`MaybeTlsStream`].

@@ -9,9 +9,7 @@
 //!   where engines are equal and only the estimates differ
 //! - learned tokens per byte −0.1 [−0.7, +0.4], output tokens 0.0 [−0.3, +0.3], retention of the cache
 //!   0.0 [−0.2, +0.1]
-//! - wait for a slot +0.1 [−0.2, +0.4]; not learning prefill from requests that waited for one +0.2 [−0.1,
-//!   +0.6]
-//! - overdue requests +0.2 [−0.3, +0.8]
+//! - not learning prefill from requests that may have waited for a slot +0.2 [−0.1, +0.6]
 //! - less weight on old reports than on local load +0.1 [−0.1, +0.4], requests sent since the report, added
 //!   to the waiting ones +0.3 [−0.1, +0.7], and in the KV usage +0.1 [−0.2, +0.4]
 //!

@@ -35,7 +35,7 @@ use tokenweir_sim::engine::EngineSpec;
 pub struct Tournament {
     /// The routers that are compared.
     pub kinds: Vec<RouterKind>,
-    /// Settings of the policies of the gateway. The tournament sets their TTFT objective.
+    /// Settings of the policies of the gateway.
     pub policy: Policy,
     /// Seeds of the traffic, from 1 on.
     pub seeds: RangeInclusive<u64>,
