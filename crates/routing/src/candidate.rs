@@ -71,6 +71,10 @@ pub struct Candidate {
     /// Seconds for which the engine seems to be at a standstill: the oldest request without output is overdue, and
     /// no other request has had output since, or all streams have stalled. 0: neither holds.
     pub overdue: f64,
+    /// Mean time in seconds between two tokens of a sequence in the engine, if it is at least twice its least
+    /// value. 0: it is not, or not known.
+    #[serde(skip)]
+    pub token_gap: f64,
 }
 
 impl Candidate {
@@ -96,7 +100,8 @@ impl Candidate {
                 + self.running
                 + self.kv_usage.unwrap_or(0.0)
                 + self.certainty
-                + self.overdue);
+                + self.overdue
+                + self.token_gap);
         sum == 0.0
     }
 }

@@ -225,3 +225,18 @@ fn only_requests_of_model_and_tier_count() {
     let embedding = RequestRecord { api: Some(Api::Embeddings), ..streamed() };
     assert_eq!(result(None, None, &embedding), ObjectiveResult::Good);
 }
+
+#[test]
+fn the_least_limit_of_a_model_counts() {
+    let named = |model: &str, text| Objective { model: Some(model.into()), ..objective(text) };
+    let objectives = [
+        objective("ttft < 2s and itl_p95 < 80ms for 99 %"),
+        named("tiny", "tpot < 50ms and e2e < 1s for 99 %"),
+        named("large", "ttft < 1s and itl_max < 10ms for 99 %"),
+    ];
+    let limits = |model| latency_limits(&objectives, model);
+    assert_eq!(limits(Some("tiny")), LatencyLimits { ttft: Some(2.0), tpot: Some(0.05) });
+    assert_eq!(limits(Some("large")), LatencyLimits { ttft: Some(1.0), tpot: Some(0.08) });
+    assert_eq!(limits(None), LatencyLimits { ttft: Some(2.0), tpot: Some(0.08) });
+    assert_eq!(latency_limits(&[], Some("tiny")), LatencyLimits::default());
+}

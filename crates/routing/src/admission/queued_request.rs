@@ -100,6 +100,17 @@ const TIME_PER_TOKEN: Duration = Duration::from_millis(2);
 /// Time before its arrival that counts as the arrival of a request that has begun.
 const BEGUN_PRECEDENCE: Duration = Duration::from_mins(10);
 
+/// Factor by which the TTFT of a request may exceed its prediction.
+const TTFT_FACTOR: f64 = 2.0;
+
+/// The longest wait in the queue after which a request probably meets the limit of its TTFT. `predicted_ttft`:
+/// its TTFT in seconds without the wait. It shortens the wait by at most half, so that requests with long
+/// prompts wait, too.
+pub fn longest_wait(limit: Duration, predicted_ttft: f64) -> Duration {
+    let expected = Duration::try_from_secs_f64(TTFT_FACTOR * predicted_ttft).unwrap_or(limit);
+    limit - expected.min(limit / 2)
+}
+
 /// Whole seconds, from 1 to 60, after which the client of a request should retry that would wait for this
 /// time too long.
 pub fn retry_seconds(excess: Duration) -> u32 {

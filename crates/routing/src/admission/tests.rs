@@ -1,6 +1,7 @@
 //! Property tests of the admission queue over random sequences of arrivals, grants, cancellations
 //! and delays.
 
+use super::longest_wait;
 use super::{
     AdmissionQueue, CapacityGroup, EnqueueOutcome, ExhaustedGroups, QueuedRequest, QueuedRequestId,
     RejectedRequest,
@@ -378,4 +379,13 @@ fn capacity_0_rejects_and_0_classes_are_one() {
     let mut queue = AdmissionQueue::new(1, 0);
     assert!(matches!(queue.enter(request(0, 7, 1, now), now), EnqueueOutcome::Waits(_)));
     assert_eq!(queue.waiting(), [1]);
+}
+
+#[test]
+fn a_wait_leaves_time_for_the_first_token() {
+    let wait = |predicted| longest_wait(Duration::from_secs(2), predicted);
+    assert_eq!(wait(0.25), Duration::from_millis(1_500), "twice the prediction");
+    for long in [1.5, 1e300, f64::INFINITY, f64::NAN] {
+        assert_eq!(wait(long), Duration::from_secs(1), "half of the limit");
+    }
 }

@@ -29,6 +29,7 @@ use tokenweir_protocol::openai::Usage;
 use decode_legs::DecodeLegs;
 use max_answering::MaxAnswering;
 pub use reported_queues::ReportedQueues;
+use token_gaps::TokenGaps;
 
 /// State from which the load of one backend is estimated. Times are seconds since `started`.
 #[derive(Debug, Default)]
@@ -71,6 +72,7 @@ pub struct LoadEstimator {
     prefix_table: OnceLock<PrefixTable>,
     peer_backlogs: PeerBacklogs,
     reported_queues: ReportedQueues,
+    token_gaps: TokenGaps,
     decode_legs: DecodeLegs,
     /// The last field of the struct, because routing decisions do not read the last fields of
     /// `LearnedEstimates`.
@@ -164,6 +166,7 @@ impl LoadEstimator {
             kv_usage: load.kv_usage,
             certainty,
             overdue: self.overdue(&local_load, now),
+            token_gap: self.token_gaps.slowed_mean(),
             // Values that are only copied come last: registers cannot hold them during the calculations.
             output: self.learned_estimates.output_tokens(),
             prefill_tokens: self.learned_estimates.prefill_tokens() as f32,
@@ -370,3 +373,4 @@ mod reported_queues;
 mod reports;
 #[cfg(test)]
 mod tests;
+mod token_gaps;

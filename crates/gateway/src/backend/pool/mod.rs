@@ -21,6 +21,7 @@ use arc_swap::Guard;
 use arc_swap::access::Access;
 use eligible_backends::BackendSearch;
 use readiness::Readiness;
+pub use snapshot::ExpectedWork;
 use snapshot::{PickedBackend, PoolSnapshot};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -184,10 +185,13 @@ impl BackendPool {
         })
     }
 
-    /// Tokens that the engine has to compute for a request, on the backend that has most of the prompt
-    /// in its cache. `None`: no backend is up.
-    pub fn work(&self, requirements: BackendRequirements<'_>, now: Instant) -> Option<u64> {
-        self.snapshot().work(&requirements, now)
+    /// The least work and the least TTFT of a request at any backend. `None`: no backend is up.
+    pub fn expected_work(
+        &self,
+        requirements: BackendRequirements<'_>,
+        now: Instant,
+    ) -> Option<ExpectedWork> {
+        self.snapshot().expected_work(&requirements, now)
     }
 
     /// The group of a request in the admission queue: the requests that the same backends can serve.

@@ -12,7 +12,12 @@ use tokenweir_routing::PromptFingerprint;
 
 #[test]
 fn lost_tokens_are_cached_at_full_backends() {
-    let thresholds = SaturationThresholds { waiting: None, kv_usage: None, in_flight: Some(1) };
+    let thresholds = SaturationThresholds {
+        waiting: None,
+        kv_usage: None,
+        in_flight: Some(1),
+        ..SaturationThresholds::default()
+    };
     let (pool, known, new) = (pool(&[None, None]), long_prompt("known "), long_prompt("new "));
     let lost_tokens = |prompt| {
         let requirements = BackendRequirements { prompt, ..requirements(None) };
@@ -50,7 +55,7 @@ fn a_request_stays_with_its_prefix() {
 
 #[test]
 fn unusable_numbers_fail_no_request() {
-    use tokenweir_routing::LoadReport;
+    use tokenweir_routing::{LoadReport, TokenGapSum};
     for number in [f64::NAN, f64::INFINITY, -f64::INFINITY, 1e308] {
         let pool = pool(&[None, None]);
         let (bad, now) = (pool.backends()[0].clone(), clock::now());
@@ -60,6 +65,7 @@ fn unusable_numbers_fail_no_request() {
             running: number,
             capacity: Some(u64::MAX),
             tokens: Some(number),
+            token_gaps: Some(TokenGapSum { seconds: number, count: number }),
         };
         let estimator = &bad.load.estimator;
         estimator.on_report(&report, &estimator.local_load(), now);
@@ -122,7 +128,7 @@ fn the_token_limit_bounds_expected_output() {
     let pool = pool(&[None]);
     let tokens = |max_tokens, choices| {
         let requirements = BackendRequirements { max_tokens, choices, ..requirements(None) };
-        let work = pool.work(requirements, clock::now()).unwrap();
+        let work = pool.expected_work(requirements, clock::now()).unwrap().tokens;
         let (_lease, _) = pool.lease(requirements, &[], clock::now()).unwrap();
         (work, pool.backends()[0].load.estimator.local_load().tokens)
     };

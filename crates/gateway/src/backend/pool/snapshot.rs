@@ -17,7 +17,8 @@ use tokenweir_protocol::clock;
 use tokenweir_request::error::{self, GatewayError};
 use tokenweir_request::record::RoutingDecision;
 use tokenweir_routing::{
-    Candidate, CandidateSampler, Policy, PolicyChoice, RoutingContext, RoutingRequest, saturation,
+    Candidate, CandidateSampler, Policy, PolicyChoice, RoutingContext, RoutingRequest, kv_aware,
+    saturation,
 };
 
 /// The backend pool at one moment.
@@ -58,6 +59,23 @@ pub(super) struct PickedBackend {
     pub(super) most_cached: f64,
     /// Positions of the backends of the route that are no candidates, each with the reason.
     excluded: Box<[(usize, &'static str)]>,
+}
+
+/// What an engine probably has to do for a request.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ExpectedWork {
+    /// Tokens that the engine has to compute: uncached prompt and expected output.
+    pub tokens: u64,
+    /// Predicted TTFT in seconds.
+    pub ttft: f64,
+}
+
+// === impl ExpectedWork ===
+
+impl ExpectedWork {
+    fn min(self, other: Self) -> Self {
+        Self { tokens: self.tokens.min(other.tokens), ttft: self.ttft.min(other.ttft) }
+    }
 }
 
 // === impl PoolSnapshot ===
@@ -129,9 +147,12 @@ impl PoolSnapshot {
         }
     }
 
-    /// Tokens that the engine has to compute for a request, uncached prompt and expected output, on the
-    /// backend that has most of the prompt in its cache. `None`: no backend is up.
-    pub(super) fn work(&self, requirements: &BackendRequirements<'_>, now: Instant) -> Option<u64> {
+    /// The least work and the least TTFT of a request at any backend. `None`: no backend is up.
+    pub(super) fn expected_work(
+        &self,
+        requirements: &BackendRequirements<'_>,
+        now: Instant,
+    ) -> Option<ExpectedWork> {
         let mut known = PromptKnowledge::new(requirements.prompt);
         let now = clock::nanos(now);
         let route = self.routes.lookup(requirements.model);
@@ -141,8 +162,10 @@ impl PoolSnapshot {
         for backend in serving.take(MAX_COMPARED_CACHES) {
             backend.visit_candidates(requirements.prompt, &mut known, now, |candidate| {
                 let uncached = (candidate.prompt - candidate.cached).max(0.0);
-                let work = (uncached + requirements.bounded_output(candidate.output)) as u64;
-                least = Some(least.map_or(work, |least: u64| least.min(work)));
+                let tokens = (uncached + requirements.bounded_output(candidate.output)) as u64;
+                let ttft = kv_aware::ttft(&self.policy.kv_aware, candidate, false);
+                let work = ExpectedWork { tokens, ttft };
+                least = Some(least.map_or(work, |least: ExpectedWork| least.min(work)));
             });
         }
         least

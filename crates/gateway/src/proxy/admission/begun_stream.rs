@@ -71,7 +71,8 @@ impl AdmissionController {
                 return controller.pool.lease(requirements, &[], now);
             };
             let is_first = controller.pool.capacity_notifier.waiting_requests() == 0;
-            let offer = match controller.pool.offer(Some(&settings.thresholds), requirements, now) {
+            let thresholds = settings.thresholds_of(requirements.model);
+            let offer = match controller.pool.offer(Some(&thresholds), requirements, now) {
                 // Another backend of the model may come back, as for a request that has not begun.
                 Err(_) if controller.pool.has_other(requirements) => {
                     let backend_wait = now + settings.max_backend_wait;

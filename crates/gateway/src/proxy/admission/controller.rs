@@ -184,11 +184,13 @@ impl AdmissionController {
         flow: Flow,
         now: Instant,
     ) -> Result<LeasedBackend, GatewayError> {
-        let work = self.pool.work(requirements, now);
+        let work = self.pool.expected_work(requirements, now);
+        let ttft = work.map_or(0.0, |work| work.ttft);
         let group = self.pool.capacity_group(&requirements, now);
-        let (queued_request, result_receiver) = queue_entry(requirements, group, flow, work, now);
+        let tokens = work.map(|work| work.tokens);
+        let (queued_request, result_receiver) = queue_entry(requirements, group, flow, tokens, now);
         let outcome = self.with_queue(|queue| {
-            self.admit_or_enqueue(queue, settings, record, requirements, queued_request, now)
+            self.admit_or_enqueue(queue, settings, record, requirements, queued_request, ttft, now)
         })?;
         let (key, limit) = match outcome {
             AdmitOutcome::Leased(lease) => return Ok(lease),
@@ -204,7 +206,7 @@ impl AdmissionController {
     }
 
     /// Leases a backend to a request if no waiting request takes precedence, or adds the request to
-    /// the queue.
+    /// the queue. `predicted_ttft`: the TTFT of the request in seconds without a wait.
     fn admit_or_enqueue(
         &self,
         queue: &mut AdmissionQueue<LeaseWaiter>,
@@ -212,6 +214,7 @@ impl AdmissionController {
         record: &mut RequestRecord,
         requirements: BackendRequirements<'_>,
         mut request: QueuedRequest<LeaseWaiter>,
+        predicted_ttft: f64,
         now: Instant,
     ) -> Result<AdmitOutcome, GatewayError> {
         let group = &request.group;
@@ -229,7 +232,7 @@ impl AdmissionController {
                 Capacity::NoBackend => is_without_backend = true,
             }
         }
-        let limit = settings.wait_limit(record, is_without_backend, now);
+        let limit = settings.wait_limit(record, is_without_backend, predicted_ttft, now);
         request.deadline = limit.ends_at;
         if let Some(objective) = limit.objective
             && let Some(wait) = queue.expected_wait(&request, now)
@@ -251,10 +254,12 @@ impl AdmissionController {
         now: Instant,
     ) -> Result<Capacity, GatewayError> {
         let thresholds = match settings {
-            Some(settings) if requirements.backend.is_none() => Some(&settings.thresholds),
+            Some(settings) if requirements.backend.is_none() => {
+                Some(settings.thresholds_of(requirements.model))
+            }
             _ => None,
         };
-        let error = match self.pool.offer(thresholds, requirements, now) {
+        let error = match self.pool.offer(thresholds.as_ref(), requirements, now) {
             Ok(Some(offer)) => return Ok(Capacity::Backend(offer)),
             Ok(None) => return Ok(Capacity::Full),
             Err(error) => error,
