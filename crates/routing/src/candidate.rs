@@ -20,6 +20,10 @@ pub struct Candidate {
     /// Configured share of the requests, relative to the weights of the other backends. 0 counts as
     /// 1.
     pub weight: u32,
+    /// Requests that the backend still has to get for its share, in millionths. Negative: it had more. See
+    /// [`shares`](super::shares).
+    #[serde(skip)]
+    pub credit: i64,
     /// Whether the backend has loaded the LoRA adapter of the request. True if the request needs
     /// no adapter.
     pub has_adapter: bool,

@@ -21,6 +21,7 @@ pub mod resilience;
 mod routing_context;
 mod sampling;
 pub mod saturation;
+pub mod shares;
 
 pub use candidate::Candidate;
 pub use estimation::{

@@ -28,7 +28,7 @@
 //!   are full, requests wait in the admission queue and are not sent to this engine.
 //! - `max_in_flight` is a limit of each backend: a backend at the limit is no candidate.
 
-use super::{Candidate, PolicyKind, ReportedLoad};
+use super::{Candidate, PolicyKind, ReportedLoad, shares};
 
 /// The thresholds from which a backend counts as full, one for each measure of load. `None`: this measure
 /// does not make a backend full.
@@ -105,9 +105,10 @@ impl SaturationThresholds {
         if candidates.iter().all(|candidate| self.is_full(candidate)) {
             candidates.clear();
         }
-        // These policies weigh no queue, so a slow backend would get its share of the requests however long
-        // its queue is.
-        let is_blind = matches!(policy, PolicyKind::RoundRobin | PolicyKind::Random);
+        // Round robin, random choices and shares weigh no queue, so a slow backend would get its share of the
+        // requests however long its queue is.
+        let is_blind = matches!(policy, PolicyKind::RoundRobin | PolicyKind::Random)
+            || !shares::are_equal(candidates);
         candidates.retain(|candidate| {
             let is_excluded =
                 if is_blind { self.is_full(candidate) } else { self.is_at_limit(candidate) };

@@ -263,6 +263,7 @@ impl Backend {
             known.cached_blocks = candidate.cached_blocks;
         }
         candidate.weight = self.weight();
+        candidate.credit = self.load.estimator.credit();
         candidate.key = target.key;
         candidate.part = target.part.map(|part| part.number);
         candidate

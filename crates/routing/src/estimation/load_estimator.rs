@@ -20,7 +20,7 @@ use super::reservation::{LocalLoad, Reservation};
 use crate::prefix_table::PrefixTable;
 use crate::{Candidate, PrefillCost, PromptFingerprint, kv_aware};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokenweir_protocol::atomic::AtomicF64;
 use tokenweir_protocol::clock;
@@ -40,6 +40,8 @@ pub struct LoadEstimator {
     /// Age in seconds at which a report has the weight ½.
     horizon: AtomicF64,
     in_flight: AtomicU32,
+    /// See [`Candidate::credit`].
+    credit: AtomicI64,
     /// Streams in flight without a first output.
     pending_output_count: AtomicU32,
     /// Streams in flight with output.
@@ -151,6 +153,7 @@ impl LoadEstimator {
             in_flight: local_load.in_flight,
             tokens_in_flight: local_load.tokens as f64,
             weight: 1,
+            credit: self.credit(),
             has_adapter: true,
             key: 0,
             prompt: cached.prompt,
@@ -211,6 +214,16 @@ impl LoadEstimator {
         let block_tokens = f64::from(prompt.block_bytes) * candidate.prompt / prompt.bytes as f64;
         self.add_to_prefix_table(prompt, block_tokens);
         reservation
+    }
+
+    /// See [`Candidate::credit`].
+    pub fn credit(&self) -> i64 {
+        self.credit.load(Ordering::Relaxed)
+    }
+
+    /// Changes [`Candidate::credit`].
+    pub fn add_credit(&self, change: i64) {
+        self.credit.fetch_add(change, Ordering::Relaxed);
     }
 
     /// Records that the backend still has to compute `tokens` prompt tokens for gateway number `peer`.

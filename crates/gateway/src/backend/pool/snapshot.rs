@@ -18,7 +18,7 @@ use tokenweir_request::error::{self, GatewayError};
 use tokenweir_request::record::RoutingDecision;
 use tokenweir_routing::{
     Candidate, CandidateSampler, Policy, PolicyChoice, RoutingContext, RoutingRequest, kv_aware,
-    saturation,
+    saturation, shares,
 };
 
 /// The backend pool at one moment.
@@ -182,6 +182,7 @@ impl PoolSnapshot {
         let candidate = &context.candidates()[choice.index];
         let backend = &self.backends[candidate.position];
         backend.health.breaker.on_pick(now);
+        self.add_credits(context.candidates(), choice.index);
         let BackendRequirements { prompt, is_stream, .. } = *requirements;
         let lease = Lease::new(backend.clone(), candidate, prompt, is_stream, now);
         self.candidate_sampler.sent(prompt, candidate.position);
@@ -190,6 +191,14 @@ impl PoolSnapshot {
         let mut decision = RoutingDecision::new(context, choice, condition, fleet);
         decision.excluded = excluded;
         (lease, Arc::new(decision))
+    }
+
+    /// Records the choice for the shares of the candidates.
+    fn add_credits(&self, candidates: &[Candidate], chosen: usize) {
+        let changes = shares::credit_changes(candidates, chosen);
+        for (candidate, change) in candidates.iter().zip(changes) {
+            self.backends[candidate.position].load.estimator.add_credit(change);
+        }
     }
 
     /// Whether the backends at these positions are in panic mode. Logs the start of panic mode.
