@@ -7,7 +7,6 @@ mod step;
 
 mod window;
 
-mod gpu_memory_trend;
 mod measure;
 
 mod backend_history;
