@@ -6,7 +6,7 @@ use super::debounce::VerdictDebounce;
 use super::evaluation::{Evaluation, RuleMatch, RuleResult};
 use super::fleet::{FleetDiagnoser, FleetObservation};
 use super::harm::is_critical_harm;
-use super::history::{BackendHistory, DiagnosisSample, FAST, LONG_WINDOW, StepSignal};
+use super::history::{BackendHistory, DiagnosisSample, FAST, StepSignal};
 use super::rules::{DiagnosisRule, LoadDependence, RULES, RequestEvidence};
 use super::verdict::{
     Confidence, DiagnosedBackend, Diagnosis, UndeterminedRule, Verdict, VerdictSeverity,
@@ -197,7 +197,7 @@ impl Diagnoser {
         std::array::from_fn(|rule| RULES[rule].judge(&evaluation, backend.has_expired[rule]))
     }
 
-    /// Adds the anomalies and correlated pairs of a backend.
+    /// Adds the anomalies of a backend.
     fn add_anomalies(&self, index: usize, diagnosis: &mut Diagnosis) {
         let id = self.backends[index].id.as_str();
         let evaluation = self.evaluation(index);
@@ -208,7 +208,6 @@ impl Diagnoser {
             return;
         }
         diagnosis.anomalies.extend(anomaly::anomalies(id, &evaluation));
-        diagnosis.pairs.extend(anomaly::pairs(id, evaluation.history.window(LONG_WINDOW)));
     }
 }
 
