@@ -18,4 +18,4 @@ pub use sample::{BackendRequestCounts, DiagnosisSample, EVERY, GatewayObservatio
 pub(crate) use statistics::RobustBaseline;
 pub(crate) use step::{HistoryStep, StepSignal};
 pub use window::{FAST, LONG_WINDOW};
-pub(crate) use window::{RECENT, StepValueFn, StepWindow};
+pub(crate) use window::{RECENT, StepWindow};

@@ -6,14 +6,14 @@
 use crate::metric::{MetricDescriptor, MetricLabel};
 use crate::telemetry::otel::Semconv;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use tokenweir_protocol::metric_kind::MetricKind;
 use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// How many series the gateway exports.
     #[derive(
-        Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+        Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema,
     )]
     #[serde(rename_all = "lowercase")]
     pub enum MetricsLevel {
