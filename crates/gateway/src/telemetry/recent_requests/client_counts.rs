@@ -26,15 +26,17 @@ impl ClientCounts {
     /// Counts an ended request. The prompt tokens of a request that the gateway answered itself are not
     /// counted, because no engine computed them.
     pub(super) fn record(&mut self, record: &RequestRecord) {
-        let predicted = || {
-            let prompt = record.decision.as_ref()?.selected_candidate().prompt;
-            Some(prompt.round() as u64)
+        let prompt_tokens = if record.attempts.is_empty() {
+            0
+        } else if let Some(input) = record.engine_token_counts().input {
+            input
+        } else {
+            let decision = record.decision.as_ref();
+            decision.map_or(0, |decision| decision.selected_candidate().prompt.round() as u64)
         };
-        let input = record.engine_token_counts().input;
-        let is_sent = !record.attempts.is_empty();
         let counts = ClientSummary {
             requests: 1,
-            prompt_tokens: input.or_else(predicted).filter(|_| is_sent).unwrap_or_default(),
+            prompt_tokens,
             output_tokens: record.output_tokens().unwrap_or_default(),
             refused: u64::from(record.outcome == Outcome::Rejected),
             ..ClientSummary::default()

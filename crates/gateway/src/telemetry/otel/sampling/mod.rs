@@ -74,7 +74,6 @@ impl TailSampler {
         if record.outcome != Outcome::Ok || record.api.is_none() {
             return None;
         }
-        let (first_token, duration) = (record.ttft(), record.duration());
         let mut latencies_by_model = lock(&self.latencies_by_model);
         let has_own_entry = record.model.is_known()
             && (latencies_by_model.len() < MAX_TRACKED_MODELS - 1
@@ -82,13 +81,13 @@ impl TailSampler {
         let model = if has_own_entry { record.model.clone() } else { ModelLabel::Unknown };
         let latencies = latencies_by_model.entry(model).or_default();
         let is_late =
-            first_token.is_some_and(|ttft| latencies.first_token.record_exceeds_p99(ttft, now));
+            record.ttft().is_some_and(|ttft| latencies.first_token.record_exceeds_p99(ttft, now));
         let durations = if record.observed.is_stream {
             &mut latencies.stream_duration
         } else {
             &mut latencies.response_duration
         };
-        let is_long = durations.record_exceeds_p99(duration, now);
+        let is_long = durations.record_exceeds_p99(record.duration(), now);
         match (is_late, is_long) {
             (true, _) => Some(SampleReason::SlowFirstToken),
             (_, true) => Some(SampleReason::Slow),

@@ -71,7 +71,7 @@ impl RollingP99 {
     fn update_p99(&mut self) {
         self.values_since_update = 0;
         let is_enough = self.recent.count() >= u64::from(MIN_VALUES_FOR_P99);
-        self.p99 = self.recent.quantile_bucket(0.99).filter(|_| is_enough);
+        self.p99 = if is_enough { self.recent.quantile_bucket(0.99) } else { None };
     }
 }
 
