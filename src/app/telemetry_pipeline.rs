@@ -168,14 +168,16 @@ impl TelemetryWorkers {
 impl SinkSet {
     /// Adds the access log and returns it. `None`: the access log is disabled.
     fn add_access_log(&mut self, logs: &LogWriters, has_keys: bool) -> Option<Arc<AccessLog>> {
-        let (access_log, line_counter) = logs.access_log(has_keys).zip(logs.line_counter())?;
+        let (access_log, writer) = logs.access_log(has_keys)?;
         let access_log = Arc::new(access_log);
         self.batched.push(access_log.clone());
         let counted = access_log.clone();
         self.status_sources.push(Arc::new(move |status, _| {
-            let [written, dropped] = line_counter();
-            let rate_limited = counted.omitted();
-            status.blocks.add(AccessLogCounts { written, rate_limited, dropped });
+            status.blocks.add(AccessLogCounts {
+                written: writer.written(),
+                rate_limited: counted.omitted(),
+                dropped: writer.dropped(),
+            });
         }));
         Some(access_log)
     }

@@ -249,7 +249,10 @@ fn alerts_have_unique_names_and_inhibit_existing_alerts() {
     let alertmanager = read("config/alertmanager/alertmanager.yml");
     let alertmanager: Value = serde_saphyr::from_str(&alertmanager).unwrap();
     for rule in alertmanager["inhibit_rules"].as_array().unwrap() {
-        for matcher in ["source_matchers", "target_matchers"].iter().flat_map(|side| rule[side].as_array().unwrap()) {
+        for matcher in ["source_matchers", "target_matchers"]
+            .iter()
+            .flat_map(|side| rule[side].as_array().unwrap())
+        {
             match matcher.as_str().unwrap().split_once(" = ").unwrap() {
                 ("alertname", alert) => assert!(names.contains(alert), "{alert}"),
                 ("verdict", verdict) => assert!(is_verdict(verdict), "{verdict}"),

@@ -45,8 +45,8 @@ impl StallLog {
         }
         self.stalls += new;
         let ended = self.period.end(now).map(|duration| {
-            let (seconds, stalls) = (duration.as_secs(), std::mem::take(&mut self.stalls));
-            tracing::info!(seconds, stalls, "no stream stalls any more");
+            let stalls = std::mem::take(&mut self.stalls);
+            tracing::info!(seconds = duration.as_secs(), stalls, "no stream stalls any more");
             stalls
         });
         (begins, ended)

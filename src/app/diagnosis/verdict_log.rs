@@ -16,10 +16,16 @@ pub(super) struct VerdictLog {
 /// evaluation. One further line counts the rest.
 const MAX_LINES: usize = 10;
 
+/// Numbers of verdicts that began and that ended between two diagnoses.
+#[derive(Debug, PartialEq)]
+pub(super) struct VerdictChanges {
+    begun: usize,
+    ended: usize,
+}
+
 impl VerdictLog {
-    /// Logs the verdicts that began or ended since the previous diagnosis. Returns the number of begun
-    /// and of ended verdicts.
-    pub(super) fn record(&mut self, diagnosis: &Diagnosis, now: Instant) -> [usize; 2] {
+    /// Logs the verdicts that began or ended since the previous diagnosis.
+    pub(super) fn record(&mut self, diagnosis: &Diagnosis, now: Instant) -> VerdictChanges {
         let key = |verdict: &Verdict| (verdict.verdict.to_string(), verdict.backend.clone());
         let is_logged = |verdict: &&Verdict| verdict.severity > VerdictSeverity::Info;
         let current: Vec<(_, &Verdict)> =
@@ -43,8 +49,9 @@ impl VerdictLog {
             let seconds = now.saturating_duration_since(**begin).as_secs_f64().round() as u64;
             tracing::info!(verdict, backend, seconds, "verdict ended");
         }
-        let counts = [begun.len(), ended.len()];
-        let [more_begun, more_ended] = counts.map(|count| count.saturating_sub(MAX_LINES));
+        let changes = VerdictChanges { begun: begun.len(), ended: ended.len() };
+        let more_begun = changes.begun.saturating_sub(MAX_LINES);
+        let more_ended = changes.ended.saturating_sub(MAX_LINES);
         if more_begun + more_ended > 0 {
             tracing::warn!(more_begun, more_ended, "further verdicts began or ended");
         }
@@ -56,7 +63,7 @@ impl VerdictLog {
             (key, begin)
         });
         self.active = begins.collect();
-        counts
+        changes
     }
 }
 
@@ -77,11 +84,13 @@ mod tests {
     fn each_verdict_above_severity_info_is_logged_once_at_its_begin_and_once_at_its_end() {
         use VerdictSeverity::{Critical, Info, Warning};
         let (mut log, now) = (VerdictLog::default(), tokenweir_protocol::clock::now());
+        let changes = |begun, ended| VerdictChanges { begun, ended };
         let both = [("shedding", Critical), ("backend_down", Warning)];
-        assert_eq!(log.record(&diagnosis(&both), now), [2, 0]);
-        assert_eq!(log.record(&diagnosis(&both), now), [0, 0]);
+        assert_eq!(log.record(&diagnosis(&both), now), changes(2, 0));
+        assert_eq!(log.record(&diagnosis(&both), now), changes(0, 0));
         let other = [("shedding", Warning), ("backend_drained", Info)];
-        assert_eq!(log.record(&diagnosis(&other), now), [0, 1], "the severity is no new verdict");
-        assert_eq!(log.record(&diagnosis(&[]), now), [0, 1]);
+        let ended = log.record(&diagnosis(&other), now);
+        assert_eq!(ended, changes(0, 1), "the severity is no new verdict");
+        assert_eq!(log.record(&diagnosis(&[]), now), changes(0, 1));
     }
 }
