@@ -126,7 +126,7 @@ mod tests {
     use tokenweir_api::BackendFacts;
 
     #[test]
-    fn the_risk_of_a_drain_is_that_for_the_model_with_the_fewest_other_backends() {
+    fn the_scarcest_model_determines_the_risk() {
         let backend = |name: &str, models: &[&str], up| BackendSummary {
             name: name.into(),
             facts: BackendFacts {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_capital_y_confirms_the_drain_of_the_last_backend_of_a_model() {
+    fn the_last_backend_needs_a_capital_y() {
         let risk = DrainRisk::NoneRemains("tiny".into());
         assert!(risk.question("gpu-0").contains("LAST for tiny"));
         assert!(!risk.is_confirmed_by(KeyCode::Char('y')));

@@ -345,7 +345,7 @@ mod tests {
     use tokenweir_api::GpuSummary;
 
     #[test]
-    fn columns_of_gpus_and_of_kv_events_are_shown_only_if_a_backend_has_them() {
+    fn optional_columns_need_a_backend_with_values() {
         let mut document = GatewaySnapshot::default();
         document.backends.resize(2, BackendSummary::default());
         let optional = |document: &GatewaySnapshot| {

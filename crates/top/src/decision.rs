@@ -181,7 +181,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_first_lines_of_an_explanation_show_why_the_request_was_slow() {
+    fn the_first_lines_show_the_slow_cause() {
         let lines = explanation(&json!({
             "request_id": "r-1", "trace_url": "http://ui/4a",
             "attempts": [
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn an_explanation_shows_the_deciding_cost_and_the_backends_that_were_no_candidates() {
+    fn deciding_cost_and_excluded_backends_are_shown() {
         let decision = json!({
             "request_id": "r-1", "backend": "a", "reason": "lowest_ttft", "policy": "kv_aware",
             "tie_cost": 0.031,
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn the_explanation_of_an_unexpected_document_does_not_panic() {
+    fn an_unexpected_document_does_not_panic() {
         for document in [json!(null), json!([]), json!({ "candidates": 7 })] {
             assert!(!explanation(&document).is_empty());
         }

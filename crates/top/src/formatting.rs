@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_shown_with_few_digits_and_times_in_a_unit_that_fits_their_size() {
+    fn numbers_and_times_are_short() {
         let format = |value| number(Some(value));
         assert_eq!(
             [0.421, 7.0, 13.25, 132.4, 12_345.0, 2.5e6].map(format),
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn control_characters_of_a_name_are_not_written_to_the_terminal() {
+    fn control_characters_are_removed() {
         assert_eq!(text(Some("a\u{1b}[2J\r\nb")), "a[2Jb");
         assert_eq!([text(Some("\u{7}")), text(None)], ["–", "–"]);
     }

@@ -135,7 +135,7 @@ mod tests {
     use tokenweir_diagnose::Verdict;
 
     #[test]
-    fn the_status_lists_backends_that_need_attention_first_with_their_reason() {
+    fn backends_that_need_attention_come_first() {
         let backend = |name: &str, condition, reason: Option<&str>| BackendSummary {
             name: name.to_owned(),
             condition,

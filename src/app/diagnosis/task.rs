@@ -298,7 +298,7 @@ mod tests {
     use tokenweir_gateway::backend::pool::BackendPool;
 
     #[test]
-    fn the_diagnosis_lists_a_backend_without_samples_and_does_not_judge_it() {
+    fn a_backend_without_samples_is_not_judged() {
         let address = BackendAddress::parse("http://127.0.0.1:9").unwrap();
         let backend = Backend::new(BackendId::new("gpu-0"), address, None);
         let pool = BackendPool::with_settings(vec![backend], &PoolSettings::default());
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn only_verdicts_about_too_much_work_name_the_client_that_causes_most_of_it() {
+    fn verdicts_about_work_name_the_main_client() {
         let verdict = |name: &'static str, cause: Option<&'static str>| Verdict {
             verdict: name.into(),
             cause: cause.map(Into::into),

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn each_verdict_above_severity_info_is_logged_once_at_its_begin_and_once_at_its_end() {
+    fn begin_and_end_are_logged_once() {
         use VerdictSeverity::{Critical, Info, Warning};
         let (mut log, now) = (VerdictLog::default(), tokenweir_protocol::clock::now());
         let changes = |begun, ended| VerdictChanges { begun, ended };

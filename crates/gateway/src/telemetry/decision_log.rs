@@ -314,7 +314,7 @@ mod tests {
     use tokenweir_request::record::fixtures::streamed;
 
     #[test]
-    fn the_decision_log_has_the_chunk_times_of_broken_and_slow_streams_only() {
+    fn only_broken_and_slow_streams_have_chunk_times() {
         let mut record = streamed();
         let accepted = record.timings.accepted;
         let gap = Duration::from_millis(900);
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn the_decision_log_retains_the_newest_decisions_and_finds_the_latest_of_equal_request_ids() {
+    fn the_latest_of_equal_ids_is_found() {
         let log = DecisionLog::new(3);
         let mut record = streamed();
         for index in 0..5_u16 {
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn the_decision_log_finds_a_request_by_the_first_8_characters_of_its_id_and_not_by_fewer() {
+    fn eight_characters_find_a_request() {
         let log = DecisionLog::new(3);
         let mut record = streamed();
         for id in ["f53ebd45226e", "f53ebd45"] {
@@ -368,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn a_decision_log_of_capacity_zero_and_a_request_without_a_decision_store_no_entry() {
+    fn without_capacity_or_decision_nothing_is_stored() {
         let empty_log = DecisionLog::new(0);
         empty_log.finished(&[&streamed()]);
         assert!(empty_log.newest(50).is_empty());
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn the_detail_of_a_logged_decision_has_every_candidate_and_the_outcome_of_the_request() {
+    fn a_detail_has_candidates_and_outcome() {
         let log = DecisionLog::new(1);
         log.finished(&[&streamed()]);
         let detail = log.get("r-1").unwrap().detail();

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn the_protobuf_metrics_page_has_the_series_of_the_text_page_and_complete_native_buckets() {
+    fn the_page_has_the_series_of_text() {
         let prometheus =
             Prometheus::new(BucketOverrides::default(), Vec::new()).with_native_histograms();
         let record = streamed();

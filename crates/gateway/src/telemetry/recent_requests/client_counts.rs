@@ -114,7 +114,7 @@ mod tests {
     use tokenweir_request::record::fixtures::streamed;
 
     #[test]
-    fn counts_by_client_take_bounded_memory_and_retain_the_client_with_the_most_work() {
+    fn the_busiest_client_stays_in_bounded_memory() {
         let mut counts = ClientCounts::default();
         let mut record = streamed();
         record.caller = None;
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_with_one_api_key_from_several_addresses_count_for_one_client() {
+    fn one_key_is_one_client() {
         let mut counts = ClientCounts::default();
         let mut record = streamed();
         record.caller = Some(Arc::new(ClientIdentity {
