@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use serde::Serialize;
 use tokio::sync::Notify;
 
 use super::engine::{
@@ -82,7 +81,7 @@ struct SequenceSubscriber {
 }
 
 /// Cumulative and current statistics of a backend.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct SimulatedBackendStats {
     /// Number of generating requests that the engine accepted.
     pub requests: u64,
@@ -91,7 +90,6 @@ pub struct SimulatedBackendStats {
     /// Number of finished requests.
     pub finished: u64,
     /// The current load of the engine.
-    #[serde(flatten)]
     pub load: SimulatedEngineLoad,
     /// Response bytes handed to connections.
     pub bytes: u64,
@@ -169,7 +167,7 @@ impl SimulatedBackend {
             load: &state.stats.load,
             telemetry: &state.telemetry,
         };
-        render_metrics_page(&source, self.settings.metrics_dialect)
+        render_metrics_page(&source)
     }
 
     /// Waits without end if the backend hangs now (`hang_after`).

@@ -86,13 +86,6 @@ fn page_endpoint(path: &str) -> Option<Endpoint> {
         "/health" | "/ping" => Endpoint::Page(|_| page(None, "")),
         "/version" => Endpoint::Page(|_| json(documents::VERSION)),
         "/metrics" => Endpoint::Page(|backend| page(Some(METRICS_CONTENT_TYPE), backend.metrics())),
-        "/load" => Endpoint::Page(|backend| {
-            let stats = backend.stats();
-            json(documents::load(stats.requests - stats.aborts - stats.finished))
-        }),
-        "/sim/stats" => Endpoint::Page(|backend| {
-            json(serde_json::to_string(&backend.stats()).unwrap_or_default())
-        }),
         _ => return None,
     })
 }

@@ -1,4 +1,4 @@
-//! Responses that are one short JSON document: models, tokenization, embeddings, server load,
+//! Responses that are one short JSON document: models, tokenization, embeddings,
 //! version.
 
 use super::template::quoted;
@@ -11,11 +11,6 @@ pub const VERSION: &str = r#"{"version":"0.32.0"}"#;
 pub const NOT_FOUND: &str = r#"{"detail":"Not Found"}"#;
 /// The response to an unsupported method, as from FastAPI.
 pub const METHOD_NOT_ALLOWED: &str = r#"{"detail":"Method Not Allowed"}"#;
-
-/// The body of `GET /load`. `requests` is the number of requests in progress.
-pub fn load(requests: u64) -> String {
-    format!(r#"{{"server_load":{requests}}}"#)
-}
 
 /// The body of `GET /v1/models`. The first model is the root. The others are aliases of it.
 pub fn models(models: &[String], created: u64, max_model_len: u32) -> String {
