@@ -176,12 +176,7 @@ impl DecisionLogEntry {
             "prefill_legs": self.prefill_legs.as_deref().map(prefill_legs_to_json),
             "continuations": list(&self.continuations.begun, continuation_to_json),
             "continuation_refused": self.continuations.refusal,
-            "predicted": {
-                "ttft_seconds": round_significant(chosen.ttft),
-                "input_tokens": chosen.candidate.prompt.round(),
-                "cached_tokens": chosen.candidate.cached.round(),
-                "cached_source": chosen.candidate.cached_source,
-            },
+            "predicted": predicted_to_json(&chosen),
             "actual": self.actual(),
             "phases": list(self.phases.iter(), phase_to_json),
             "tie_cost": least_cost.map(|least| round_significant(kv_aware::tie_limit(least))),
@@ -220,6 +215,15 @@ impl DecisionLogEntry {
 /// The JSON list of these values.
 fn list<T>(values: impl IntoIterator<Item = T>, to_json: impl Fn(T) -> Value) -> Value {
     values.into_iter().map(to_json).collect()
+}
+
+fn predicted_to_json(chosen: &PredictedCandidate<'_>) -> Value {
+    json!({
+        "ttft_seconds": round_significant(chosen.ttft),
+        "input_tokens": chosen.candidate.prompt.round(),
+        "cached_tokens": chosen.candidate.cached.round(),
+        "cached_source": chosen.candidate.cached_source,
+    })
 }
 
 fn attempt_to_json(attempt: &Attempt) -> Value {
