@@ -28,6 +28,7 @@ use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_net::tls::{Credentials, TlsPeer};
 use tokenweir_protocol::atomic::AtomicInstant;
 use tokenweir_protocol::clock;
+use tokenweir_settings::Environment;
 use tokio::sync::Mutex;
 
 /// A gateway with bound listeners, after the first checks of its backends.
@@ -55,7 +56,7 @@ impl Application {
         loaded: &LoadedConfig,
         overrides: Overrides,
         logs: &LogWriters,
-        env: impl Fn(&str) -> Option<String>,
+        env: impl Environment,
     ) -> Result<Self, ApplicationError> {
         let config = &loaded.config;
         let (configuration, reload_requests) =
@@ -162,7 +163,7 @@ impl RequestPath {
         loaded: &LoadedConfig,
         logs: &LogWriters,
         guard: &Arc<OverloadGuard>,
-        env: impl Fn(&str) -> Option<String>,
+        env: impl Environment,
     ) -> Result<Self, ApplicationError> {
         let config = &loaded.config;
         let exchange = config.peer_exchange.start(&env)?;
@@ -201,7 +202,7 @@ impl RequestPath {
         listeners: &BoundListeners,
         configuration: Arc<ActiveConfiguration>,
         config: &Config,
-        env: impl Fn(&str) -> Option<String>,
+        env: impl Environment,
     ) -> Result<Arc<Admin>, ApplicationError> {
         let proxy = &self.proxy.state;
         let mut status_sources = listeners.status_sources();
@@ -239,7 +240,7 @@ async fn build_pool(
     config: &Config,
     exchange: Option<Arc<PeerExchange>>,
     overload_guard: &OverloadGuard,
-    env: impl Fn(&str) -> Option<String>,
+    env: impl Environment,
 ) -> Result<(DiscoverySources, Arc<BackendPool>, HttpClient), ApplicationError> {
     let mut sources = DiscoverySources::start(&config.discovery);
     sources.wait_for_all_sources(FIRST_SCRAPE_TIMEOUT).await;

@@ -2,6 +2,7 @@
 //! can be guessed, and about settings that contradict each other.
 
 use crate::config::{Contradiction, ListedSecret, LoadedConfig};
+use tokenweir_settings::Environment;
 
 /// The configuration keys of the secrets that must be hard to guess.
 const GUESSED_SECRETS: [&str; 3] =
@@ -13,7 +14,7 @@ const MIN_SECRET_CHARS: usize = 16;
 /// Returns the warnings about a configuration. The gateway logs them at the start, and `tokenweir
 /// check` prints them. `env` returns the value of an environment variable. A secret that cannot be
 /// read causes no warning.
-pub(super) fn warnings(loaded: &LoadedConfig, env: impl Fn(&str) -> Option<String>) -> Vec<String> {
+pub(super) fn warnings(loaded: &LoadedConfig, env: impl Environment) -> Vec<String> {
     let config = &loaded.config;
     let mut warnings = Vec::new();
     for ListedSecret { path, secret, .. } in config.secrets() {
