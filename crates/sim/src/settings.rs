@@ -61,9 +61,6 @@ pub struct SimulatorSettings {
     /// Seed of the random ids.
     #[arg(long, default_value_t = Self::default().seed)]
     pub seed: u64,
-    /// Return the X-Request-Id header, like the vLLM option of the same name.
-    #[arg(long = "enable-request-id-headers")]
-    pub request_id_headers: bool,
     /// URL of an OTLP/gRPC collector that receives one span per request, as from vLLM.
     #[arg(long, value_name = "URL")]
     pub otlp_traces_endpoint: Option<String>,
@@ -107,7 +104,6 @@ impl Default for SimulatorSettings {
             time_scale: PositiveNumber(1.0),
             keep_alive: Duration::from_secs(5).into(),
             seed: 0,
-            request_id_headers: false,
             otlp_traces_endpoint: None,
             kv_events_port: None,
             kv_events_replay_port: 0,
