@@ -57,24 +57,49 @@ pub(super) fn backend_statuses(
 /// Returns the status of one backend at `now`, without regard to panic mode and without blocks.
 pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot {
     let state = backend.health.state();
+    let engine = state.sample.map(|sample| sample.load);
+    let load = engine.unwrap_or_default();
+    let gpu_cost = backend.facets.gpu.cost();
+    BackendStatusSnapshot {
+        backend: backend.identity.id.to_string(),
+        facts: backend_facts(backend, &state, now),
+        ejections: backend.health.breaker.ejections(),
+        role: backend.facets.prefill_leg.role().map(Role::as_str),
+        stalls: backend.load.stall_count(),
+        gpu_count: gpu_cost.gpus,
+        price_per_hour: gpu_cost.hour_price,
+        restarts: backend.load.restart_count(),
+        engine,
+        preemptions: load.preemptions,
+        asleep: load.is_asleep(),
+        dialect: load.server.map(EngineKind::as_str),
+        metrics: metric_availability(&state),
+        models_error: state.models_error.as_deref().map(Into::into),
+        learned: learned_estimates(backend, now),
+        pod: backend.identity.settings().pod.as_deref().map(Into::into),
+        blocks: StatusBlocks::default(),
+    }
+}
+
+fn backend_facts(backend: &Backend, state: &BackendState, now: Instant) -> BackendFacts {
+    let health = &backend.health;
     let availability = backend.availability(now);
     let load = state.sample.map(|sample| sample.load).unwrap_or_default();
     let age = state.sample.map(|sample| now.saturating_duration_since(sample.scraped_at));
-    let gpu_cost = backend.facets.gpu.cost();
-    let facts = BackendFacts {
+    BackendFacts {
         url: backend.identity.address.to_string(),
         health: state.health.as_str().to_owned(),
-        breaker: backend.health.breaker.state().as_str().to_owned(),
+        breaker: health.breaker.state().as_str().to_owned(),
         state: availability.as_str().to_owned(),
         up: availability == Availability::Available,
-        reason: unavailability_reason(&state),
-        drained: backend.health.is_drained(),
-        drain: backend.health.drain().map(|drain| drain_summary(&drain, now)),
+        reason: unavailability_reason(state),
+        drained: health.is_drained(),
+        drain: health.drain().map(|drain| drain_summary(&drain, now)),
         weight: backend.weight(),
         version: state.version.as_deref().map(Into::into),
         front_end: state.front_end.map(|front_end| front_end.as_str().to_owned()),
         max_model_len: longest_contexts(state.models()),
-        unserved: backend.health.unserved(now).into_iter().map(str::to_owned).collect(),
+        unserved: health.unserved(now).into_iter().map(str::to_owned).collect(),
         models: state.models().iter().map(|model| model.id.to_string()).collect(),
         kv_usage: load.kv_usage,
         kv_capacity_tokens: load.capacity(),
@@ -84,25 +109,6 @@ pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot 
         stalled: backend.load.stalled_streams(),
         scrape_age_seconds: age.map(|age| age.as_secs_f64()),
         scrape_error: state.metrics_error.map(|error| error.as_str().to_owned()),
-    };
-    BackendStatusSnapshot {
-        backend: backend.identity.id.to_string(),
-        facts,
-        ejections: backend.health.breaker.ejections(),
-        role: backend.facets.prefill_leg.role().map(Role::as_str),
-        stalls: backend.load.stall_count(),
-        gpu_count: gpu_cost.gpus,
-        price_per_hour: gpu_cost.hour_price,
-        restarts: backend.load.restart_count(),
-        engine: state.sample.map(|sample| sample.load),
-        preemptions: load.preemptions,
-        asleep: load.is_asleep(),
-        dialect: load.server.map(EngineKind::as_str),
-        metrics: metric_availability(&state),
-        models_error: state.models_error.as_deref().map(Into::into),
-        learned: learned_estimates(backend, now),
-        pod: backend.identity.settings().pod.as_deref().map(Into::into),
-        blocks: StatusBlocks::default(),
     }
 }
 

@@ -12,6 +12,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use tokenweir_gateway::server::bind_socket;
 use tokenweir_net::tls::TlsError;
+use tokenweir_settings::Environment;
 
 /// The result of `tokenweir check` for one file.
 #[derive(Debug, Default)]
@@ -31,11 +32,7 @@ pub struct ConfigCheck {
 
 /// Checks a file of the kind `checked`: a configuration, a keys file or a list of backends. `env`
 /// returns the value of an environment variable.
-pub fn check(
-    file: &Path,
-    checked: CheckedFile,
-    env: impl Fn(&str) -> Option<String>,
-) -> ConfigCheck {
+pub fn check(file: &Path, checked: CheckedFile, env: impl Environment) -> ConfigCheck {
     let mut check = ConfigCheck { file: file.to_owned(), ..ConfigCheck::default() };
     match checked {
         CheckedFile::Keys => {
@@ -55,7 +52,7 @@ pub fn check(
 }
 
 /// Finds the reasons why the gateway does not start with a valid configuration on this machine.
-fn obstacles(loaded: &LoadedConfig, env: impl Fn(&str) -> Option<String>) -> Vec<ConfigError> {
+fn obstacles(loaded: &LoadedConfig, env: impl Environment) -> Vec<ConfigError> {
     let mut found = Vec::new();
     for ListedSecret { path, secret, .. } in loaded.config.secrets() {
         if let Err(error) = secret.resolve(&env) {
@@ -68,10 +65,7 @@ fn obstacles(loaded: &LoadedConfig, env: impl Fn(&str) -> Option<String>) -> Vec
 
 /// Finds the reasons why the gateway does not start with a valid configuration on this machine,
 /// except secrets that cannot be read.
-pub(crate) fn file_obstacles(
-    loaded: &LoadedConfig,
-    env: impl Fn(&str) -> Option<String>,
-) -> Vec<ConfigError> {
+pub(crate) fn file_obstacles(loaded: &LoadedConfig, env: impl Environment) -> Vec<ConfigError> {
     let config = &loaded.config;
     let at = |path: &str, error: &dyn std::error::Error| {
         loaded.error_at(path, &ErrorChain(error).to_string())
@@ -143,7 +137,7 @@ fn is_missing(error: &io::Error) -> bool {
 }
 
 /// Finds problems of a valid configuration that do not keep the gateway from starting.
-fn notes(loaded: &LoadedConfig, env: impl Fn(&str) -> Option<String>) -> Vec<String> {
+fn notes(loaded: &LoadedConfig, env: impl Environment) -> Vec<String> {
     let config = &loaded.config;
     let mut notes = Vec::new();
     if config.backends.is_empty() && config.discovery.is_empty() {
@@ -197,7 +191,7 @@ impl ConfigCheck {
         &mut self,
         loaded: Option<LoadedConfig>,
         is_machine_checked: bool,
-        env: impl Fn(&str) -> Option<String>,
+        env: impl Environment,
     ) {
         let Some(loaded) = loaded else { return };
         if is_machine_checked {

@@ -15,12 +15,13 @@ use tokenweir_gateway::telemetry::Telemetry;
 use tokenweir_gateway::telemetry::access_log::{AccessLog, AccessLogCounts};
 use tokenweir_gateway::telemetry::batch_dispatcher::BatchDispatcherGuard;
 use tokenweir_gateway::telemetry::decision_log::DecisionLog;
-use tokenweir_gateway::telemetry::metrics_registry::{MetricsLevel, MetricsSettings, Prometheus};
+use tokenweir_gateway::telemetry::metrics_registry::{MetricsSettings, Prometheus};
 use tokenweir_gateway::telemetry::otel::{self, Semconv, SpanSink, TracingSettings};
 use tokenweir_gateway::telemetry::recent_requests::RecentRequests;
 use tokenweir_net::tls::OutboundTls;
 use tokenweir_protocol::clock;
 use tokenweir_request::observe::Sink;
+use tokenweir_settings::Environment;
 
 /// The sinks of request records, and the values that other parts read from them.
 pub(super) struct TelemetryPipeline {
@@ -71,24 +72,22 @@ impl TelemetryPipeline {
         logs: &LogWriters,
         pool: &Arc<BackendPool>,
         access: &Arc<AccessControl>,
-        env: impl Fn(&str) -> Option<String>,
+        env: impl Environment,
     ) -> Result<Self, ApplicationError> {
         let config = &loaded.config;
-        let now = clock::now();
         let tracing = loaded.tracing_settings(&env)?;
-        if env("OTEL_METRICS_EXPORTER").is_some_and(|value| value.contains("otlp")) {
-            tracing::warn!(
-                "OTEL_METRICS_EXPORTER=otlp has no effect: let the Prometheus receiver of a collector \
-                 scrape /metrics"
-            );
-        }
+        warn_of_metrics_exporter(&env);
         let decisions = Arc::new(DecisionLog::new(config.routing.decision_log_size));
-        let recent_requests = Arc::new(RecentRequests::new(now, config.slos.clone()));
+        let recent_requests = Arc::new(RecentRequests::new(clock::now(), config.slos.clone()));
         let request_counters = Arc::<BackendRequestCounters>::default();
         let mut sinks = SinkSet::default();
         let stored_responses = Arc::<StoredResponses>::default();
-        sinks.immediate.extend([pool.clone() as Arc<dyn Sink>, decisions.clone(), access.clone()]);
-        sinks.immediate.push(stored_responses.clone());
+        sinks.immediate.extend([
+            pool.clone() as Arc<dyn Sink>,
+            decisions.clone(),
+            access.clone(),
+            stored_responses.clone(),
+        ]);
         let has_keys = config.access.keys_file.is_some();
         let access_log = sinks.add_access_log(logs, has_keys);
         let start_log = if config.log.access_start { access_log } else { None };
@@ -100,11 +99,9 @@ impl TelemetryPipeline {
         sinks.batched.extend(extras.sinks);
         sinks.guards.extend(extras.guards);
         sinks.status_sources.extend(extras.status_sources);
-        let semconv = tracing.style.semconv;
-        let build_metrics = |level| build_metrics(config, level, semconv);
-        let metrics = config.metrics.level.map(build_metrics).transpose()?;
-        let SinkSet { immediate, batched, status_sources, guards } = sinks;
-        let (telemetry, dispatcher) = Telemetry::with_batch_dispatcher(metrics, immediate, batched);
+        let metrics = build_metrics(config, tracing.style.semconv)?;
+        let (telemetry, dispatcher) =
+            Telemetry::with_batch_dispatcher(metrics, sinks.immediate, sinks.batched);
         let propagation = tracing.propagation();
         Ok(Self {
             telemetry: Arc::new(telemetry),
@@ -113,22 +110,32 @@ impl TelemetryPipeline {
             recent_requests,
             stored_responses,
             request_counters,
-            status_sources,
+            status_sources: sinks.status_sources,
             workers: TelemetryWorkers {
                 dispatcher,
                 traces_endpoint: tracing.endpoint,
                 spans,
-                _guards: guards,
+                _guards: sinks.guards,
             },
         })
     }
 }
 
+fn warn_of_metrics_exporter(env: impl Environment) {
+    if env("OTEL_METRICS_EXPORTER").is_some_and(|value| value.contains("otlp")) {
+        tracing::warn!(
+            "OTEL_METRICS_EXPORTER=otlp has no effect: let the Prometheus receiver of a collector \
+             scrape /metrics"
+        );
+    }
+}
+
+/// The metrics registry. `None`: metrics are disabled.
 fn build_metrics(
     config: &Config,
-    level: MetricsLevel,
     semconv: Semconv,
-) -> Result<Prometheus, ApplicationError> {
+) -> Result<Option<Prometheus>, ApplicationError> {
+    let Some(level) = config.metrics.level else { return Ok(None) };
     let metrics = Prometheus::with_settings(MetricsSettings {
         rows: extras::metric_rows().collect(),
         level,
@@ -138,7 +145,7 @@ fn build_metrics(
         objectives: config.slos.clone(),
     });
     let has_native = config.metrics.native_histograms;
-    Ok(if has_native { metrics.with_native_histograms() } else { metrics })
+    Ok(Some(if has_native { metrics.with_native_histograms() } else { metrics }))
 }
 
 // === impl TelemetryWorkers ===
@@ -168,14 +175,16 @@ impl TelemetryWorkers {
 impl SinkSet {
     /// Adds the access log and returns it. `None`: the access log is disabled.
     fn add_access_log(&mut self, logs: &LogWriters, has_keys: bool) -> Option<Arc<AccessLog>> {
-        let (access_log, line_counter) = logs.access_log(has_keys).zip(logs.line_counter())?;
+        let (access_log, writer) = logs.access_log(has_keys)?;
         let access_log = Arc::new(access_log);
         self.batched.push(access_log.clone());
         let counted = access_log.clone();
         self.status_sources.push(Arc::new(move |status, _| {
-            let [written, dropped] = line_counter();
-            let rate_limited = counted.omitted();
-            status.blocks.add(AccessLogCounts { written, rate_limited, dropped });
+            status.blocks.add(AccessLogCounts {
+                written: writer.written(),
+                rate_limited: counted.omitted(),
+                dropped: writer.dropped(),
+            });
         }));
         Some(access_log)
     }

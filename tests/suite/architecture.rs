@@ -209,7 +209,7 @@ fn only_facets_and_drivers_name_optional_parts() {
 }
 
 #[test]
-fn the_core_of_the_proxy_names_no_optional_feature() {
+fn the_core_names_no_optional_feature() {
     for (file, source) in sources(&repository_root().join("crates/gateway/src/proxy")) {
         if !PROXY_CORE.contains(&module_of(&file).as_str()) {
             continue;
@@ -222,7 +222,7 @@ fn the_core_of_the_proxy_names_no_optional_feature() {
 }
 
 #[test]
-fn a_section_of_an_option_imports_no_core_section() {
+fn option_sections_import_no_core_section() {
     for (file, imported) in import_graph(&repository_root().join("src")).imports() {
         if !file.starts_with("config/options/") {
             continue;

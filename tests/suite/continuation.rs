@@ -324,7 +324,7 @@ async fn after_a_reset(
 }
 
 #[tokio::test]
-async fn a_success_status_without_a_continuation_is_asked_elsewhere_and_never_ends_the_stream() {
+async fn a_status_without_a_continuation_asks_elsewhere() {
     let bodies = ["", "null", "data: [DONE]\n\n", "data: {}\n\ndata: [DONE]\n\n"];
     for temperature in [0, 1] {
         let request = request(CHAT, &json!({"temperature": temperature}));
@@ -347,7 +347,7 @@ async fn a_success_status_without_a_continuation_is_asked_elsewhere_and_never_en
 }
 
 #[tokio::test]
-async fn an_early_end_in_order_after_a_crash_is_no_second_crash() {
+async fn an_early_end_is_no_second_crash() {
     let request = request(CHAT, &json!({}));
     let whole = unbroken(CHAT, &request, ContinuationMode::Exact).await;
     let early = |events: &[String]| stream_of(&events[..4]);

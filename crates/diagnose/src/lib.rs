@@ -45,6 +45,6 @@ pub use history::{
 pub use request_counters::BackendRequestCounters;
 pub use rules::{DiagnosisRule, RULES, safe_max_num_seqs};
 pub use verdict::{
-    Anomaly, Confidence, CorrelatedPair, DiagnosedBackend, Diagnosis, Evidence, UndeterminedRule,
-    Verdict, VerdictDescription, VerdictGroup, VerdictScope, VerdictSeverity,
+    Anomaly, Confidence, DiagnosedBackend, Diagnosis, Evidence, UndeterminedRule, Verdict,
+    VerdictDescription, VerdictGroup, VerdictScope, VerdictSeverity,
 };

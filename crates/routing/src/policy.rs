@@ -5,13 +5,13 @@ use super::policies::{
 };
 use super::{Candidate, PolicyChoice, RoutingRequest, shares};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// A routing policy.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-    #[derive(Serialize, Deserialize, JsonSchema)]
+    #[derive(Deserialize, JsonSchema)]
     #[serde(rename_all = "snake_case")]
     pub enum PolicyKind {
         /// The least predicted time to first token, from queue, prompt, cached prefix and KV cache

@@ -98,19 +98,10 @@ impl DiagnosisTask {
         let backends = pool.backends();
         self.request_counters.retain_backends(backends.iter().map(|backend| &backend.identity.id));
         let queued = admission.waiting_by_class().iter().map(|(_, waiting)| waiting).sum();
-        let gpus = self.extras.gpu_conditions(&backends, now);
-        let samples = backends.iter().zip(gpus).map(|(backend, gpus)| {
-            let counts = self.request_counters.take(&backend.identity.id);
-            (backend.identity.id.clone(), sample_backend(backend, counts, queued, gpus, now))
-        });
-        let samples: Vec<(BackendId, DiagnosisSample)> = samples.collect();
-        let limited_backends = admission.max_in_flight().map_or(0, |limit| {
-            let is_limited = |(_, sample): &&(BackendId, DiagnosisSample)| {
-                sample.gateway.is_some_and(|gateway| gateway.in_flight >= limit)
-                    && sample.page.and_then(|page| page.waiting) == Some(0.0)
-            };
-            samples.iter().filter(is_limited).count()
-        });
+        let samples = self.sample_backends(&backends, queued, now);
+        let is_limited =
+            |limit: u32| samples.iter().filter(|(_, sample)| is_limited(sample, limit)).count();
+        let limited_backends = admission.max_in_flight().map_or(0, is_limited);
         let routes = pool.routes();
         let is_listed = |name: &str| routes.models().iter().any(|model| &*model.id == name);
         let backends = readiness.backends.iter().map(|current| {
@@ -134,6 +125,21 @@ impl DiagnosisTask {
         let clients = self.admin.recent_requests.clients(open_streams, now);
         name_main_client(&mut diagnosis, &clients);
         diagnosis
+    }
+
+    /// Takes a sample of each backend. `queued`: the number of requests in the queue of the gateway.
+    fn sample_backends(
+        &self,
+        backends: &[Arc<Backend>],
+        queued: usize,
+        now: Instant,
+    ) -> Vec<(BackendId, DiagnosisSample)> {
+        let gpus = self.extras.gpu_conditions(backends, now);
+        let samples = backends.iter().zip(gpus).map(|(backend, gpus)| {
+            let counts = self.request_counters.take(&backend.identity.id);
+            (backend.identity.id.clone(), sample_backend(backend, counts, queued, gpus, now))
+        });
+        samples.collect()
     }
 
     /// Returns the models that no backend can serve now and for which requests wait.
@@ -190,6 +196,12 @@ impl DiagnosisTask {
             unread_streams: unread.copied().unwrap_or_default(),
         }
     }
+}
+
+/// Whether a backend has `limit` requests of the gateway, and none of them waits in its engine.
+fn is_limited(sample: &DiagnosisSample, limit: u32) -> bool {
+    sample.gateway.is_some_and(|gateway| gateway.in_flight >= limit)
+        && sample.page.and_then(|page| page.waiting) == Some(0.0)
 }
 
 /// Returns the counts of the requests that ended in the last 25 to 30 s.
@@ -298,7 +310,7 @@ mod tests {
     use tokenweir_gateway::backend::pool::BackendPool;
 
     #[test]
-    fn the_diagnosis_lists_a_backend_without_samples_and_does_not_judge_it() {
+    fn a_backend_without_samples_is_not_judged() {
         let address = BackendAddress::parse("http://127.0.0.1:9").unwrap();
         let backend = Backend::new(BackendId::new("gpu-0"), address, None);
         let pool = BackendPool::with_settings(vec![backend], &PoolSettings::default());
@@ -321,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn only_verdicts_about_too_much_work_name_the_client_that_causes_most_of_it() {
+    fn verdicts_about_work_name_the_main_client() {
         let verdict = |name: &'static str, cause: Option<&'static str>| Verdict {
             verdict: name.into(),
             cause: cause.map(Into::into),

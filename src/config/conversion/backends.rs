@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokenweir_gateway::backend::facets::FacetSettings;
 use tokenweir_gateway::backend::{Backend, BackendSettings, PoolSettings};
 use tokenweir_net::tls::{Alpn, OutboundTls, TlsClientContext, TlsError};
-use tokenweir_settings::{ConfiguredSecret, SecretValue, UnreadableSecret};
+use tokenweir_settings::{ConfiguredSecret, Environment, SecretValue, UnreadableSecret};
 
 /// TLS contexts of backends, by authority (`host:port`).
 pub type BackendTlsContexts = Vec<(String, Arc<TlsClientContext>)>;
@@ -19,7 +19,7 @@ impl Config {
     pub fn build_backends(
         &self,
         entries: &[BackendConfig],
-        env: impl Fn(&str) -> Option<String>,
+        env: impl Environment,
     ) -> Result<Vec<Backend>, UnreadableSecret> {
         let horizon = Duration::try_from_secs_f64(self.routing.kv_aware.horizon_seconds);
         let horizon = horizon.unwrap_or(Duration::MAX);

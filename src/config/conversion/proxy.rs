@@ -7,7 +7,7 @@ use tokenweir_gateway::proxy::{ConfiguredRoutes, ProxySettings, RequestSettings}
 use tokenweir_gateway::telemetry::metrics_registry::buckets::BucketOverridesError;
 use tokenweir_protocol::openai::PhraseMatcher;
 use tokenweir_request::observe::ObservationSettings;
-use tokenweir_settings::UnreadableSecret;
+use tokenweir_settings::{Environment, UnreadableSecret};
 
 /// Why the settings of the proxy cannot be built from a valid configuration.
 #[derive(Debug, thiserror::Error)]
@@ -32,7 +32,7 @@ impl Config {
     pub fn proxy_settings(
         &self,
         available_memory: Option<usize>,
-        env: impl Fn(&str) -> Option<String>,
+        env: impl Environment,
     ) -> Result<ProxySettings, ProxySettingsError> {
         Ok(ProxySettings {
             requests: RequestSettings {

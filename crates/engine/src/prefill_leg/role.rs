@@ -1,12 +1,12 @@
 //! The role of a backend: the legs of requests that the backend serves.
 
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// The legs of requests that a backend serves.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
     #[serde(rename_all = "snake_case")]
     pub enum Role {
         /// Prefill legs. Whole requests only while no other backend of the model is up.

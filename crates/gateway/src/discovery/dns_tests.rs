@@ -91,7 +91,7 @@ fn host_query() -> DnsQuery {
 }
 
 #[tokio::test]
-async fn each_address_of_a_dns_name_is_one_backend() {
+async fn each_address_is_one_backend() {
     let v6 = RData::from(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 7));
     let server =
         TestNameServer::start(Some(vec![a_record(9), a_record(2), a_record(9), v6.clone()])).await;
@@ -106,7 +106,7 @@ async fn each_address_of_a_dns_name_is_one_backend() {
 }
 
 #[tokio::test]
-async fn dns_srv_records_give_the_hosts_and_ports_of_backends() {
+async fn srv_records_give_hosts_and_ports() {
     let zone = vec![srv_record("b.vllm.example.", 8001), srv_record("a.vllm.example.", 8000)];
     let server = TestNameServer::start(Some(zone)).await;
     let query = DnsQuery::Service { name: "_http._tcp.vllm.example.".into() };
@@ -115,7 +115,7 @@ async fn dns_srv_records_give_the_hosts_and_ports_of_backends() {
 }
 
 #[tokio::test]
-async fn failed_dns_queries_and_dns_responses_without_addresses_are_errors() {
+async fn failed_and_empty_queries_are_errors() {
     for zone in [None, Some(Vec::new())] {
         let server = TestNameServer::start(zone.clone()).await;
         assert!(server.resolve(&host_query()).await.is_err(), "{zone:?}");
@@ -123,7 +123,7 @@ async fn failed_dns_queries_and_dns_responses_without_addresses_are_errors() {
 }
 
 #[tokio::test]
-async fn dns_discovery_reports_only_changed_addresses_and_the_second_failure_in_succession() {
+async fn changes_and_second_failures_are_reported() {
     let server = TestNameServer::start(Some(vec![a_record(1), a_record(2)])).await;
     let resolver = server.resolver();
     let mut watcher = DnsWatcher::new(resolver, host_query(), Duration::from_millis(5));

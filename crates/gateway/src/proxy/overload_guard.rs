@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn each_overload_limit_rejects_requests_and_an_unset_limit_rejects_none() {
+    fn each_set_limit_rejects_requests() {
         assert_eq!(OverloadGuard::default().check(1_000_000, &client(1_000_000)), Ok(()));
         let limits = OverloadLimits {
             max_requests: Some(2),

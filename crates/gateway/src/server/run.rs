@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_timer_tick_is_late_by_the_time_for_which_the_runtime_was_blocked() {
+    async fn a_blocked_runtime_delays_ticks() {
         let mut ticks = tokio::time::interval(STREAM_SWEEP_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         assert_eq!(next_tick_delay(&mut ticks).await, Duration::ZERO);

@@ -9,10 +9,8 @@ use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokenweir_engine::prefill_leg::PrefillSkip;
 use tokenweir_protocol::limits::push_bounded;
 use tokenweir_protocol::mutex::lock;
-use tokenweir_request::continuation::ContinuationRefusal;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{
     Attempt, ChunkTimings, Continuation, Continuations, PhaseDuration, PredictedCandidate,
@@ -133,15 +131,16 @@ impl DecisionLogEntry {
     /// Returns the main fields of the entry as JSON: one element of the list that `/decisions`
     /// returns.
     pub fn summary(&self) -> Value {
-        let (request, chosen) = (&self.request, self.decision.selected());
+        let request = &self.request;
+        let chosen = self.decision.selected();
         json!({
             "request_id": request.request_id,
             "time": humantime::format_rfc3339_millis(request.started).to_string(),
             "model": request.model.name(),
             "backend": chosen.backend.as_str(),
             "reason": self.decision.reason(),
-            "outcome": request.outcome.as_str(),
-            "slow_cause": request.slow.map(SlowCause::as_str),
+            "outcome": request.outcome,
+            "slow_cause": request.slow,
             "predicted_ttft_seconds": round_significant(chosen.ttft),
             "actual_ttft_seconds": self.upstream_ttft.map(round_significant),
         })
@@ -150,19 +149,17 @@ impl DecisionLogEntry {
     /// All fields of the entry as JSON. Candidates are sorted by cost, lowest first. Times to first
     /// token are in seconds and start when the request is sent to the backend.
     pub fn detail(&self) -> Value {
-        let (request, decision) = (&self.request, &self.decision);
-        let ended_ms = request.duration.as_millis() as u64;
+        let request = &self.request;
+        let decision = &self.decision;
         let chosen = decision.selected();
         // Only the kv_aware policy compares costs.
         let has_cost = decision.policy() == PolicyKind::KvAware.as_str();
         let ranked = decision.ranked_candidates();
-        let least_cost = ranked.first().filter(|_| has_cost).map(|candidate| candidate.cost);
-        let candidates = ranked
-            .into_iter()
-            .map(|candidate| candidate_to_json(&candidate, candidate.is_same(&chosen), has_cost));
-        let excluded = decision
-            .excluded_backends()
-            .map(|(backend, reason)| json!({ "backend": backend.as_str(), "reason": reason }));
+        let least_cost = if has_cost { ranked.first().map(|least| least.cost) } else { None };
+        let candidate = |candidate: PredictedCandidate<'_>| {
+            candidate_to_json(&candidate, candidate.is_same(&chosen), has_cost)
+        };
+        let chunks = self.chunk_timings.as_deref();
         json!({
             "request_id": request.request_id,
             "time": humantime::format_rfc3339_millis(request.started).to_string(),
@@ -175,37 +172,58 @@ impl DecisionLogEntry {
             "tenant": request.caller.as_ref().map(|caller| &*caller.tenant),
             "client": request.client.to_string(),
             "trace_id": request.trace_id.map(|id| format!("{id:032x}")),
-            "attempts": self.attempts.iter().map(attempt_to_json).collect::<Vec<_>>(),
+            "attempts": list(&self.attempts, attempt_to_json),
             "prefill_legs": self.prefill_legs.as_deref().map(prefill_legs_to_json),
-            "continuations": self.continuations.begun.iter().map(continuation_to_json).collect::<Vec<_>>(),
-            "continuation_refused": self.continuations.refusal.map(ContinuationRefusal::as_str),
-            "predicted": {
-                "ttft_seconds": round_significant(chosen.ttft),
-                "input_tokens": chosen.candidate.prompt.round(),
-                "cached_tokens": chosen.candidate.cached.round(),
-                "cached_source": chosen.candidate.cached_source.as_str(),
-            },
-            "actual": {
-                "ttft_seconds": self.upstream_ttft.map(round_significant),
-                "input_tokens": self.input_tokens,
-                "cached_tokens": self.cached_tokens,
-                "outcome": request.outcome.as_str(),
-                "resume": self.resume,
-                "slow_cause": request.slow.map(SlowCause::as_str),
-                "slow_meaning": request.slow.map(SlowCause::meaning),
-                "client_ttft_seconds": rounded_seconds(request.ttft),
-                "first_answer_seconds": rounded_seconds(request.first_answer),
-                "duration_seconds": ended_ms as f64 / 1e3,
-                "backend_wait_seconds": rounded_seconds(self.backend_wait),
-            },
-            "phases": phases_to_json(&self.phases),
+            "continuations": list(&self.continuations.begun, continuation_to_json),
+            "continuation_refused": self.continuations.refusal,
+            "predicted": predicted_to_json(&chosen),
+            "actual": self.actual(),
+            "phases": list(self.phases.iter(), phase_to_json),
             "tie_cost": least_cost.map(|least| round_significant(kv_aware::tie_limit(least))),
-            "candidates": candidates.collect::<Vec<_>>(),
+            "candidates": list(ranked, candidate),
             "omitted_candidates": decision.omitted_candidates,
-            "excluded": excluded.collect::<Vec<_>>(),
-            "chunk_timings": self.chunk_timings.as_deref().map(|it| chunks_to_json(it, ended_ms)),
+            "excluded": list(decision.excluded_backends(), |(backend, reason)| {
+                json!({ "backend": backend.as_str(), "reason": reason })
+            }),
+            "chunk_timings": chunks.map(|timings| chunks_to_json(timings, self.ended_ms())),
         })
     }
+
+    /// The result of the request as JSON.
+    fn actual(&self) -> Value {
+        let request = &self.request;
+        json!({
+            "ttft_seconds": self.upstream_ttft.map(round_significant),
+            "input_tokens": self.input_tokens,
+            "cached_tokens": self.cached_tokens,
+            "outcome": request.outcome,
+            "resume": self.resume,
+            "slow_cause": request.slow,
+            "slow_meaning": request.slow.map(SlowCause::meaning),
+            "client_ttft_seconds": rounded_seconds(request.ttft),
+            "first_answer_seconds": rounded_seconds(request.first_answer),
+            "duration_seconds": self.ended_ms() as f64 / 1e3,
+            "backend_wait_seconds": rounded_seconds(self.backend_wait),
+        })
+    }
+
+    fn ended_ms(&self) -> u64 {
+        self.request.duration.as_millis() as u64
+    }
+}
+
+/// The JSON list of these values.
+fn list<T>(values: impl IntoIterator<Item = T>, to_json: impl Fn(T) -> Value) -> Value {
+    values.into_iter().map(to_json).collect()
+}
+
+fn predicted_to_json(chosen: &PredictedCandidate<'_>) -> Value {
+    json!({
+        "ttft_seconds": round_significant(chosen.ttft),
+        "input_tokens": chosen.candidate.prompt.round(),
+        "cached_tokens": chosen.candidate.cached.round(),
+        "cached_source": chosen.candidate.cached_source,
+    })
 }
 
 fn attempt_to_json(attempt: &Attempt) -> Value {
@@ -217,13 +235,9 @@ fn attempt_to_json(attempt: &Attempt) -> Value {
     })
 }
 
-/// Returns the durations of the known phases of a request as JSON, in order of time.
-fn phases_to_json(phases: &RequestPhases) -> Value {
-    let phase = |phase: PhaseDuration| {
-        let seconds = rounded_seconds(Some(phase.took));
-        json!({ "phase": phase.phase.as_str(), "seconds": seconds, "is_estimated": phase.is_estimated })
-    };
-    phases.iter().map(phase).collect()
+fn phase_to_json(phase: PhaseDuration) -> Value {
+    let seconds = rounded_seconds(Some(phase.took));
+    json!({ "phase": phase.phase, "seconds": seconds, "is_estimated": phase.is_estimated })
 }
 
 fn rounded_seconds(time: Option<Duration>) -> Option<f64> {
@@ -233,14 +247,13 @@ fn rounded_seconds(time: Option<Duration>) -> Option<f64> {
 /// Returns the times of the chunks of a slow or broken stream as JSON, in milliseconds from the
 /// request head.
 fn chunks_to_json(timings: &ChunkTimings, ended_ms: u64) -> Value {
-    let gaps = timings.longest_gaps().map(|gap| {
-        json!({ "after_chunks": gap.after_chunks, "ended_ms": gap.ended_ms, "gap_ms": gap.gap_ms })
-    });
     json!({
         "chunks": timings.chunks(),
         "stride": timings.stride(),
         "samples_ms": timings.samples_ms(),
-        "longest_gaps": gaps.collect::<Vec<_>>(),
+        "longest_gaps": list(timings.longest_gaps(), |gap| {
+            json!({ "after_chunks": gap.after_chunks, "ended_ms": gap.ended_ms, "gap_ms": gap.gap_ms })
+        }),
         "ended_ms": ended_ms,
     })
 }
@@ -248,9 +261,9 @@ fn chunks_to_json(timings: &ChunkTimings, ended_ms: u64) -> Value {
 fn prefill_legs_to_json(legs: &PrefillLegs) -> Value {
     let predicted = legs.predicted;
     json!({
-        "sent": legs.sent.iter().map(attempt_to_json).collect::<Vec<_>>(),
+        "sent": list(&legs.sent, attempt_to_json),
         "used": legs.is_used,
-        "skipped": legs.skipped.map(PrefillSkip::as_str),
+        "skipped": legs.skipped,
         "predicted_ttft_seconds": predicted.map(|ttft| round_significant(ttft.with_leg)),
         "predicted_ttft_seconds_without": predicted.map(|ttft| round_significant(ttft.alone)),
     })
@@ -258,7 +271,7 @@ fn prefill_legs_to_json(legs: &PrefillLegs) -> Value {
 
 fn continuation_to_json(continuation: &Continuation) -> Value {
     json!({
-        "cause": continuation.cause.as_str(),
+        "cause": continuation.cause,
         "tokens": continuation.tokens,
         "gap_seconds": continuation.gap().map(round_significant),
     })
@@ -305,7 +318,7 @@ mod tests {
     use tokenweir_request::record::fixtures::streamed;
 
     #[test]
-    fn the_decision_log_has_the_chunk_times_of_broken_and_slow_streams_only() {
+    fn only_broken_and_slow_streams_have_chunk_times() {
         let mut record = streamed();
         let accepted = record.timings.accepted;
         let gap = Duration::from_millis(900);
@@ -328,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn the_decision_log_retains_the_newest_decisions_and_finds_the_latest_of_equal_request_ids() {
+    fn the_latest_of_equal_ids_is_found() {
         let log = DecisionLog::new(3);
         let mut record = streamed();
         for index in 0..5_u16 {
@@ -343,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn the_decision_log_finds_a_request_by_the_first_8_characters_of_its_id_and_not_by_fewer() {
+    fn eight_characters_find_a_request() {
         let log = DecisionLog::new(3);
         let mut record = streamed();
         for id in ["f53ebd45226e", "f53ebd45"] {
@@ -359,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_decision_log_of_capacity_zero_and_a_request_without_a_decision_store_no_entry() {
+    fn without_capacity_or_decision_nothing_is_stored() {
         let empty_log = DecisionLog::new(0);
         empty_log.finished(&[&streamed()]);
         assert!(empty_log.newest(50).is_empty());
@@ -369,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn the_detail_of_a_logged_decision_has_every_candidate_and_the_outcome_of_the_request() {
+    fn a_detail_has_candidates_and_outcome() {
         let log = DecisionLog::new(1);
         log.finished(&[&streamed()]);
         let detail = log.get("r-1").unwrap().detail();

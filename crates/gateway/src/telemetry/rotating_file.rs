@@ -186,7 +186,7 @@ mod tests {
     use tokenweir_net::testing::TempFolder;
 
     #[test]
-    fn a_full_file_is_rotated_and_both_files_stay_within_the_size_limit() {
+    fn a_full_file_is_rotated() {
         let folder = TempFolder::new("rotating-rotation");
         let path = folder.path().join("capture.jsonl");
         let mut file = RotatingFile::open(&path, 50, Arc::default()).unwrap();
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_user_of_the_gateway_may_read_a_file_and_its_rotated_predecessor() {
+    fn only_the_own_user_may_read() {
         let folder = TempFolder::new("rotating-mode");
         let path = folder.path().join("payloads.jsonl");
         let mut file = RotatingFile::open(&path, 8, Arc::default()).unwrap();
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renamed_file_is_written_again_under_its_path_after_a_request_to_reopen_it() {
+    fn a_renamed_file_is_reopened() {
         let folder = TempFolder::new("rotating-reopen");
         let path = folder.path().join("payloads.jsonl");
         let renamed = folder.path().join("payloads.jsonl.1");
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_appended_to_an_existing_file_and_its_length_counts_towards_the_size_limit() {
+    fn the_length_of_an_existing_file_counts() {
         let folder = TempFolder::new("rotating-append");
         let path = folder.write("capture.jsonl", "before\n");
         let mut file = RotatingFile::open(&path, 14, Arc::default()).unwrap();
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_longer_than_the_size_limit_of_the_file_is_dropped_and_later_lines_are_written() {
+    fn only_a_too_long_line_is_dropped() {
         let folder = TempFolder::new("rotating-long-line");
         let path = folder.path().join("capture.jsonl");
         let mut file = RotatingFile::open(&path, 8, Arc::default()).unwrap();
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_a_full_disk_does_not_accept_are_dropped_and_counted() {
+    fn lines_for_a_full_disk_are_counted() {
         let full_device = OpenOptions::new().append(true).open("/dev/full").unwrap();
         let path = PathBuf::from("/dev/full");
         let mut file = RotatingFile {
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_file_path_that_is_no_regular_file_is_rejected() {
+    fn a_path_of_no_regular_file_is_rejected() {
         let error = RotatingFile::open(Path::new("/dev/null"), 1, Arc::default()).err().unwrap();
         assert_eq!(error.to_string(), "not a regular file; configure the path of a file");
         assert!(

@@ -180,7 +180,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn an_inference_pool_selects_pods_by_all_of_its_labels_and_uses_its_first_port() {
+    fn all_labels_and_the_first_port_apply() {
         let pool = |spec: Value| PoolTarget::read(&json!({ "spec": spec }));
         let labels = json!({ "matchLabels": { "app": "vllm", "tier": "a" } });
         let found = pool(json!({ "selector": labels, "targetPorts": [{ "number": 8000 }] }));

@@ -57,7 +57,7 @@ fn addresses_for_port(port: Option<PodPort>, ports: &Value) -> Vec<String> {
 }
 
 #[test]
-fn discovered_backends_have_the_names_of_their_kubernetes_pods() {
+fn backends_have_the_names_of_their_pods() {
     let endpoints = json!([pod("vllm-7c9-x", "10.0.0.1", READY)]);
     let slices = slices_from_list(None, [slice("x", "IPv4", &http_port(), &endpoints)]);
     assert_eq!(slices.backends()[0].pod.as_deref(), Some("vllm-7c9-x"));
@@ -80,7 +80,7 @@ fn the_endpoint_slices_of_a_service_are_merged() {
 }
 
 #[test]
-fn the_current_pod_addresses_stay_in_use_until_a_new_list_of_endpoint_slices_is_complete() {
+fn addresses_stay_until_a_list_is_complete() {
     let part =
         |name, address| slice(name, "IPv4", &http_port(), &json!([pod(name, address, READY)]));
     let mut slices = slices_from_list(None, [part("x", "10.0.0.1"), part("y", "10.0.0.2")]);
@@ -95,7 +95,7 @@ fn the_current_pod_addresses_stay_in_use_until_a_new_list_of_endpoint_slices_is_
 }
 
 #[test]
-fn terminating_pods_are_no_backends_and_unready_pods_only_if_no_pod_is_ready() {
+fn unready_pods_serve_only_without_ready_ones() {
     let pods = |conditions: &[[Option<bool>; 3]]| {
         let pods = conditions.iter().enumerate();
         let pods = pods.map(|(index, conditions)| {
@@ -133,7 +133,7 @@ fn a_dual_stack_pod_is_one_backend() {
 }
 
 #[test]
-fn the_backend_port_is_the_only_port_of_the_endpoint_slice_or_selected_by_name_or_number() {
+fn the_port_is_the_only_or_selected_one() {
     let named = |name: &str| Some(PodPort::Name(name.to_owned()));
     let two = json!([
         { "name": "metrics", "port": 9000, "protocol": "TCP" },

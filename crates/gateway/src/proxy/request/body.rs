@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_chunks_of_a_request_body_are_joined_and_a_single_chunk_is_not_copied() {
+    async fn only_several_chunks_are_copied() {
         let chunk: &[u8] = b"{\"model\"";
         let body = read_chunks(vec![Ok(chunk)], 100).await.unwrap();
         assert_eq!(body.as_ptr(), chunk.as_ptr());
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_body_that_is_too_long_truncated_or_malformed_is_rejected() {
+    async fn long_truncated_and_malformed_bodies_are_rejected() {
         let three_chunks = || vec![Ok(&b"a"[..]), Ok(b"b"), Ok(b"c")];
         let result = read_chunks(three_chunks(), 2).await;
         assert_eq!(result, Err(GatewayError::BodyTooLarge { limit: 2 }));
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_slow_request_body_is_read_and_one_with_a_long_pause_is_rejected() {
+    async fn a_long_pause_ends_a_body() {
         let read_with_pauses = |pause: Duration| async move {
             let chunks = stream::iter(["a", "b", "c"]).then(move |chunk| async move {
                 tokio::time::sleep(pause).await;
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_upload_that_sends_only_one_byte_within_each_idle_timeout_is_rejected() {
+    async fn an_upload_of_single_bytes_is_rejected() {
         let bytes = stream::repeat(()).then(|()| async {
             tokio::time::sleep(IDLE_TIMEOUT / 30 * 29).await;
             Ok(Bytes::from("x"))
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_encoded_body_is_decoded_within_the_limits_of_length_and_memory() {
+    async fn decoding_keeps_both_limits() {
         const MIB: usize = 1 << 20;
         let too_long = |limit| Err(GatewayError::BodyTooLarge { limit });
         let bomb = gzip_of(16 * MIB);
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_buffer_of_a_request_body_is_counted_as_it_grows_and_is_not_larger_than_the_body() {
+    async fn the_buffer_is_counted_as_it_grows() {
         const CHUNK_BYTES: usize = 16 << 10;
         const BODY_BYTES: usize = 100 * CHUNK_BYTES;
         for declared in [Some(BODY_BYTES), None] {
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_growing_request_body_needs_memory_for_the_old_and_the_new_buffer() {
+    async fn growth_needs_memory_for_both_buffers() {
         // Two chunks need a buffer of 200 bytes in addition to the first chunk of 100 bytes. The
         // third chunk needs a buffer of 400 bytes in addition to the buffer of 200 bytes.
         for (limit, chunks, counted) in [

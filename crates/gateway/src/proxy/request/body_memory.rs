@@ -242,7 +242,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_large_request_bodies_of_one_tenant_leave_a_quarter_of_the_body_memory_to_others() {
+    fn one_tenant_leaves_a_quarter_to_others() {
         const MIB: usize = 1 << 20;
         let memory = Arc::new(BodyMemory::new(8 * MIB));
         let mut permits: Vec<_> = (0..2).map(|_| memory.empty_permit(party("a"))).collect();
@@ -260,7 +260,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_memory_of_request_bodies_is_limited_and_released() {
+    fn memory_is_limited_and_released() {
         let memory = Arc::new(BodyMemory::new(10));
         let (mut first, mut second) =
             (memory.empty_permit(party("a")), memory.empty_permit(party("b")));

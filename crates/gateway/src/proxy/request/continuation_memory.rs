@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_memory_that_streams_keep_for_continuation_is_limited_per_tenant_and_in_total() {
+    fn tenants_and_all_streams_have_limits() {
         let memory = ContinuationMemory::new(100);
         let take = |charge: &mut Charge, bytes| charge.add(bytes, &memory.limits()).is_ok();
         let (mut first, mut second) = (memory.charge(party("a")), memory.charge(party("a")));
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_without_streams_is_removed_from_the_counts_of_continuation_memory() {
+    fn a_tenant_without_streams_is_forgotten() {
         let memory = ContinuationMemory::new(100);
         let _open = memory.charge(party("open"));
         for number in 0..3 * MIN_PRUNED_PARTIES {

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_timeout_that_a_client_announces_counts_from_the_last_byte_and_gets_a_margin() {
+    fn a_client_timeout_gets_a_margin() {
         let accepted = streamed().timings.accepted;
         let mut deadlines = deadlines(true, Some(("x-stainless-read-timeout", "30.0")));
         let first = deadlines.next().unwrap();
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_output_timeout_applies_to_streams_only_and_the_earliest_deadline_counts() {
+    fn the_earliest_deadline_counts() {
         let failure =
             |stream, header| deadlines(stream, header).next().map(|deadline| deadline.failure);
         let long = Some(("x-stainless-timeout", "900"));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_timeout_header_of_a_client_is_ignored() {
+    fn an_invalid_timeout_header_is_ignored() {
         for value in ["", "0", "-1", "NaN", "inf", "soon", "1e300"] {
             let deadlines = deadlines(false, Some(("x-stainless-timeout", value)));
             assert!(deadlines.next().is_none(), "{value}");

@@ -207,14 +207,14 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn the_continuous_usage_sample_has_the_same_request_ids_in_every_process() {
+    fn each_process_samples_the_same_ids() {
         let is_sampled = |id: &u32| usage_sampling_value(&format!("sample-{id}")) < 0.5;
         let sampled: Vec<u32> = (0..24).filter(is_sampled).collect();
         assert_eq!(sampled, [0, 4, 7, 8, 11, 13, 14, 18, 19, 20, 21, 22]);
     }
 
     #[test]
-    fn the_sent_request_body_is_the_one_that_the_last_backend_got() {
+    fn the_sent_body_is_the_last_one() {
         let bytes = Bytes::from_static(br#"{"model":"m"}"#);
         let permit = Arc::new(BodyMemory::default()).empty_permit(party("a"));
         let body = UpstreamBody {

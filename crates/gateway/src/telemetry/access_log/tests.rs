@@ -26,7 +26,7 @@ fn omitted_lines(line: &str) -> u64 {
 }
 
 #[test]
-fn access_log_lines_of_routine_requests_are_rate_limited_and_omitted_lines_are_counted() {
+fn omitted_routine_lines_are_counted() {
     let (log, lines) = create_log(true, Some(10), false);
     let mut record = streamed();
     let epoch = record.timings.accepted;
@@ -46,7 +46,7 @@ fn access_log_lines_of_routine_requests_are_rate_limited_and_omitted_lines_are_c
 }
 
 #[test]
-fn access_log_lines_at_the_start_of_requests_have_the_known_fields_and_their_own_rate_limit() {
+fn start_lines_have_their_own_limit() {
     let mut record = streamed();
     record.options.max_tokens = Some(64);
     record.options.messages = Some(3);
@@ -76,7 +76,7 @@ fn access_log_lines_at_the_start_of_requests_have_the_known_fields_and_their_own
 }
 
 #[test]
-fn an_access_log_line_states_how_often_the_stream_was_continued() {
+fn a_line_counts_continuations() {
     for is_json in [true, false] {
         let (log, lines) = create_log(is_json, None, false);
         let mut record = streamed();
@@ -97,7 +97,7 @@ fn an_access_log_line_states_how_often_the_stream_was_continued() {
 }
 
 #[test]
-fn access_log_lines_of_failed_slow_stalled_and_retried_requests_are_always_written() {
+fn lines_of_unusual_requests_are_always_written() {
     let changes: [fn(&mut RequestRecord); 5] = [
         |record| record.outcome = Outcome::Cancelled,
         |record| record.outcome = Outcome::StreamError,
@@ -126,7 +126,7 @@ fn access_log_lines_of_failed_slow_stalled_and_retried_requests_are_always_writt
 }
 
 #[test]
-fn access_log_lines_of_a_tenant_are_always_written_and_lines_without_a_tenant_are_limited() {
+fn only_lines_without_a_tenant_are_limited() {
     type Change = fn(&mut RequestRecord);
     let of_tenant: Change = |record| {
         let (tenant, key) = ("acme".into(), "main".into());
@@ -149,14 +149,14 @@ fn access_log_lines_of_a_tenant_are_always_written_and_lines_without_a_tenant_ar
 }
 
 #[test]
-fn an_access_log_without_a_rate_limit_has_a_line_for_every_request() {
+fn without_a_limit_every_request_has_a_line() {
     let (log, lines) = create_log(false, None, false);
     (0..5_000).for_each(|_| log.finished(&[&streamed()]));
     assert_eq!(lines.lock().unwrap().len(), 5_000);
 }
 
 #[test]
-fn the_access_log_has_stream_as_in_the_request_also_if_the_response_is_no_stream() {
+fn stream_is_as_in_the_request() {
     let mut record = streamed();
     record.options.stream = true;
     record.observed.is_stream = false;

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_backend_without_blocks_gets_legs_after_a_restart() {
+    fn legs_resume_after_a_restart() {
         let facet = PrefillLegFacet::default();
         facet.set_role(Some(Role::Both));
         facet.on_leg_without_blocks(&BackendId::new("a"));

@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_of_a_span_attribute_is_truncated_at_a_character_boundary() {
+    fn a_text_is_truncated_between_characters() {
         let long = format!("{}é", "a".repeat(MAX_TEXT_BYTES - 1));
         assert_eq!(text(&long).as_str().len(), MAX_TEXT_BYTES - 1);
         assert_eq!(text("é").as_str(), "é");

@@ -83,7 +83,7 @@ pub(super) fn span_events(record: &RequestRecord, conventions: &SpanConventions)
         ("tokenweir.dequeued", timings.dequeued),
         ("tokenweir.upstream_headers", timings.headers),
         ("gen_ai.first_chunk", timings.first_output),
-        ("tokenweir.client_disconnect", timings.ended.filter(|_| is_cancelled(record))),
+        ("tokenweir.client_disconnect", if is_cancelled(record) { timings.ended } else { None }),
     ];
     let reached = moments.into_iter().filter_map(|(name, at)| Some((name, at?)));
     let timing_events =
@@ -133,9 +133,8 @@ fn add_parameters(
     let parameters = &record.options.parameters;
     let is_latest = semconv == Semconv::Latest;
     let top_k = parameters.top_k.map(|k| if is_latest { Value::I64(k as i64) } else { k.into() });
-    let previous = parameters.previous_response.as_deref();
     let stop_sequences = &parameters.stop_sequences;
-    attributes
+    let attributes = attributes
         .put_some("gen_ai.request.temperature", parameters.temperature)
         .put_some("gen_ai.request.top_p", parameters.top_p)
         .put_some("gen_ai.request.top_k", top_k)
@@ -147,9 +146,14 @@ fn add_parameters(
             (!stop_sequences.is_empty())
                 .then(|| texts(stop_sequences.iter().map(|sequence| &**sequence))),
         )
-        .put_some("gen_ai.output.type", parameters.output)
-        .put_some("gen_ai.request.reasoning.level", parameters.reasoning.filter(|_| is_latest))
-        .put_some("gen_ai.request.previous_response.id", previous.filter(|_| is_latest).map(text))
+        .put_some("gen_ai.output.type", parameters.output);
+    if !is_latest {
+        return attributes;
+    }
+    let previous = parameters.previous_response.as_deref();
+    attributes
+        .put_some("gen_ai.request.reasoning.level", parameters.reasoning)
+        .put_some("gen_ai.request.previous_response.id", previous.map(text))
 }
 
 fn add_response(
