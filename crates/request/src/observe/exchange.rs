@@ -242,6 +242,19 @@ impl Exchange {
             || self.observer().is_some_and(ResponseObserver::is_filtering_usage)
     }
 
+    /// Whether an event stream with output, whose body has ended, lacks the end of its last event, so that its
+    /// answer is incomplete. Events that stages hold back are whole.
+    pub(super) fn ends_inside_event(&mut self) -> bool {
+        let is_cut = self.inner.record.timings.first_output.is_some()
+            && !self.inner.response.is_staged
+            && self.observer().is_some_and(ResponseObserver::is_inside_event);
+        if is_cut {
+            // The end of the body can complete an event.
+            self.on_end();
+        }
+        is_cut && self.observer().is_some_and(|observer| !observer.observed().is_complete)
+    }
+
     /// Whether the stream had its last event.
     pub(super) fn has_last_event(&self) -> bool {
         self.inner.record.timings.terminal.is_some()
