@@ -6,7 +6,7 @@ use tokenweir_api::BackendFacts;
 use tokenweir_diagnose::DrainSummary;
 use tokenweir_engine::dialect::EngineKind;
 use tokenweir_engine::model::ServedModel;
-use tokenweir_engine::prefill_leg::Role;
+use tokenweir_engine::role::Role;
 use tokenweir_gateway::backend::pool::BackendPool;
 use tokenweir_gateway::backend::{
     Backend, BackendAvailability, BackendState, Drain, Health, Readiness,
@@ -89,7 +89,7 @@ pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot 
         backend: backend.identity.id.to_string(),
         facts,
         ejections: backend.health.breaker.ejections(),
-        role: backend.facets.prefill_leg.role().map(Role::as_str),
+        role: backend.facets.role.get().map(Role::as_str),
         stalls: backend.load.stall_count(),
         gpu_count: gpu_cost.gpus,
         price_per_hour: gpu_cost.hour_price,

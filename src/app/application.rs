@@ -86,6 +86,7 @@ impl Application {
         let stored = pipeline.stored_responses;
         let mut proxy = ProxyContext::new(settings, pool, access, stored, guard, telemetry, client);
         proxy.state.recording = pipeline.recording;
+        extras.request.attach(&mut proxy.state.extensions);
         let mut status_sources = listeners.status_sources();
         status_sources.extend(extras.status_sources(OptionParts {
             exchange: exchange.clone(),

@@ -4,8 +4,10 @@
 use super::diagnosis::{self, DiagnosisHooks};
 use super::error::{ApplicationError, in_part};
 use crate::config::Config;
+use continuation::{ContinuationSettings, ContinuationStreams};
 use gpu::{GpuBackend, GpuMonitor};
 use payload_log::PayloadLog;
+use prefill_legs::PrefillLegs;
 use quality::QualityMonitor;
 use std::any::Any;
 use std::sync::Arc;
@@ -17,10 +19,13 @@ use tokenweir_gateway::backend::facets::exchange::{self, PeerExchange};
 use tokenweir_gateway::backend::facets::kv_events::{self, CacheKnowledge};
 use tokenweir_gateway::backend::facets::{ranks, sleep};
 use tokenweir_gateway::metric::MetricDescriptor;
-use tokenweir_gateway::proxy::rows::{continuation, prefill_leg, resume};
+use tokenweir_gateway::proxy::attempt::RequestOptions;
+use tokenweir_gateway::proxy::extensions::Extensions;
+use tokenweir_gateway::proxy::rows::resume;
 use tokenweir_gateway::proxy::{ProxyState, TextSample, TextSampling};
 use tokenweir_gateway::status::{StatusBlocks, StatusSource};
 use tokenweir_gateway::telemetry::catalog;
+use tokenweir_gateway::telemetry::decision_log::DecisionPart;
 use tokenweir_gateway::telemetry::otel;
 use tokenweir_gateway::telemetry::otel::resource::host_name;
 use tokenweir_net::client::HttpClient;
@@ -29,8 +34,10 @@ use tokenweir_request::record::TextConsumer;
 use trace_capture::TraceCapture;
 use webhooks::{WebhookNotifier, WebhookSettings};
 
+pub use tokenweir_continuation as continuation;
 pub use tokenweir_gpu as gpu;
 pub use tokenweir_payload_log as payload_log;
+pub use tokenweir_prefill_legs as prefill_legs;
 pub use tokenweir_quality as quality;
 pub use tokenweir_trace_capture as trace_capture;
 pub use tokenweir_webhooks as webhooks;
@@ -39,14 +46,24 @@ pub use tokenweir_webhooks as webhooks;
 const PAYLOAD_LOG: TextConsumer = TextConsumer::new(0);
 const QUALITY: TextConsumer = TextConsumer::new(1);
 
+/// What options add to an entry of the decision log.
+pub const DECISION_PARTS: &[DecisionPart] =
+    &[prefill_legs::add_to_decision, continuation::add_to_decision, resume::add_to_decision];
+
+/// The options of the path of a request.
+pub struct RequestExtras {
+    /// The continuation of streams at other backends.
+    pub continuation: Arc<ContinuationStreams>,
+}
+
 /// Returns the rows of all metrics, in the order of the metrics reference: those of the core, and those of
 /// each option.
 pub fn metric_rows() -> impl Iterator<Item = &'static MetricDescriptor> {
     let options = [
         ranks::rows::ROWS,
         sleep::rows::ROWS,
-        prefill_leg::ROWS,
-        continuation::ROWS,
+        prefill_legs::rows::ROWS,
+        continuation::rows::ROWS,
         resume::ROWS,
         kv_events::rows::ROWS,
         exchange::rows::ROWS,
@@ -84,8 +101,10 @@ pub(super) struct OutputTargets {
     pub(super) quality: Option<String>,
 }
 
-/// The options that run beside the path of requests.
+/// The options that have a state.
 pub(crate) struct Extras {
+    /// The options of the path of a request.
+    pub(super) request: RequestExtras,
     gpus: Arc<GpuMonitor>,
     webhooks: Arc<WebhookNotifier>,
 }
@@ -163,6 +182,35 @@ fn quality_target(config: &Config) -> Option<String> {
     (share > 0.0).then(|| format!("{share} % of requests to {}", targets.join(" and ")))
 }
 
+// === impl RequestExtras ===
+
+impl RequestExtras {
+    /// The options with these settings.
+    pub fn new(continuation: ContinuationSettings) -> Self {
+        Self { continuation: Arc::new(ContinuationStreams::new(continuation)) }
+    }
+
+    /// Attaches the options, in the order of their steps.
+    pub fn attach(&self, extensions: &mut Extensions) {
+        let options = RequestOptions(vec![Arc::new(PrefillLegs), self.continuation.clone()]);
+        extensions.add(Arc::new(options));
+    }
+
+    /// Functions that add the blocks of the options to a status.
+    pub fn status_sources(&self) -> Vec<StatusSource> {
+        vec![continuation::rows::status_source(self.continuation.clone())]
+    }
+}
+
+/// The settings of the continuation of streams.
+pub fn continuation_settings(config: &Config) -> ContinuationSettings {
+    ContinuationSettings {
+        mode: config.streams.continuation,
+        is_greedy_only: config.streams.continuation_greedy_only,
+        memory_bytes: config.limits.continuation_memory,
+    }
+}
+
 // === impl Extras ===
 
 impl Extras {
@@ -173,7 +221,8 @@ impl Extras {
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, ApplicationError> {
         let secrets = SecretSettings::read(config, env)?;
-        let extras = Self { gpus: Arc::default(), webhooks: Arc::default() };
+        let request = RequestExtras::new(continuation_settings(config));
+        let extras = Self { request, gpus: Arc::default(), webhooks: Arc::default() };
         extras.gpus.configure(&config.gpu, client);
         extras.webhooks.configure(secrets.webhooks);
         Ok(extras)
@@ -188,6 +237,7 @@ impl Extras {
         client: &HttpClient,
         has_new_client: bool,
     ) {
+        self.request.continuation.configure(continuation_settings(config));
         if has_new_client || config.gpu != previous.gpu {
             self.gpus.configure(&config.gpu, client);
         }
@@ -206,7 +256,7 @@ impl Extras {
         ];
         sources.extend(sinks);
         sources.push(resume::status_source(proxy.resumption.clone()));
-        sources.push(continuation::status_source(proxy.continuation_memory.clone()));
+        sources.extend(self.request.status_sources());
         sources
     }
 }

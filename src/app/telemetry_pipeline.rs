@@ -82,7 +82,8 @@ impl TelemetryPipeline {
                  scrape /metrics"
             );
         }
-        let decisions = Arc::new(DecisionLog::new(config.routing.decision_log_size));
+        let decisions =
+            Arc::new(DecisionLog::new(config.routing.decision_log_size, extras::DECISION_PARTS));
         let recent_requests = Arc::new(RecentRequests::new(now, config.slos.clone()));
         let request_counters = Arc::<BackendRequestCounters>::default();
         let mut sinks = SinkSet::default();

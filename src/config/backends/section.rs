@@ -5,7 +5,7 @@ use super::usage::UsageMode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use tokenweir_engine::address::{BackendAddress, BackendId, MetricsUrl};
-use tokenweir_engine::prefill_leg::Role;
+use tokenweir_engine::role::Role;
 use tokenweir_gateway::backend::facets::kv_events::KvEventSource;
 use tokenweir_net::tls::TlsClientSettings;
 use tokenweir_settings::{

@@ -41,7 +41,7 @@ impl Config {
             backend.health.breaker.set(self.circuit_breaker);
             backend.load.set_horizon(horizon);
             backend.facets.ranks.enable(self.routing.data_parallel_ranks);
-            backend.facets.prefill_leg.set_role(entry.role);
+            backend.facets.role.set(entry.role);
             let gpus = entry.gpus.or(self.cost.gpus);
             let gpu_hour_price = entry.gpu_hour_price.or(self.cost.gpu_hour_price);
             backend.facets.gpu.set_cost(gpus, gpu_hour_price);

@@ -50,7 +50,6 @@ impl Config {
             retry: self.retry,
             admission: self.admission.settings(&self.slos),
             body_memory_bytes: self.limits.body_memory(available_memory),
-            continuation_memory_bytes: self.limits.continuation_memory,
             observation: self.observation_settings()?,
         })
     }

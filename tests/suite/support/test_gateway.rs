@@ -11,15 +11,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 use tokenweir::admin::{ActiveConfiguration, Admin, AdminAuthorizer};
-use tokenweir::app::extras;
+use tokenweir::app::extras::continuation::ContinuationSettings;
 use tokenweir::app::extras::gpu::{self, GpuExporter, GpuMonitor, GpuSettings};
 use tokenweir::app::extras::payload_log::PayloadLogSettings;
 use tokenweir::app::extras::quality::{self, QualityMonitor};
 use tokenweir::app::extras::trace_capture::{self, TraceCapture};
+use tokenweir::app::extras::{self, RequestExtras};
 use tokenweir::config::{self, Config};
 use tokenweir_diagnose::Diagnosis;
 use tokenweir_engine::address::{BackendAddress, MetricsUrl};
-use tokenweir_engine::prefill_leg::Role;
+use tokenweir_engine::role::Role;
 use tokenweir_gateway::backend::facets::kv_events::{KvEventSource, KvEventsSettings};
 use tokenweir_gateway::backend::facets::sleep::SleepSettings;
 use tokenweir_gateway::backend::facets::{FacetSettings, PoolFacets};
@@ -29,7 +30,7 @@ use tokenweir_gateway::backend::{
     Backend, BackendSettings, HealthCheckSupervisor, PoolSettings, health_checker,
 };
 use tokenweir_gateway::proxy::access::AccessControl;
-use tokenweir_gateway::proxy::rows::{continuation, resume};
+use tokenweir_gateway::proxy::rows::resume;
 use tokenweir_gateway::proxy::{
     BodyMemory, ConfiguredRoutes, IdentityReader, OverloadGuard, OverloadLimits, ProxyContext,
     ProxySettings, RecordingSettings, RequestSettings, StoredResponses, TextSample, TextSampling,
@@ -162,6 +163,8 @@ pub(crate) struct Setup {
     pub session_headers: Vec<HeaderName>,
     /// Settings for resumption: a client that lost its connection may repeat its request. `None`: it may not.
     pub resume: Option<ResumeSettings>,
+    /// Settings of the continuation of streams at other backends.
+    pub continuation: ContinuationSettings,
     /// Share of the requests, from 0 to 1, that the trace capture records.
     pub captured: f64,
     /// The file of the trace capture. `None`: the gateway captures no trace.
@@ -251,6 +254,10 @@ impl Default for Setup {
             scrape_interval: Duration::from_millis(20),
             session_headers: Vec::new(),
             resume: None,
+            continuation: ContinuationSettings {
+                memory_bytes: 64 << 20,
+                ..ContinuationSettings::default()
+            },
             captured: 0.0,
             capture: None,
             retry: retry::RetrySettings::default(),
@@ -372,7 +379,7 @@ fn pool(backends: &[SocketAddr], setup: &Setup) -> Arc<BackendPool> {
         backend.identity.metrics_url.clone_from(&setup.metrics_url);
         backend.facets.kv_events.source = kv_events;
         backend.facets.ranks.enable(setup.data_parallel_ranks);
-        backend.facets.prefill_leg.set_role(role);
+        backend.facets.role.set(role);
         backend.facets.gpu.set_cost(setup.gpus, setup.gpu_hour_price);
         backend.health.breaker.set(setup.health);
         backend
@@ -424,7 +431,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         buckets: setup.buckets,
         objectives: setup.slos,
     });
-    let decisions = Arc::new(DecisionLog::new(1_024));
+    let decisions = Arc::new(DecisionLog::new(1_024, extras::DECISION_PARTS));
     let stored_responses = Arc::<StoredResponses>::default();
     let mut sinks: Vec<Arc<dyn Sink>> =
         vec![pool.clone(), decisions.clone(), setup.access.clone(), stored_responses.clone()];
@@ -485,7 +492,6 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         retry: setup.retry,
         admission: setup.admission,
         body_memory_bytes: setup.body_memory,
-        continuation_memory_bytes: 64 << 20,
         observation: setup.observation,
     };
     let recording = RecordingSettings {
@@ -503,6 +509,8 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         client.clone(),
     );
     proxy.state.recording = recording;
+    let request_extras = RequestExtras::new(setup.continuation);
+    request_extras.attach(&mut proxy.state.extensions);
     let body_memory = proxy.state.body_memory.clone();
     let (counted, credentials) = (connection_limiter.clone(), setup.tls.credentials.clone());
     status_sources.push(Arc::new(move |status, _| status.connections = counted.snapshot()));
@@ -517,7 +525,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     gpus.configure(&gpu_settings, &client);
     status_sources.push(gpu::rows::status_source(gpus));
     status_sources.push(resume::status_source(proxy.state.resumption.clone()));
-    status_sources.push(continuation::status_source(proxy.state.continuation_memory.clone()));
+    status_sources.extend(request_extras.status_sources());
     let admin = Arc::new(Admin {
         authorizer: setup.guard,
         proxy: proxy.state.clone(),

@@ -69,14 +69,14 @@ impl Lease {
 
     /// Removes the prefill of the request from the load of this backend, because another backend
     /// computes it. Without `is_removed`, adds the prefill again.
-    pub(crate) fn move_prefill(&self, is_removed: bool) {
+    pub fn move_prefill(&self, is_removed: bool) {
         self.0.observe(|estimator, reservation| estimator.move_prefill(reservation, is_removed));
         self.backend().on_change(clock::now());
     }
 
     /// Records that the prefill for another backend has ended with success. `usage`: the token counts
     /// in its response.
-    pub(crate) fn on_prefilled(&self, usage: &Usage, now: Instant) {
+    pub fn on_prefilled(&self, usage: &Usage, now: Instant) {
         self.0.on_first_output(now);
         self.0.observe(|estimator, reservation| estimator.answered(reservation, usage));
         self.backend().on_response_started(now);

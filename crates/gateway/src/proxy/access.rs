@@ -57,7 +57,7 @@ pub(super) type PermitResult = Result<Option<ConcurrencyPermit>, GatewayError>;
 /// The identity that authentication derived for a request. The default has no API key and no
 /// permissions.
 #[derive(Default)]
-pub(super) struct Principal {
+pub struct Principal {
     /// The API key of the request. `None`: the request was not authenticated by an API key.
     key: Option<Arc<ApiKey>>,
     /// The engine-control fields that the principal may use.
@@ -211,7 +211,7 @@ impl Principal {
     }
 
     /// The API key of the request. `None`: the request was not authenticated by an API key.
-    pub(super) fn key(&self) -> Option<&ApiKey> {
+    pub fn key(&self) -> Option<&ApiKey> {
         self.key.as_deref()
     }
 

@@ -3,9 +3,9 @@
 
 use super::access::AccessControl;
 use super::admission::{AdmissionController, AdmissionSettings};
+use super::extensions::Extensions;
 use super::overload_guard::OverloadGuard;
 use super::request::body_memory::BodyMemory;
-use super::request::continuation_memory::ContinuationMemory;
 use super::request::features::{self, TextSampling};
 use super::request::settings::RequestSettings;
 use super::resumption::Resumption;
@@ -55,14 +55,14 @@ pub struct ProxyState {
     pub overload_guard: Arc<OverloadGuard>,
     /// Counts and limits the memory of all request bodies together.
     pub body_memory: Arc<BodyMemory>,
-    /// Counts and limits the memory that streams keep for their continuation.
-    pub continuation_memory: Arc<ContinuationMemory>,
     /// The registry of all open requests, streamed or not.
     pub open_streams: Arc<ExchangeRegistry>,
     /// The consumer of the records of all requests.
     pub telemetry: Arc<Telemetry>,
     /// The settings of the optional data in records: trace context and sampled text.
     pub recording: RecordingSettings,
+    /// What options attach.
+    pub extensions: Extensions,
     /// Whether the gateway drains: it shuts down and completes its open requests.
     pub draining: Arc<AtomicFlag>,
 }
@@ -89,8 +89,6 @@ pub struct ProxySettings {
     pub admission: Option<AdmissionSettings>,
     /// Limit on the memory of all request bodies together, in bytes.
     pub body_memory_bytes: usize,
-    /// Limit on the memory that streams keep for their continuation, in bytes.
-    pub continuation_memory_bytes: usize,
     /// Settings of the observation of responses.
     pub observation: ObservationSettings,
 }
@@ -114,12 +112,10 @@ impl ProxyContext {
             resumption: Arc::default(),
             overload_guard,
             body_memory: Arc::new(BodyMemory::new(settings.body_memory_bytes)),
-            continuation_memory: Arc::new(ContinuationMemory::new(
-                settings.continuation_memory_bytes,
-            )),
             open_streams: ExchangeRegistry::new(settings.observation, clock::now()),
             telemetry,
             recording: RecordingSettings::default(),
+            extensions: Extensions::default(),
             draining: Arc::default(),
         };
         let retry = RetryController::new(settings.retry);
@@ -131,17 +127,9 @@ impl ProxyContext {
     #[must_use]
     pub fn reloaded(&self, settings: ProxySettings, backend_client: HttpClient) -> Self {
         // All fields are named, so that a new setting cannot be forgotten here.
-        let ProxySettings {
-            requests,
-            retry,
-            admission,
-            body_memory_bytes,
-            continuation_memory_bytes,
-            observation,
-        } = settings;
+        let ProxySettings { requests, retry, admission, body_memory_bytes, observation } = settings;
         self.state.open_streams.change(observation);
         self.state.body_memory.set_limit(body_memory_bytes);
-        self.state.continuation_memory.set_limit(continuation_memory_bytes);
         self.state.admission.update_settings(admission);
         let retry = self.retry.with_settings(retry);
         Self { state: self.state.clone(), settings: requests, backend_client, retry }

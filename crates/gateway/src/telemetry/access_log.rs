@@ -25,7 +25,8 @@ use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::limits::rate_limiter::GcraLimiter;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{
-    Outcome, RequestPhases, RequestRecord, SampleReason, SlowCause, UninspectedReason,
+    LogField, LogPlace, Outcome, RecordNote, RequestPhases, RequestRecord, SampleReason, SlowCause,
+    UninspectedReason,
 };
 
 /// The sink that writes access log lines.
@@ -204,13 +205,20 @@ fn incomplete_phase(record: &RequestRecord) -> Option<&'static str> {
     is_incomplete.then(|| record.phase())
 }
 
-/// Number of backends that continued the stream. `None`: the stream was not continued.
-fn continuations(record: &RequestRecord) -> Option<usize> {
-    Some(record.continuations.begun.len()).filter(|count| *count > 0)
+/// The fields of options after a field.
+fn option_fields(record: &RequestRecord, after: LogPlace) -> impl Iterator<Item = LogField> {
+    let fields = record.notes.iter().filter_map(RecordNote::log_field);
+    fields.filter(move |field| field.after == after)
 }
 
 fn finish_reasons(record: &RequestRecord) -> Vec<&'static str> {
     record.observed.finish_reasons.iter().flatten().map(|reason| reason.as_str()).collect()
+}
+
+fn write_option_fields(json: &mut JsonObject<'_>, record: &RequestRecord, after: LogPlace) {
+    for field in option_fields(record, after) {
+        json.named_member(field.name, &field.value);
+    }
 }
 
 impl LogLine for AccessLogLine<'_> {
@@ -229,7 +237,7 @@ impl LogLine for AccessLogLine<'_> {
         known!(json, "phase", incomplete_phase(record));
         known!(json, "error", record.error_type());
         known!(json, "slow_cause", record.slow.map(SlowCause::as_str));
-        known!(json, "resume", record.resume_outcome());
+        write_option_fields(json, record, LogPlace::SlowCause);
         // Without an inspection of the response, the counts of tokens and events are not reliable.
         known!(
             json,
@@ -242,7 +250,7 @@ impl LogLine for AccessLogLine<'_> {
         member!(json, "predicted_ttft_ms", predicted.map(|it| seconds_to_millis(it.ttft)));
         member!(json, "predicted_cached", predicted.map(|it| it.candidate.cached.round()));
         member!(json, "attempts", record.attempts.len());
-        known!(json, "continuations", continuations(record));
+        write_option_fields(json, record, LogPlace::Attempts);
         known!(json, "omitted_lines", self.omitted_lines);
         member!(json, "stream", record.options.stream || observed.is_stream);
         member!(json, "finish", finish_reasons(record));
@@ -295,7 +303,9 @@ impl Display for AccessLogLine<'_> {
         write_field(f, "error", record.error_type())?;
         write_field(f, "phase", incomplete_phase(record))?;
         write_field(f, "slow_cause", record.slow.map(SlowCause::as_str))?;
-        write_field(f, "resume", record.resume_outcome())?;
+        for field in option_fields(record, LogPlace::SlowCause) {
+            write_field(f, field.name, Some(field.value))?;
+        }
         let uninspected_reason = observed.uninspected_reason.map(UninspectedReason::as_str);
         write_field(f, "uninspected_reason", uninspected_reason)?;
         write_field(f, "queued_ms", record.gateway_queue_wait().map(millis))?;
@@ -312,7 +322,9 @@ impl Display for AccessLogLine<'_> {
         write_field(f, "finish", (!finish.is_empty()).then(|| finish.join(",")))?;
         let attempts = record.attempts.len();
         write_field(f, "attempts", (attempts > 1).then_some(attempts))?;
-        write_field(f, "continuations", continuations(record))?;
+        for field in option_fields(record, LogPlace::Attempts) {
+            write_field(f, field.name, Some(field.value))?;
+        }
         write_field(f, "omitted_lines", self.omitted_lines)?;
         request_log_fields::write_ids(f, record)
     }

@@ -2,12 +2,12 @@
 
 use super::absence::Absence;
 use super::buffer::Buffer;
+use super::note::ResumeOutcome;
 use super::producer::Producer;
 use super::reader::Reader;
 use super::registry::Registry;
+use super::run::ResumeSettings;
 use super::run::{Arrival, Run};
-use super::settings::ResumeSettings;
-use crate::record::ResumeOutcome;
 use std::sync::Arc;
 use tokenweir_protocol::limits::client_network;
 use tokenweir_protocol::limits::memory_charge::Charge;

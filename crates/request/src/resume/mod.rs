@@ -14,19 +14,19 @@ mod buffer;
 mod digest;
 mod entry;
 mod event_ids;
+mod note;
 mod producer;
 mod reader;
 mod registry;
 mod run;
-mod settings;
 #[cfg(test)]
 mod simulation_tests;
 
 pub use digest::{Digest, RunKey};
 pub use entry::Entry;
 pub use event_ids::{EventId, EventIds, RunId};
+pub use note::{ResumeNote, ResumeOutcome};
 pub use producer::Producer;
 pub use reader::{Chunk, Reader};
 pub use registry::Registry;
-pub use run::{Arrival, End};
-pub use settings::ResumeSettings;
+pub use run::{Arrival, End, ResumeSettings};

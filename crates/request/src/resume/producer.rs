@@ -1,8 +1,8 @@
 //! The writer of the response of a run.
 
+use super::note::ResumeNote;
 use super::registry::Registry;
 use super::run::{End, Run};
-use crate::record::ResumeNote;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 

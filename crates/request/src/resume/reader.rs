@@ -1,9 +1,9 @@
 //! The readers of the response of a run.
 
 use super::event_ids::RunId;
+use super::note::ResumeOutcome;
 use super::registry::Registry;
 use super::run::{End, Run};
-use crate::record::ResumeOutcome;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::task::{Poll, Waker};

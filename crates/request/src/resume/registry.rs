@@ -1,8 +1,8 @@
 //! The table of all runs that a client can return to.
 
 use super::digest::RunKey;
+use super::note::ResumeOutcome;
 use super::run::Run;
-use crate::record::ResumeOutcome;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -4,8 +4,7 @@ use super::absence::Absence;
 use super::buffer::Buffer;
 use super::digest::{Digest, RunKey};
 use super::event_ids::RunId;
-use super::settings::ResumeSettings;
-use crate::record::ResumeNote;
+use super::note::ResumeNote;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
@@ -13,6 +12,20 @@ use std::time::{Duration, Instant};
 use tokenweir_protocol::limits::Party;
 use tokenweir_protocol::limits::memory_charge::MemoryLimits;
 use tokenweir_protocol::mutex::lock;
+
+/// How long runs wait for their clients, and how much memory they take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ResumeSettings {
+    /// How long a run without a reader waits for its client to return. This includes a run that has ended.
+    pub window: Duration,
+    /// Maximum memory of all runs together, in bytes.
+    pub memory: usize,
+}
+
+/// The runs of one party may use the total memory divided by this number.
+const PARTY_DIVISOR: usize = 2;
+/// One run may use the total memory divided by this number.
+const RUN_DIVISOR: usize = 16;
 
 /// A request with an `Idempotency-Key` when it arrives. It begins a run, or attaches to the run of
 /// an earlier request.
@@ -98,6 +111,14 @@ pub(super) struct ReaderState {
 /// Maximum number of readers of a run. A client that returns often can have several readers at
 /// once: each broken connection stays open until a write fails.
 pub(super) const MAX_READERS: usize = 8;
+
+impl ResumeSettings {
+    /// The memory limits, in bytes: of one run, of the runs of one party, and of all runs.
+    pub fn memory_limits(&self) -> MemoryLimits {
+        let total = self.memory;
+        MemoryLimits { one: total / RUN_DIVISOR, party: total / PARTY_DIVISOR, total }
+    }
+}
 
 impl<H> Run<H> {
     pub(super) fn new(

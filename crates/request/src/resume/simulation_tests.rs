@@ -2,8 +2,8 @@
 //! time passes. Each history follows from its seed. `SEEDS=100000` runs more histories, `SEED=7`
 //! repeats the history of seed 7.
 
+use super::note::ResumeOutcome;
 use super::*;
-use crate::record::ResumeOutcome;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicBool, Ordering};

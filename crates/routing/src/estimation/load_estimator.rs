@@ -7,7 +7,6 @@
 //! (horizon + age)`. There is no threshold on the age, so choices do not change abruptly.
 
 mod cached_prompt;
-mod decode_legs;
 mod delays;
 
 use super::cached_tokens::KnownPrefix;
@@ -26,8 +25,8 @@ use tokenweir_protocol::atomic::AtomicF64;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::openai::Usage;
 
-use decode_legs::DecodeLegs;
 use max_answering::MaxAnswering;
+use remote_prefill::RemotePrompts;
 pub use reported_queues::ReportedQueues;
 
 /// State from which the load of one backend is estimated. Times are seconds since `started`.
@@ -71,7 +70,7 @@ pub struct LoadEstimator {
     prefix_table: OnceLock<PrefixTable>,
     peer_backlogs: PeerBacklogs,
     reported_queues: ReportedQueues,
-    decode_legs: DecodeLegs,
+    remote_prompts: RemotePrompts,
     /// The last field of the struct, because routing decisions do not read the last fields of
     /// `LearnedEstimates`.
     learned_estimates: LearnedEstimates,
@@ -188,7 +187,7 @@ impl LoadEstimator {
         let reservation = Reservation {
             tokens: uncached + candidate.output as u64,
             uncached,
-            elsewhere: None,
+            remote: None,
             cached: candidate.cached as u64,
             work: candidate.backlog + uncached as f64,
             text_bytes: if prompt.media == 0 { prompt.bytes } else { 0 },
@@ -236,7 +235,7 @@ impl LoadEstimator {
         reservation.is_decoding = true;
         let decoding = self.decoding_streams.fetch_add(1, Ordering::Relaxed) + 1;
         self.most_running.fetch_max(decoding, Ordering::Relaxed);
-        if reservation.elsewhere.is_none() {
+        if reservation.remote.is_none() {
             let seconds = now.saturating_duration_since(reservation.sent).as_secs_f64();
             self.learned_estimates.on_first_output(reservation, seconds);
         }

@@ -32,12 +32,7 @@ pub struct StreamsConfig {
 impl StreamsConfig {
     /// The rules of streams for the observation of requests.
     pub(in crate::config) fn rules(&self) -> StreamRules {
-        StreamRules {
-            on_truncation: self.on_truncation,
-            keep_alive: self.keep_alive,
-            continuation: self.continuation,
-            continuation_greedy_only: self.continuation_greedy_only,
-        }
+        StreamRules { on_truncation: self.on_truncation, keep_alive: self.keep_alive }
     }
 }
 

@@ -64,7 +64,7 @@ pub(crate) trait BackendFacet {
 
 /// The part of a request that a lease is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RequestPart {
+pub enum RequestPart {
     /// The whole request, or all of it but a prefill at another backend.
     Whole,
     /// The prefill for another backend.

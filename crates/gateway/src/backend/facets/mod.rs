@@ -5,18 +5,19 @@ pub mod exchange;
 mod facet;
 pub mod gpu;
 pub mod kv_events;
-pub mod prefill_leg;
 pub mod ranks;
+pub mod role;
 pub mod sleep;
 
-pub(crate) use facet::{BackendFacet, LoadChange, RequestPart, Suitability, Target, TargetPart};
+pub use facet::RequestPart;
+pub(crate) use facet::{BackendFacet, LoadChange, Suitability, Target, TargetPart};
 
 use exchange::{ExchangeFacet, PeerExchange};
 use gpu::GpuFacet;
 use http::HeaderMap;
 use kv_events::{CacheKnowledge, CacheLookup, FollowedBlocks, KvEventsFacet, KvEventsSettings};
-use prefill_leg::PrefillLegFacet;
 use ranks::{DataParallelRanks, LeasedRank, RankCheck};
+use role::RoleFacet;
 use sleep::{SleepControl, SleepFacet, SleepPermits, SleepSettings};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -39,8 +40,8 @@ pub struct BackendFacets {
     exchange: ExchangeFacet,
     /// The GPUs.
     pub gpu: GpuFacet,
-    /// The role in the prefill of requests.
-    pub prefill_leg: PrefillLegFacet,
+    /// The role: the parts of requests that the backend serves.
+    pub role: RoleFacet,
     /// Sleep mode of the engine.
     pub sleep: SleepFacet,
 }
@@ -100,7 +101,7 @@ macro_rules! each {
     ($facets:expr, $others:expr, $facet:ident, $other:ident => $call:expr) => {
         each!(
             @ $facets, $others, $facet, $other, $call;
-            ranks kv_events exchange gpu prefill_leg sleep
+            ranks kv_events exchange gpu role sleep
         )
     };
     (@ $facets:expr, $others:expr, $facet:ident, $other:ident, $call:expr; $($part:ident)*) => {{
@@ -186,7 +187,7 @@ impl BackendFacets {
 
     /// Whether a part of the backend learns from the record of a request.
     pub(crate) fn learn_from(record: &RequestRecord) -> bool {
-        PrefillLegFacet::learns_from(record)
+        RoleFacet::learns_from(record)
     }
 
     /// Learns from the record of a request that the backend has answered.

@@ -162,7 +162,7 @@ impl BackendPool {
 
     /// Offers the backend that the policy picks for a part of a request, except the backends in `tried`. `None`:
     /// no backend can take the part.
-    pub(crate) fn offer_part(
+    pub fn offer_part(
         &self,
         part: RequestPart,
         requirements: BackendRequirements<'_>,
@@ -256,13 +256,13 @@ impl BackendOffer {
     }
 
     /// Predicted seconds until the first output of the request at the offered backend.
-    pub(crate) fn ttft(&self) -> f64 {
+    pub fn ttft(&self) -> f64 {
         self.picked.context.ttft(self.picked.candidate())
     }
 
     /// Predicted seconds until the first output of a request with an empty prompt at the offered
     /// backend.
-    pub(crate) fn base(&self) -> f64 {
+    pub fn base(&self) -> f64 {
         self.picked.candidate().prefill.base
     }
 

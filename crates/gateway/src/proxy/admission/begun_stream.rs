@@ -19,28 +19,34 @@ use tokenweir_routing::PromptFingerprint;
 
 /// What a stream requires of the backend that continues it.
 #[derive(Debug, Clone)]
-pub(in crate::proxy) struct BegunStream {
-    pub(in crate::proxy) model: Option<String>,
-    pub(in crate::proxy) prompt: Arc<PromptFingerprint>,
-    pub(in crate::proxy) path: Option<&'static str>,
-    pub(in crate::proxy) max_tokens: Option<u32>,
-    pub(in crate::proxy) session: Option<u64>,
+pub struct BegunStream {
+    /// The model. `None`: the client named none.
+    pub model: Option<String>,
+    /// The prompt.
+    pub prompt: Arc<PromptFingerprint>,
+    /// The path of the request.
+    pub path: Option<&'static str>,
+    /// Maximum number of output tokens.
+    pub max_tokens: Option<u32>,
+    /// A hash of the session id.
+    pub session: Option<u64>,
 }
 
 /// A wait for a backend that continues a stream.
-pub(in crate::proxy) struct BegunWait {
-    pub(in crate::proxy) stream: Arc<BegunStream>,
+pub struct BegunWait {
+    /// What the stream requires.
+    pub stream: Arc<BegunStream>,
     /// The backends that failed the stream.
-    pub(in crate::proxy) excluded: Vec<Arc<Backend>>,
+    pub excluded: Vec<Arc<Backend>>,
     /// Time before the first try, for which a busy backend is left alone.
-    pub(in crate::proxy) pause: Duration,
+    pub pause: Duration,
     /// The end of the wait. `None`: the stream does not wait, because its backend still works.
-    pub(in crate::proxy) ends_at: Option<Instant>,
+    pub ends_at: Option<Instant>,
 }
 
 impl AdmissionController {
     /// The time at which a stream that is interrupted at `now` stops to wait for another backend.
-    pub(in crate::proxy) fn begun_deadline(&self, now: Instant) -> Instant {
+    pub fn begun_deadline(&self, now: Instant) -> Instant {
         let settings = self.settings.load();
         let max_wait = settings.as_ref().map(|settings| settings.max_wait);
         now + max_wait.unwrap_or(AdmissionSettings::DEFAULT_MAX_WAIT)
@@ -49,7 +55,7 @@ impl AdmissionController {
     /// Leases a backend that continues the stream of a request, at once or when one has capacity. Dropping
     /// the future gives up the place in the queue. Fails if no other backend is up, or at the end of the
     /// wait.
-    pub(in crate::proxy) fn lease_begun(
+    pub fn lease_begun(
         self: &Arc<Self>,
         record: &RequestRecord,
         headers: &HeaderMap,

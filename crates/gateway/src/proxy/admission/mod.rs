@@ -20,7 +20,7 @@ mod controller;
 mod settings;
 mod waiter;
 
-pub(super) use begun_stream::{BegunStream, BegunWait};
+pub use begun_stream::{BegunStream, BegunWait};
 pub use controller::AdmissionController;
 pub use settings::AdmissionSettings;
-pub(super) use waiter::LeasedBackend;
+pub use waiter::LeasedBackend;

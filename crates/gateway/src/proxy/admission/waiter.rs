@@ -15,7 +15,7 @@ use tokenweir_routing::admission::{
 use tokio::sync::oneshot;
 
 /// A lease on a backend, and the decision that picked the backend.
-pub(in crate::proxy) type LeasedBackend = (Lease, Arc<RoutingDecision>);
+pub type LeasedBackend = (Lease, Arc<RoutingDecision>);
 
 /// The routing properties of a queued request, and the channel for its lease.
 pub(super) struct LeaseWaiter {

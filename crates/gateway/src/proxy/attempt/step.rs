@@ -1,9 +1,13 @@
 //! The contract of the steps between the attempts of a request.
 
 use super::attempts::Attempts;
-use super::failure::FailedAttempt;
+use super::failure::{AttemptFailure, FailedAttempt};
+use super::prepared::PreparedRequest;
 use super::send::OutboundAttempt;
 use crate::proxy::admission::LeasedBackend;
+use crate::proxy::request::body_memory::HeldBody;
+use crate::proxy::response::BodySource;
+use futures_util::future::BoxFuture;
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::observe::Exchange;
 use tokenweir_request::record::FailoverDenialReason;
@@ -11,31 +15,47 @@ use tokenweir_request::record::FailoverDenialReason;
 /// One concern between the attempts of a request. One value serves all attempts of one request, and does
 /// nothing in the phases that it does not implement. A step may name the failure more precisely for the
 /// steps after it.
-pub(crate) trait AttemptStep {
-    /// Prepares an attempt. The request is sent to the leased backend next.
-    async fn before(&mut self, _: &mut Exchange, _: &mut OutboundAttempt<'_>) {}
+pub trait AttemptStep: Send {
+    /// Prepares the exchange for the response to a request with this body. Called before the first attempt.
+    fn begin(&mut self, _exchange: &mut Exchange, _body: &HeldBody) {}
+
+    /// Prepares an attempt. The request is sent to the leased backend next. `None`: nothing is to be done.
+    fn before<'a>(
+        &'a mut self,
+        _exchange: &'a mut Exchange,
+        _attempt: &'a mut OutboundAttempt<'_>,
+    ) -> Option<BoxFuture<'a, ()>> {
+        None
+    }
 
     /// Learns from a failed attempt, and decides what follows.
     fn after_failure(
         &mut self,
-        exchange: &mut Exchange,
-        attempts: &mut Attempts<'_>,
-        failed: &mut FailedAttempt,
-    ) -> Next;
+        _exchange: &mut Exchange,
+        _attempts: &mut Attempts<'_>,
+        _failed: &mut FailedAttempt,
+    ) -> Next {
+        Next::Failover
+    }
 
-    /// Finds a backend after [`Next::Search`], when the request has tried all that can serve it now.
-    async fn search(
+    /// Learns that the last attempt has failed, and that its failure ends the request for this reason.
+    fn end_with_failure(
         &mut self,
-        _: &mut Exchange,
-        _: &mut Attempts<'_>,
-        failed: Box<FailedAttempt>,
-    ) -> Search {
-        Search::NotFound(failed)
+        _exchange: &mut Exchange,
+        _failure: &AttemptFailure,
+        _reason: FailoverDenialReason,
+    ) {
+    }
+
+    /// What replaces the body of the response if its backend cannot complete it. `None`: nothing does.
+    fn body_source(&self, _exchange: &Exchange, _: &PreparedRequest<'_>) -> Option<BodySource> {
+        None
     }
 }
 
 /// What follows a failed attempt.
-pub(crate) enum Next {
+#[derive(Debug, Clone, Copy)]
+pub enum Next {
     /// An attempt at another backend, if the limits of failover allow one.
     Failover,
     /// The same. If the request has tried all backends that can serve it, the step searches for one.

@@ -53,7 +53,7 @@ pub(super) async fn forward<B: IncomingBody>(
     if fields.stream {
         allow_early_response(exchange, early);
     }
-    checked.steps.begin(exchange, context, original);
+    checked.steps.begin(exchange, original);
     let headers = &mut head.headers;
     let leased = state.admission.lease(exchange.record(), headers, requirements).await?;
     let record = exchange.record();
@@ -73,7 +73,7 @@ pub(super) async fn forward<B: IncomingBody>(
         response_headers_timeout: route.policy.response_headers,
     };
     let forwarded = relay::send(exchange, &prepared, &mut checked.steps, leased).await?;
-    Ok(checked.steps.complete(exchange, prepared, forwarded))
+    Ok(checked.steps.complete(exchange, &prepared, forwarded))
 }
 
 /// Reads the fields of the body, and records the options of the request.
@@ -122,7 +122,7 @@ fn check(
     state.recording.log_start(record);
     let mut control = EngineControlCheck::check(&state.access, record, request, &original)?;
     let stored_at = state.stored_responses.locate_previous(record, request.principal, pool)?;
-    let steps = Steps::plan(exchange, request, &original, &mut control);
+    let steps = Steps::plan(context, exchange, request, &original, &mut control);
     let record = exchange.record();
     let prompt_body = PromptBody::new(&original, record, request, pool);
     let prompt =

@@ -34,10 +34,10 @@ struct LargeBodies {
 
 /// The permit for the body memory of one request. Dropping the permit releases its bytes.
 #[derive(Debug)]
-pub(crate) struct BodyMemoryPermit {
+pub struct BodyMemoryPermit {
     memory: Arc<BodyMemory>,
     /// The party that sent the body.
-    pub(crate) party: Party,
+    pub party: Party,
     /// Number of bytes that the request has in the shared body memory now.
     bytes: usize,
 }
@@ -91,7 +91,7 @@ impl BodyMemory {
     }
 
     /// A permit for a new request of `party`, which uses no bytes yet.
-    pub(crate) fn empty_permit(self: &Arc<Self>, party: Party) -> BodyMemoryPermit {
+    pub fn empty_permit(self: &Arc<Self>, party: Party) -> BodyMemoryPermit {
         BodyMemoryPermit { memory: self.clone(), party, bytes: 0 }
     }
 
@@ -110,7 +110,7 @@ impl BodyMemory {
 impl BodyMemoryPermit {
     /// Counts `bytes` more bytes for this request. Fails if the bytes of all requests then exceed
     /// the limit, or if the large bodies of the party exceed the share of a party.
-    pub(crate) fn add(&mut self, bytes: usize) -> Result<(), GatewayError> {
+    pub fn add(&mut self, bytes: usize) -> Result<(), GatewayError> {
         if bytes == 0 {
             return Ok(());
         }
@@ -173,7 +173,7 @@ impl HeldBody {
     }
 
     /// The party that sent the body.
-    pub(crate) const fn party(&self) -> Party {
+    pub const fn party(&self) -> Party {
         self.permit.party
     }
 

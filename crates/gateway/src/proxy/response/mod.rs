@@ -9,7 +9,8 @@ pub(super) mod routing_headers;
 
 pub use early_response::EarlyResponse;
 pub(super) use followed_body::{FollowedBody, Following, RunHead};
-pub(super) use forwarded::{Continuer, Forwarded, PrefetchedResponse};
-pub(super) use response_body::{Handling, ResponseGuard};
-pub use response_body::{ProxyResponseBody, Responding};
+pub use forwarded::BodySource;
+pub(super) use forwarded::{Forwarded, PrefetchedResponse};
+pub(super) use response_body::Handling;
+pub use response_body::{ProxyResponseBody, Responding, ResponseGuard};
 pub(super) use response_headers::ResponseHeaders;

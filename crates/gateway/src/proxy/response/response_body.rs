@@ -36,7 +36,8 @@ type BackendResponseBody = ObservedBody<BackendBody, ResponseGuard>;
 
 /// What a response body of a backend holds until its end.
 pub struct ResponseGuard {
-    pub(in crate::proxy) lease: Lease,
+    /// The lease on the backend that sends the body.
+    pub lease: Lease,
     /// `None`: the request does not count towards a concurrency limit.
     #[expect(dead_code, reason = "its drop ends the permit")]
     pub(in crate::proxy) permit: Option<ConcurrencyPermit>,

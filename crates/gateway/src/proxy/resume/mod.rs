@@ -32,9 +32,9 @@ use tokenweir_protocol::openai::engine_control::Permission;
 use tokenweir_protocol::openai::route::ApiRoute;
 use tokenweir_request::error::{ErrorEnvelope, GatewayError, IdempotencyProblem};
 use tokenweir_request::observe::{Exchange, ResponseAbortHandle};
-use tokenweir_request::record::{ResumeNote, ResumeOutcome};
 use tokenweir_request::resume::{
-    Arrival, Chunk, Digest, Entry, EventId, EventIds, Producer, Reader, RunId, RunKey,
+    Arrival, Chunk, Digest, Entry, EventId, EventIds, Producer, Reader, ResumeNote, ResumeOutcome,
+    RunId, RunKey,
 };
 
 /// Maximum length of an `Idempotency-Key`, in bytes. No known service permits longer ones.
@@ -89,7 +89,7 @@ fn usable_key(
     let key = headers.get(IDEMPOTENCY_KEY)?;
     let RecordedRequest { exchange, principal, .. } = recorded;
     let mut refuse = |outcome| {
-        exchange.record().resume = Some(Arc::new(ResumeNote::new(outcome)));
+        exchange.record().notes.set(Arc::new(ResumeNote::new(outcome)));
         None
     };
     if !principal.permissions.allow(Permission::Resume) {
@@ -162,7 +162,7 @@ pub async fn follow<B: IncomingBody + Send + 'static>(
         None => Entry::Unknown,
     };
     if let Entry::OverLimit(limit) = entry {
-        recorded.exchange.record().resume = Some(Arc::new(ResumeNote::new(limit)));
+        recorded.exchange.record().notes.set(Arc::new(ResumeNote::new(limit)));
     }
     let problem = match entry {
         Entry::Begun(producer, reader) => {
@@ -226,7 +226,7 @@ async fn begin(
     mut following: Following,
 ) -> Response<ProxyResponseBody> {
     let envelope = ErrorEnvelope::for_path(request.uri().path());
-    recorded.exchange.record().resume = Some(producer.note().clone());
+    recorded.exchange.record().notes.set(producer.note().clone());
     let run = run::complete(context.clone(), recorded, request, producer);
     context.state.resumption.spawn(run);
     match poll_fn(|cx| following.reader.poll_head(cx.waker())).await {
@@ -248,7 +248,7 @@ async fn attached(
     body: HeldBody,
 ) -> Response<ProxyResponseBody> {
     let record = recorded.exchange.record();
-    record.resume = Some(Arc::new(ResumeNote::new(ResumeOutcome::Attached)));
+    record.notes.set(Arc::new(ResumeNote::new(ResumeOutcome::Attached)));
     let checked = body::peek_request(&head, &body, record.api).and_then(|fields| {
         record.options = context.settings.options(&head.headers, &fields);
         recorded.principal.model_route(&context.state.pool, record, &fields)

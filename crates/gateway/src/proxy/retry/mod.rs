@@ -37,7 +37,8 @@ pub struct RetrySettings {
 /// Decides whether failed requests are retried on another backend. Holds the retry budget.
 #[derive(Debug)]
 pub struct RetryController {
-    pub(super) settings: RetrySettings,
+    /// The settings.
+    pub settings: RetrySettings,
     /// The retry budget of all requests together.
     budget: Arc<TpsBudget>,
     /// The retry budgets of groups of tenants, indexed by [`RetryBudgetShare`]. They prevent that a
@@ -162,7 +163,7 @@ impl RetryController {
 /// Whether a request may be the cause of crashes: `kind` is the crash of `backend` in its present attempt,
 /// and another backend died a short time ago while it had the request. The request itself counts, not its
 /// content: equal requests of several clients break off together when one backend dies.
-pub(super) fn is_poison(
+pub fn is_poison(
     record: &RequestRecord,
     backend: &BackendId,
     kind: FailureKind,

@@ -3,9 +3,11 @@
 use crate::metric::{MetricDescriptor, MetricLabel, MetricSource};
 use crate::proxy::resumption::Resumption;
 use crate::status::{StatusBlock, StatusSource};
+use crate::telemetry::decision_log::DecisionLogEntry;
 use serde::Serialize;
+use serde_json::Value;
 use std::sync::Arc;
-use tokenweir_request::record::{RequestRecord, ResumeOutcome};
+use tokenweir_request::resume::{ResumeNote, ResumeOutcome};
 
 /// Memory of the responses that the gateway keeps for clients that may reconnect to them, in bytes.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
@@ -21,7 +23,7 @@ pub const ROWS: &[MetricDescriptor] = &[
         "tokenweir_resume_requests_total",
         "Requests with an Idempotency-Key while streams.resume is on, by result.",
         &[MetricLabel::fixed("result", || ResumeOutcome::NAMES.to_vec())],
-        MetricSource::RecordEvent(RequestRecord::resume_outcome),
+        MetricSource::RecordEvent(ResumeNote::outcome_of),
     ),
     MetricDescriptor::value(
         "tokenweir_resume_memory_bytes",
@@ -32,6 +34,12 @@ pub const ROWS: &[MetricDescriptor] = &[
         },
     ),
 ];
+
+/// Adds the result of a request to the JSON of its decision.
+pub fn add_to_decision(entry: &DecisionLogEntry, detail: &mut Value) {
+    let note = entry.notes.get::<Arc<ResumeNote>>();
+    detail["actual"]["resume"] = note.map(|note| note.get().as_str()).into();
+}
 
 /// Returns a function that adds the memory of these responses.
 pub fn status_source(resumption: Arc<Resumption>) -> StatusSource {

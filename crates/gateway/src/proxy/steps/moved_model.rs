@@ -23,25 +23,25 @@ impl AttemptStep for MovedModel {
         failed.lease.backend().health.mark_models_stale();
         Next::Search
     }
+}
 
-    async fn search(
-        &mut self,
-        exchange: &mut Exchange,
-        attempts: &mut Attempts<'_>,
-        failed: Box<FailedAttempt>,
-    ) -> Search {
-        if failed.failure.kind != FailureKind::UnknownModel {
-            return Search::NotFound(failed);
-        }
-        let pool = &attempts.request.context.state.pool;
-        pool.read_models_again().await;
-        if let Ok(next) = attempts.lease_other() {
-            return Search::Found(next, failed);
-        }
-        let model = attempts.request.requirements.model;
-        if !waits::is_possible(attempts.request) || !pool.routes().is_awaited(model) {
-            return Search::NotFound(failed);
-        }
-        waits::wait(exchange, attempts, failed).await
+/// Finds the backend that has the model now.
+pub(super) async fn search(
+    exchange: &mut Exchange,
+    attempts: &Attempts<'_>,
+    failed: Box<FailedAttempt>,
+) -> Search {
+    if failed.failure.kind != FailureKind::UnknownModel {
+        return Search::NotFound(failed);
     }
+    let pool = &attempts.request.context.state.pool;
+    pool.read_models_again().await;
+    if let Ok(next) = attempts.lease_other() {
+        return Search::Found(next, failed);
+    }
+    let model = attempts.request.requirements.model;
+    if !waits::is_possible(attempts.request) || !pool.routes().is_awaited(model) {
+        return Search::NotFound(failed);
+    }
+    waits::wait(exchange, attempts, failed).await
 }

@@ -29,8 +29,11 @@ impl AttemptStep for Waits {
         }
         Next::Search
     }
+}
 
-    async fn search(
+impl Waits {
+    /// Waits for a backend, if a failure allows it.
+    pub(super) async fn search(
         &mut self,
         exchange: &mut Exchange,
         attempts: &mut Attempts<'_>,

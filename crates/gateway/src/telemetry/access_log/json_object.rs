@@ -55,6 +55,13 @@ impl JsonObject<'_> {
         }
     }
 
+    /// Writes one member with a name that needs no escapes.
+    pub(in crate::telemetry) fn named_member(&mut self, name: &str, value: &impl Serialize) {
+        self.0.extend_from_slice(b",\"");
+        self.0.extend_from_slice(name.as_bytes());
+        self.member("\":", value);
+    }
+
     /// Writes one member. `name`: a comma, the name in quotes, and a colon.
     #[inline]
     pub(in crate::telemetry) fn member(

@@ -2,10 +2,24 @@
 
 use super::*;
 use std::sync::{Arc, Mutex};
-use tokenweir_request::continuation::InterruptionCause;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::fixtures::{at, streamed};
-use tokenweir_request::record::{ClientIdentity, Continuation, Stall, Termination};
+use tokenweir_request::record::{ClientIdentity, NoteValue, Stall, Termination};
+
+/// A note with a field after the number of attempts.
+#[derive(Debug)]
+struct Added;
+
+impl RecordNote for Added {
+    fn copy(&self) -> Box<dyn RecordNote> {
+        Box::new(Self)
+    }
+
+    fn log_field(&self) -> Option<LogField> {
+        let value = NoteValue::Count(1);
+        Some(LogField { after: LogPlace::Attempts, name: "added", value })
+    }
+}
 
 /// Creates an access log, and the list to which the log writes its lines.
 fn create_log(
@@ -76,22 +90,16 @@ fn access_log_lines_at_the_start_of_requests_have_the_known_fields_and_their_own
 }
 
 #[test]
-fn an_access_log_line_states_how_often_the_stream_was_continued() {
+fn options_add_fields_to_lines() {
     for is_json in [true, false] {
         let (log, lines) = create_log(is_json, None, false);
         let mut record = streamed();
         log.finished(&[&record]);
-        record.continuations.begun.push(Continuation {
-            span_id: 1,
-            cause: InterruptionCause::ALL[0],
-            tokens: 3,
-            interrupted: record.timings.accepted,
-            next_output: None,
-        });
+        record.notes.set(Added);
         log.finished(&[&record]);
         let lines = lines.lock().unwrap();
-        assert!(!lines[0].contains("continuations"), "{}", lines[0]);
-        let expected = if is_json { r#""continuations":1,"# } else { " continuations=1 " };
+        assert!(!lines[0].contains("added"), "{}", lines[0]);
+        let expected = if is_json { r#""attempts":1,"added":1,"# } else { " added=1 " };
         assert!(lines[1].contains(expected), "{}", lines[1]);
     }
 }

@@ -4,7 +4,6 @@ use super::{Exchange, ExchangeState};
 use crate::observe::attempt_response::{record_stall, record_write_stall};
 use crate::observe::observer::ResponseObserver;
 use crate::observe::open_streams::StreamInfo;
-use crate::observe::stages::ResponseStages;
 use crate::record::RequestRecord;
 use bytes::Bytes;
 use http::header::CONTENT_ENCODING;
@@ -85,9 +84,9 @@ impl Exchange {
         let output_events = self.inner.response.output_events();
         let frame = self.inner.stages.on_data(frame);
         let frame = self.observe(frame, now);
-        let ExchangeState { record, response, .. } = &mut *self.inner;
+        let ExchangeState { record, response, stages, .. } = &mut *self.inner;
         if response.output_events() > output_events {
-            ResponseStages::on_output(record, response.backend.as_deref(), now);
+            stages.on_output(record, response.backend.as_deref(), now);
         }
         frame
     }

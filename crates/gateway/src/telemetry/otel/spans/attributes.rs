@@ -1,7 +1,7 @@
 //! A builder for span attributes. Absent values are omitted. Texts from clients and backends are
 //! limited in length.
 
-use opentelemetry::{Array, KeyValue, Value};
+use opentelemetry::{Array, Key, KeyValue, Value};
 use std::time::Duration;
 
 /// Maximum length of the text in a span attribute, in bytes. The SDK has such a limit too, but
@@ -14,7 +14,7 @@ pub(super) struct SpanAttributes(Vec<KeyValue>);
 
 impl SpanAttributes {
     /// Adds an attribute with this key and value.
-    pub(super) fn put(mut self, key: &'static str, value: impl Into<Value>) -> Self {
+    pub(super) fn put(mut self, key: impl Into<Key>, value: impl Into<Value>) -> Self {
         self.0.push(KeyValue::new(key, value));
         self
     }

@@ -42,7 +42,7 @@ pub(super) fn build_spans(
     if inference::has_inference(record) {
         spans.push(builder.inference_span());
     }
-    for (leg, attempts) in [(Some("prefill"), prefill_legs(record)), (None, &record.attempts)] {
+    for (leg, attempts) in [(Some("prefill"), &record.attempts_apart), (None, &record.attempts)] {
         let attempts = (0..).zip(attempts);
         spans.extend(attempts.map(|(count, attempt)| builder.attempt_span(count, attempt, leg)));
     }
@@ -51,12 +51,8 @@ pub(super) fn build_spans(
 
 /// Number of spans that [`build_spans`] returns.
 pub(super) fn span_count(record: &RequestRecord) -> u64 {
-    let attempts = record.attempts.len() + prefill_legs(record).len();
+    let attempts = record.attempts.len() + record.attempts_apart.len();
     1 + u64::from(inference::has_inference(record)) + attempts as u64
-}
-
-fn prefill_legs(record: &RequestRecord) -> &[Attempt] {
-    record.prefill_legs.as_ref().map_or(&[], |legs| &legs.sent)
 }
 
 /// Whether the server span or the inference span of the request has the span status `error`.
@@ -180,8 +176,8 @@ impl<'a> SpanTreeBuilder<'a> {
     }
 
     /// Builds the client span of an attempt. `resend_count` is the number of attempts before this
-    /// attempt. `leg` is `prefill` for a prefill leg, and `None` for an attempt of the request
-    /// itself.
+    /// attempt. `leg` is `prefill` for a request that computes the prompt, and `None` for an attempt
+    /// of the request itself.
     fn attempt_span(
         &self,
         resend_count: i64,
@@ -190,7 +186,7 @@ impl<'a> SpanTreeBuilder<'a> {
     ) -> SpanData {
         let record = self.record;
         let is_last = record.attempts.last().is_some_and(|last| last.span_id == attempt.span_id);
-        let is_decode = is_last && record.is_prefilled_elsewhere();
+        let is_decode = is_last && record.has_remote_prompt;
         let (name, port) = &attempt.address;
         let route = record.route.unwrap_or_default();
         let error = self.attempt_error_type(attempt);
@@ -216,7 +212,7 @@ impl<'a> SpanTreeBuilder<'a> {
             start: to_wall_clock(record, attempt.started),
             end: attempt.ended.map_or(self.end_time, |ended| to_wall_clock(record, ended)),
             attributes,
-            events: inference::continuation_events(record, attempt.span_id),
+            events: inference::attempt_events(record, attempt.span_id),
             is_error,
         })
     }

@@ -1,17 +1,15 @@
 //! Continues a stream at another backend, after output was sent to the client.
 
-use crate::backend::{Backend, Lease};
-use crate::proxy::admission::{BegunStream, BegunWait, LeasedBackend};
-use crate::proxy::attempt::{self, AttemptFailure, OutboundRequest};
-use crate::proxy::context::ProxyContext;
-use crate::proxy::response::ResponseGuard;
-use crate::proxy::retry;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{Response, StatusCode, request};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
+use tokenweir_gateway::backend::{Backend, Lease};
+use tokenweir_gateway::proxy::admission::{BegunStream, BegunWait, LeasedBackend};
+use tokenweir_gateway::proxy::attempt::{self, AttemptFailure, OutboundRequest};
+use tokenweir_gateway::proxy::{ProxyContext, ResponseGuard, retry};
 use tokenweir_net::backend_body::BackendBody;
 use tokenweir_net::client::SendError;
 use tokenweir_protocol::clock;
@@ -22,22 +20,22 @@ use tokenweir_request::observe::{Continue, Exchange, Interrupted};
 use tokenweir_routing::resilience::FailureKind;
 
 /// The values of a request with which the gateway continues its stream at another backend.
-pub(super) struct StreamContinuation {
-    pub(super) context: Arc<ProxyContext>,
-    pub(super) head: request::Parts,
+pub(crate) struct StreamContinuation {
+    pub(crate) context: Arc<ProxyContext>,
+    pub(crate) head: request::Parts,
     /// The request body that the first backend got.
-    pub(super) body: Bytes,
+    pub(crate) body: Bytes,
     /// The requirements of the request on a backend. The continuation requires the same.
-    pub(super) stream: Arc<BegunStream>,
-    pub(super) response_headers_timeout: Option<Duration>,
+    pub(crate) stream: Arc<BegunStream>,
+    pub(crate) response_headers_timeout: Option<Duration>,
     /// The interruption that is being handled. `None`: the stream is not interrupted.
-    pub(super) interruption: Option<Interruption>,
+    pub(crate) interruption: Option<Interruption>,
     /// Number of interruptions of the stream by a failure of its backend so far.
-    pub(super) failures: u32,
+    pub(crate) failures: u32,
 }
 
 /// The state of an interrupted stream, which another backend shall continue.
-pub(super) struct Interruption {
+pub(crate) struct Interruption {
     at: Instant,
     /// The end of the search for another backend. `None`: the stream does not wait for capacity.
     ends_at: Option<Instant>,

@@ -1,6 +1,6 @@
 //! The bodies of the prefill leg and the decode leg: edited copies of the body of the client's request.
 
-use super::PrefillSkip;
+use crate::skip::PrefillSkip;
 use bytes::Bytes;
 use tokenweir_protocol::json::members::{is_set, number, visit_elements, visit_members};
 use tokenweir_protocol::openai::{Api, Splice, Usage, read_usage};
@@ -17,16 +17,16 @@ const MAX_PARAMETERS_BYTES: usize = 1 << 20;
 
 /// The values that the gateway reads from the response to a prefill leg.
 #[derive(Debug, Default, PartialEq)]
-pub struct PrefillResponse {
+pub(crate) struct PrefillResponse {
     /// The parameters for the decode leg, as the engine wrote them. `None`: the engine keeps no blocks for
     /// the decode leg.
-    pub parameters: Option<String>,
+    pub(crate) parameters: Option<String>,
     /// Tokens of the prompt, and those that were in the prefix cache.
-    pub usage: Usage,
+    pub(crate) usage: Usage,
 }
 
 /// The body of the prefill leg of a request. Fails if the request cannot have a prefill leg.
-pub fn prefill_request(api: Option<Api>, body: &[u8]) -> Result<Bytes, PrefillSkip> {
+pub(crate) fn prefill_request(api: Option<Api>, body: &[u8]) -> Result<Bytes, PrefillSkip> {
     if !matches!(api, Some(Api::Chat | Api::Completions | Api::Messages)) {
         return Err(PrefillSkip::Api);
     }
@@ -75,7 +75,7 @@ pub fn prefill_request(api: Option<Api>, body: &[u8]) -> Result<Bytes, PrefillSk
 
 /// The body of the decode leg of a request, with the parameters from the response to its prefill leg. `None`:
 /// `body` is no JSON object.
-pub fn decode_request(body: &[u8], parameters: &str) -> Option<Bytes> {
+pub(crate) fn decode_request(body: &[u8], parameters: &str) -> Option<Bytes> {
     let edit = Splice::set(body, PARAMETERS, parameters)?;
     Some(Splice::apply([&edit], body))
 }
@@ -108,7 +108,7 @@ fn is_one_prompt(value: &[u8]) -> bool {
 
 impl PrefillResponse {
     /// Reads a complete response to a prefill leg. If the response is no JSON object, all values are missing.
-    pub fn read(body: &[u8]) -> Self {
+    pub(crate) fn read(body: &[u8]) -> Self {
         let mut response = Self::default();
         let read = visit_members(body, |member| {
             let name = &body[member.name];

@@ -9,7 +9,7 @@ use tokenweir_protocol::mutex::lock;
 
 /// Counts the memory that streams keep for their continuation.
 #[derive(Debug)]
-pub struct ContinuationMemory {
+pub(crate) struct ContinuationMemory {
     limit: AtomicUsize,
     total: Arc<AtomicUsize>,
     parties: Mutex<Parties>,
@@ -28,17 +28,17 @@ const MIN_PRUNED_PARTIES: usize = 256;
 
 impl ContinuationMemory {
     /// A counter with a limit, in bytes, for all streams together.
-    pub fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize) -> Self {
         Self { limit: AtomicUsize::new(limit), total: Arc::default(), parties: Mutex::default() }
     }
 
     /// Changes the limit, in bytes, for streams that begin from now on.
-    pub fn set_limit(&self, limit: usize) {
+    pub(crate) fn set_limit(&self, limit: usize) {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
     /// Number of bytes that all streams keep now for their continuation.
-    pub fn used_bytes(&self) -> usize {
+    pub(crate) fn used_bytes(&self) -> usize {
         self.total.load(Ordering::Relaxed)
     }
 
@@ -62,11 +62,15 @@ impl ContinuationMemory {
 
 #[cfg(test)]
 mod tests {
-    use super::super::body_memory::tests::party;
     use super::*;
+    use std::net::Ipv4Addr;
+
+    fn party(tenant: &str) -> Party {
+        Party::new(Some(tenant), Ipv4Addr::LOCALHOST.into())
+    }
 
     #[test]
-    fn the_memory_that_streams_keep_for_continuation_is_limited_per_tenant_and_in_total() {
+    fn memory_is_limited_per_tenant_and_in_total() {
         let memory = ContinuationMemory::new(100);
         let take = |charge: &mut Charge, bytes| charge.add(bytes, &memory.limits()).is_ok();
         let (mut first, mut second) = (memory.charge(party("a")), memory.charge(party("a")));
@@ -81,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tenant_without_streams_is_removed_from_the_counts_of_continuation_memory() {
+    fn a_tenant_without_streams_is_removed() {
         let memory = ContinuationMemory::new(100);
         let _open = memory.charge(party("open"));
         for number in 0..3 * MIN_PRUNED_PARTIES {

@@ -1,27 +1,29 @@
-//! Sends the prefill leg of a request to a backend that computes the prompt, before another backend (the
-//! decode backend) gets the request and generates the output.
-//!
-//! The decode backend is leased first. If a prefill leg fails or would not be faster, the decode backend
-//! computes the prompt itself: a fault of prefill backends never fails a request.
+//! The prefill legs of one request, over all its attempts.
 
-mod leg;
-mod search;
-
-use crate::proxy::attempt::{
-    AttemptStep, Attempts, FailedAttempt, Next, OutboundAttempt, PreparedRequest,
-};
-use crate::proxy::request::body_memory::BodyMemoryPermit;
-use leg::Parameters;
+use crate::bodies;
+use crate::leg::Parameters;
+use crate::note::PrefillNote;
+use crate::search;
+use crate::skip::PrefillSkip;
+use futures_util::future::BoxFuture;
 use std::time::Duration;
-use tokenweir_engine::prefill_leg::{self, PrefillSkip, Role};
+use tokenweir_engine::role::Role;
+use tokenweir_gateway::proxy::BodyMemoryPermit;
+use tokenweir_gateway::proxy::attempt::{
+    AttemptStep, Attempts, FailedAttempt, Next, OutboundAttempt, PreparedRequest, RequestOption,
+};
 use tokenweir_protocol::clock;
 use tokenweir_request::observe::Exchange;
 use tokenweir_routing::resilience::FailureKind;
 
-/// The prefill legs of one request, over all its attempts. A prefill leg makes another backend compute
-/// only the prompt.
+/// Sends the prefill leg of a request to a backend that computes the prompt, before another backend (the
+/// decode backend) gets the request and generates the output.
+#[derive(Debug)]
+pub struct PrefillLegs;
+
+/// The prefill legs of one request, over all its attempts.
 #[derive(Default)]
-pub(super) struct PrefillLegs {
+struct Legs {
     /// The parameters from the response to a prefill leg that no decode backend has received yet, or only
     /// that of the present attempt. `None`: there are none.
     parameters: Option<Box<Parameters>>,
@@ -37,17 +39,26 @@ pub(super) struct PrefillLegs {
 /// for 30 s by default.
 const MAX_AGE: Duration = Duration::from_secs(10);
 
-impl AttemptStep for PrefillLegs {
-    async fn before(&mut self, exchange: &mut Exchange, attempt: &mut OutboundAttempt<'_>) {
-        if let Some(legs) = &mut exchange.record().prefill_legs {
-            // The value is that of an earlier attempt.
-            legs.is_used = false;
+impl RequestOption for PrefillLegs {
+    fn step_at(&self, attempt: &OutboundAttempt<'_>) -> Option<Box<dyn AttemptStep>> {
+        if is_decode_backend(attempt) { Some(Box::new(Legs::default())) } else { None }
+    }
+}
+
+fn is_decode_backend(attempt: &OutboundAttempt<'_>) -> bool {
+    attempt.lease.backend().facets.role.get().is_some_and(Role::reads_remote_prompts)
+}
+
+impl AttemptStep for Legs {
+    fn before<'a>(
+        &'a mut self,
+        exchange: &'a mut Exchange,
+        attempt: &'a mut OutboundAttempt<'_>,
+    ) -> Option<BoxFuture<'a, ()>> {
+        if !is_decode_backend(attempt) {
+            return None;
         }
-        let role = attempt.lease.backend().facets.prefill_leg.role();
-        if role.is_some_and(Role::serves_decode_legs) {
-            // Boxed, because few requests need the memory of this future.
-            Box::pin(self.prefill(exchange, attempt)).await;
-        }
+        Some(Box::pin(self.prefill(exchange, attempt)))
     }
 
     fn after_failure(
@@ -70,22 +81,22 @@ impl AttemptStep for PrefillLegs {
     }
 }
 
-impl PrefillLegs {
+impl Legs {
     /// Sends a prefill leg if that is predicted to be faster, and turns the body of the attempt, that of
     /// the whole request, into that of the decode leg. Otherwise the backend of the attempt computes the
     /// prompt.
     async fn prefill(&mut self, exchange: &mut Exchange, attempt: &mut OutboundAttempt<'_>) {
         let result = self.parameters(exchange, attempt).await;
-        let legs = exchange.record().prefill_legs.get_or_insert_default();
-        legs.skipped = result.as_ref().err().copied();
+        let skipped = result.as_ref().err().copied();
+        exchange.record().notes.update(|note: &mut PrefillNote| note.skipped = skipped);
         self.parameters = result.ok();
         if let Some(parameters) = &self.parameters
-            && let Some(body) = prefill_leg::decode_request(&attempt.body, &parameters.text)
+            && let Some(body) = bodies::decode_request(&attempt.body, &parameters.text)
         {
             attempt.body = body;
             attempt.is_once = true;
             self.is_decode_leg = true;
-            legs.is_used = true;
+            exchange.record().has_remote_prompt = true;
         }
     }
 

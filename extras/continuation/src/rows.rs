@@ -1,12 +1,15 @@
 //! Status and metrics of streams that another backend continues.
 
-use crate::metric::{MetricDescriptor, MetricLabel, MetricSource};
-use crate::proxy::request::continuation_memory::ContinuationMemory;
-use crate::status::{StatusBlock, StatusSource};
+use crate::step::ContinuationStreams;
 use serde::Serialize;
+use serde_json::{Value, json};
 use std::sync::Arc;
-use tokenweir_request::continuation::{ContinuationRefusal, InterruptionCause};
-use tokenweir_request::record::Continuation;
+use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel, MetricSource};
+use tokenweir_gateway::status::{StatusBlock, StatusSource};
+use tokenweir_gateway::telemetry::decision_log::{DecisionLogEntry, round_significant};
+use tokenweir_request::continuation::{
+    Continuation, ContinuationRefusal, Continuations, InterruptionCause,
+};
 
 /// Memory of the data that the gateway keeps to continue open streams at another backend, in bytes.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
@@ -23,7 +26,7 @@ pub const ROWS: &[MetricDescriptor] = &[
         "Streams that another backend continued after output was sent, by cause.",
         &[MetricLabel::fixed("cause", || InterruptionCause::NAMES.to_vec())],
         MetricSource::Record(|record, emit| {
-            for continuation in &record.continuations.begun {
+            for continuation in &Continuations::of(record).begun {
                 emit(&[continuation.cause.as_str()], 1.0);
             }
         }),
@@ -33,7 +36,7 @@ pub const ROWS: &[MetricDescriptor] = &[
         "Interrupted streams that no other backend continued, by reason.",
         &[MetricLabel::fixed("reason", || ContinuationRefusal::NAMES.to_vec())],
         MetricSource::RecordEvent(|record| {
-            record.continuations.refusal.map(ContinuationRefusal::as_str)
+            Continuations::of(record).refusal.map(ContinuationRefusal::as_str)
         }),
     ),
     MetricDescriptor::new(
@@ -41,7 +44,8 @@ pub const ROWS: &[MetricDescriptor] = &[
         "Time from the interruption of a stream to its next output, if another backend continued it.",
         &[],
         MetricSource::RecordValue(|record| {
-            let gap: f64 = record.continuations.begun.iter().filter_map(Continuation::gap).sum();
+            let gap: f64 =
+                Continuations::of(record).begun.iter().filter_map(Continuation::gap).sum();
             (gap > 0.0).then_some(gap)
         }),
     ),
@@ -55,7 +59,24 @@ pub const ROWS: &[MetricDescriptor] = &[
     ),
 ];
 
+/// Adds the continuations of a stream to the JSON of its decision.
+pub fn add_to_decision(entry: &DecisionLogEntry, detail: &mut Value) {
+    let continuations = entry.notes.get::<Continuations>();
+    let begun = continuations.iter().flat_map(|continuations| &continuations.begun);
+    let refusal = continuations.and_then(|continuations| continuations.refusal);
+    detail["continuations"] = begun.map(to_json).collect();
+    detail["continuation_refused"] = refusal.map(ContinuationRefusal::as_str).into();
+}
+
+fn to_json(continuation: &Continuation) -> Value {
+    json!({
+        "cause": continuation.cause.as_str(),
+        "tokens": continuation.tokens,
+        "gap_seconds": continuation.gap().map(round_significant),
+    })
+}
+
 /// Returns a function that adds the memory of this data.
-pub fn status_source(memory: Arc<ContinuationMemory>) -> StatusSource {
-    Arc::new(move |status, _| status.blocks.add(ContinuationBytes(memory.used_bytes())))
+pub fn status_source(streams: Arc<ContinuationStreams>) -> StatusSource {
+    Arc::new(move |status, _| status.blocks.add(ContinuationBytes(streams.used_bytes())))
 }

@@ -1,6 +1,8 @@
 //! The result of a request with an `Idempotency-Key`: whether its client returned, or why it could
 //! not return.
 
+use crate::record::{LogField, LogPlace, NoteAttribute, NoteValue, RecordNote, RequestRecord};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use tokenweir_protocol::limits::memory_charge::ExceededLimit;
 use tokenweir_protocol::named_enum;
@@ -55,7 +57,40 @@ impl From<ExceededLimit> for ResumeOutcome {
     }
 }
 
+impl RecordNote for Arc<ResumeNote> {
+    fn copy(&self) -> Box<dyn RecordNote> {
+        Box::new(Arc::new(ResumeNote::new(self.get())))
+    }
+
+    fn log_field(&self) -> Option<LogField> {
+        let value = NoteValue::Text(self.get().as_str());
+        Some(LogField { after: LogPlace::SlowCause, name: "resume", value })
+    }
+
+    fn span_attributes(&self) -> Vec<NoteAttribute> {
+        vec![NoteAttribute {
+            name: "tokenweir.resume",
+            value: NoteValue::Text(self.get().as_str()),
+        }]
+    }
+
+    fn outlives_connection(&self) -> bool {
+        self.get() == ResumeOutcome::Kept
+    }
+
+    /// If its client returns, the request must be sent to a backend again.
+    fn on_failed(&self) {
+        self.set_failed();
+    }
+}
+
 impl ResumeNote {
+    /// The name, in metrics and reports, of the result of a request. `None`: the request has no
+    /// `Idempotency-Key`, or `streams.resume` is off.
+    pub fn outcome_of(record: &RequestRecord) -> Option<&'static str> {
+        record.notes.get::<Arc<Self>>().map(|note| note.get().as_str())
+    }
+
     /// A result with this outcome, of a request that has not failed.
     pub fn new(outcome: ResumeOutcome) -> Self {
         let note = Self::default();

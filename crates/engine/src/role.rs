@@ -1,4 +1,4 @@
-//! The role of a backend: the legs of requests that the backend serves.
+//! The role of a backend: the parts of requests that the backend serves.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -19,13 +19,13 @@ named_enum! {
 }
 
 impl Role {
-    /// Whether the backend serves prefill legs.
-    pub const fn serves_prefill_legs(self) -> bool {
+    /// Whether the backend computes prompts for other backends.
+    pub const fn computes_for_others(self) -> bool {
         !matches!(self, Self::Decode)
     }
 
-    /// Whether the backend serves decode legs.
-    pub const fn serves_decode_legs(self) -> bool {
+    /// Whether the backend generates output from prompts that other backends have computed.
+    pub const fn reads_remote_prompts(self) -> bool {
         !matches!(self, Self::Prefill)
     }
 }

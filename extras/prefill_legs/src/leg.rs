@@ -1,12 +1,12 @@
 //! One prefill leg: the request that makes a backend compute only the prompt.
 
-use crate::backend::Lease;
-use crate::proxy::attempt::{self, AttemptFailure, PreparedRequest};
+use crate::bodies::PrefillResponse;
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body_util::{BodyExt, Limited};
 use std::time::Instant;
-use tokenweir_engine::prefill_leg::PrefillResponse;
+use tokenweir_gateway::backend::Lease;
+use tokenweir_gateway::proxy::attempt::{self, AttemptFailure, PreparedRequest};
 use tokenweir_net::backend_body::BackendBody;
 use tokenweir_net::client::SendError;
 use tokenweir_protocol::clock;
@@ -18,18 +18,18 @@ use tokenweir_routing::resilience::FailureKind;
 const MAX_RESPONSE_BYTES: usize = 4 << 20;
 
 /// A prefill leg that is about to be sent.
-pub(super) struct Leg<'a> {
-    pub(super) lease: &'a Lease,
-    pub(super) body: &'a Bytes,
+pub(crate) struct Leg<'a> {
+    pub(crate) lease: &'a Lease,
+    pub(crate) body: &'a Bytes,
     /// The time limit of the leg.
-    pub(super) ends_at: Instant,
+    pub(crate) ends_at: Instant,
 }
 
 /// The parameters with which one decode engine may read, once, the KV blocks that a prefill leg
 /// computed.
-pub(super) struct Parameters {
-    pub(super) text: String,
-    pub(super) got_at: Instant,
+pub(crate) struct Parameters {
+    pub(crate) text: String,
+    pub(crate) got_at: Instant,
 }
 
 /// Why a prefill leg failed.
@@ -40,7 +40,7 @@ struct LegFailure {
 }
 
 /// Sends one prefill leg, and records it. `None`: the leg failed.
-pub(super) async fn send(
+pub(crate) async fn send(
     exchange: &mut Exchange,
     request: &PreparedRequest<'_>,
     leg: &Leg<'_>,
@@ -48,7 +48,7 @@ pub(super) async fn send(
     let client = &request.context.backend_client;
     let outbound = request.outbound(leg.body);
     let (attempt, response) = attempt::send_apart(client, exchange.record(), leg.lease, &outbound);
-    exchange.record().prefill_legs.get_or_insert_default().sent.push(attempt);
+    exchange.record().attempts_apart.push(attempt);
     let ends_at = request.current_deadlines().next_before(leg.ends_at);
     let result = tokio::select! {
         biased;
@@ -88,7 +88,7 @@ fn finish(
         Some(kind) if kind.is_judged_by_peers() => {}
         Some(FailureKind::TransferFailed) => {
             let backend = lease.backend();
-            backend.facets.prefill_leg.on_leg_without_blocks(&backend.identity.id);
+            backend.facets.role.on_prefill_without_blocks(&backend.identity.id);
         }
         Some(kind) => lease.backend().on_failure(kind, kind.as_str(), None, now),
         None => {}
@@ -96,7 +96,7 @@ fn finish(
 }
 
 fn last_leg(exchange: &mut Exchange) -> Option<&mut Attempt> {
-    exchange.record().prefill_legs.as_mut()?.sent.last_mut()
+    exchange.record().attempts_apart.last_mut()
 }
 
 /// Receives the response to a prefill leg.

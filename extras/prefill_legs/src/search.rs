@@ -1,15 +1,16 @@
 //! Finds a backend for the prefill leg of a request.
 
-use super::leg::{self, Leg, Parameters};
-use crate::backend::facets::RequestPart;
-use crate::backend::pool::{BackendOffer, BackendRequirements};
-use crate::proxy::attempt::OutboundAttempt;
+use crate::bodies;
+use crate::leg::{self, Leg, Parameters};
+use crate::note::{PredictedTtfts, PrefillNote};
+use crate::skip::PrefillSkip;
 use std::time::{Duration, Instant};
-use tokenweir_engine::prefill_leg::{self, PrefillSkip};
+use tokenweir_gateway::backend::facets::RequestPart;
+use tokenweir_gateway::backend::pool::{BackendOffer, BackendRequirements};
+use tokenweir_gateway::proxy::attempt::OutboundAttempt;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::headers;
 use tokenweir_request::observe::Exchange;
-use tokenweir_request::record::PredictedTtfts;
 use tokenweir_routing::PredictedLeg;
 
 /// Maximum number of prefill legs that are sent for one attempt.
@@ -23,7 +24,7 @@ const MIN_LIMIT_SECONDS: f64 = 1.0;
 const MAX_LIMIT_SECONDS: f64 = 600.0;
 
 /// Sends prefill legs until one succeeds. The error is the reason why the request has no prefill leg.
-pub(super) async fn send_legs(
+pub(crate) async fn send_legs(
     exchange: &mut Exchange,
     attempt: &OutboundAttempt<'_>,
 ) -> Result<Parameters, PrefillSkip> {
@@ -34,7 +35,7 @@ pub(super) async fn send_legs(
     if request.has_side_effects() {
         return Err(PrefillSkip::Field);
     }
-    let body = prefill_leg::prefill_request(exchange.record().api, &attempt.body)?;
+    let body = bodies::prefill_request(exchange.record().api, &attempt.body)?;
     let requirements = BackendRequirements {
         is_stream: true,
         backend: None,
@@ -80,9 +81,9 @@ fn predict(
     let estimator = &attempt.lease.backend().load.estimator;
     let settings = &attempt.request.context.state.pool.policy().kv_aware;
     let leg = PredictedLeg { seconds: offer.ttft(), base: offer.base() };
-    let with_leg = offer.ttft() + estimator.decode_leg_ttft(candidate, leg, settings, now);
-    record.prefill_legs.get_or_insert_default().predicted =
-        Some(PredictedTtfts { with_leg, alone });
+    let with_leg = offer.ttft() + estimator.remote_prompt_ttft(candidate, leg, settings, now);
+    let predicted = Some(PredictedTtfts { with_leg, alone });
+    record.notes.update(|note: &mut PrefillNote| note.predicted = predicted);
     // Also false if a prediction is NaN.
     let is_faster = with_leg < alone;
     if is_faster { Ok(Some(alone)) } else { Err(PrefillSkip::NotFaster) }

@@ -1,7 +1,8 @@
 //! Metrics of prefill legs.
 
-use crate::metric::{MetricDescriptor, MetricLabel, MetricSource};
-use tokenweir_engine::prefill_leg::PrefillSkip;
+use crate::note::PrefillNote;
+use crate::skip::PrefillSkip;
+use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel, MetricSource};
 
 /// The metrics of prefill legs.
 pub const ROWS: &[MetricDescriptor] = &[
@@ -10,8 +11,8 @@ pub const ROWS: &[MetricDescriptor] = &[
         "Requests whose prompt another backend computed, by whether the decode backend got its KV blocks.",
         &[MetricLabel::fixed("result", || vec!["used", "unused", "failed"])],
         MetricSource::Record(|record, emit| {
-            let mut is_used = record.is_prefilled_elsewhere();
-            for leg in record.prefill_legs.iter().flat_map(|legs| legs.sent.iter().rev()) {
+            let mut is_used = record.has_remote_prompt;
+            for leg in record.attempts_apart.iter().rev() {
                 let is_failed = leg.failure.is_some();
                 let result = if is_failed {
                     "failed"
@@ -30,7 +31,7 @@ pub const ROWS: &[MetricDescriptor] = &[
         "Requests whose decode backend computed the prompt itself, by reason.",
         &[MetricLabel::fixed("reason", || PrefillSkip::NAMES.to_vec())],
         MetricSource::RecordEvent(|record| {
-            record.prefill_legs.as_ref()?.skipped.map(PrefillSkip::as_str)
+            record.notes.get::<PrefillNote>()?.skipped.map(PrefillSkip::as_str)
         }),
     ),
 ];

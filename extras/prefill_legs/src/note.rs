@@ -1,0 +1,56 @@
+//! What the record of a request has about its prefill legs.
+
+use crate::skip::PrefillSkip;
+use serde_json::{Value, json};
+use tokenweir_gateway::telemetry::decision_log::{
+    DecisionLogEntry, attempt_to_json, round_significant,
+};
+use tokenweir_request::record::{NoteAttribute, NoteValue, RecordNote};
+
+/// The prefill legs of a request. A record has the note only if an attempt went to a backend that serves decode
+/// legs.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct PrefillNote {
+    /// The prediction for the last prefill leg that was considered. `None`: nothing was predicted.
+    pub predicted: Option<PredictedTtfts>,
+    /// Why the last attempt had no prefill leg. `None`: the last attempt had a prefill leg.
+    pub skipped: Option<PrefillSkip>,
+}
+
+/// Predicted seconds to the first output of a request.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PredictedTtfts {
+    /// With the prefill leg.
+    pub with_leg: f64,
+    /// Without it.
+    pub alone: f64,
+}
+
+impl RecordNote for PrefillNote {
+    fn copy(&self) -> Box<dyn RecordNote> {
+        Box::new(*self)
+    }
+
+    fn span_attributes(&self) -> Vec<NoteAttribute> {
+        let skipped = self.skipped.map(|reason| NoteAttribute {
+            name: "tokenweir.prefill_leg.skipped",
+            value: NoteValue::Text(reason.as_str()),
+        });
+        Vec::from_iter(skipped)
+    }
+}
+
+/// Adds the prefill legs of a request to the JSON of its decision.
+pub fn add_to_decision(entry: &DecisionLogEntry, detail: &mut Value) {
+    let Some(note) = entry.notes.get::<PrefillNote>() else {
+        detail["prefill_legs"] = Value::Null;
+        return;
+    };
+    detail["prefill_legs"] = json!({
+        "sent": entry.attempts_apart.iter().map(attempt_to_json).collect::<Vec<_>>(),
+        "used": entry.has_remote_prompt,
+        "skipped": note.skipped.map(PrefillSkip::as_str),
+        "predicted_ttft_seconds": note.predicted.map(|ttft| round_significant(ttft.with_leg)),
+        "predicted_ttft_seconds_without": note.predicted.map(|ttft| round_significant(ttft.alone)),
+    });
+}
