@@ -91,7 +91,6 @@ impl Application {
         status_sources.extend(extras.status_sources(OptionParts {
             exchange: exchange.clone(),
             cache_knowledge,
-            proxy: &proxy.state,
             sinks: pipeline.status_sources,
         }));
         let admin = Arc::new(Admin {

@@ -9,6 +9,7 @@ use gpu::{GpuBackend, GpuMonitor};
 use payload_log::PayloadLog;
 use prefill_legs::PrefillLegs;
 use quality::QualityMonitor;
+use resume::Resumption;
 use std::any::Any;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -19,10 +20,9 @@ use tokenweir_gateway::backend::facets::exchange::{self, PeerExchange};
 use tokenweir_gateway::backend::facets::kv_events::{self, CacheKnowledge};
 use tokenweir_gateway::backend::facets::{ranks, sleep};
 use tokenweir_gateway::metric::MetricDescriptor;
-use tokenweir_gateway::proxy::attempt::RequestOptions;
 use tokenweir_gateway::proxy::extensions::Extensions;
-use tokenweir_gateway::proxy::rows::resume;
-use tokenweir_gateway::proxy::{ProxyState, TextSample, TextSampling};
+use tokenweir_gateway::proxy::option::RequestOptions;
+use tokenweir_gateway::proxy::{TextSample, TextSampling};
 use tokenweir_gateway::status::{StatusBlocks, StatusSource};
 use tokenweir_gateway::telemetry::catalog;
 use tokenweir_gateway::telemetry::decision_log::DecisionPart;
@@ -39,6 +39,7 @@ pub use tokenweir_gpu as gpu;
 pub use tokenweir_payload_log as payload_log;
 pub use tokenweir_prefill_legs as prefill_legs;
 pub use tokenweir_quality as quality;
+pub use tokenweir_resume as resume;
 pub use tokenweir_trace_capture as trace_capture;
 pub use tokenweir_webhooks as webhooks;
 
@@ -51,9 +52,12 @@ pub const DECISION_PARTS: &[DecisionPart] =
     &[prefill_legs::add_to_decision, continuation::add_to_decision, resume::add_to_decision];
 
 /// The options of the path of a request.
+#[derive(Default)]
 pub struct RequestExtras {
     /// The continuation of streams at other backends.
     pub continuation: Arc<ContinuationStreams>,
+    /// The requests to whose responses clients can return.
+    pub resumption: Arc<Resumption>,
 }
 
 /// Returns the rows of all metrics, in the order of the metrics reference: those of the core, and those of
@@ -64,7 +68,7 @@ pub fn metric_rows() -> impl Iterator<Item = &'static MetricDescriptor> {
         sleep::rows::ROWS,
         prefill_legs::rows::ROWS,
         continuation::rows::ROWS,
-        resume::ROWS,
+        resume::rows::ROWS,
         kv_events::rows::ROWS,
         exchange::rows::ROWS,
         diagnosis::rows::ROWS,
@@ -127,10 +131,9 @@ pub(super) struct ExtraSinks {
 }
 
 /// The parts of the gateway whose status is that of an option.
-pub(super) struct OptionParts<'a> {
+pub(super) struct OptionParts {
     pub(super) exchange: Option<Arc<PeerExchange>>,
     pub(super) cache_knowledge: Arc<CacheKnowledge>,
-    pub(super) proxy: &'a ProxyState,
     /// The status sources of spans and of the sinks of options.
     pub(super) sinks: Vec<StatusSource>,
 }
@@ -185,29 +188,39 @@ fn quality_target(config: &Config) -> Option<String> {
 // === impl RequestExtras ===
 
 impl RequestExtras {
-    /// The options with these settings.
-    pub fn new(continuation: ContinuationSettings) -> Self {
-        Self { continuation: Arc::new(ContinuationStreams::new(continuation)) }
+    /// The options with the settings of a configuration.
+    pub fn of(config: &Config) -> Self {
+        let extras = Self::default();
+        extras.configure(config);
+        extras
+    }
+
+    /// Applies the settings of a configuration to new requests.
+    fn configure(&self, config: &Config) {
+        self.resumption.configure(config.streams.resume.settings());
+        self.continuation.configure(ContinuationSettings {
+            mode: config.streams.continuation,
+            is_greedy_only: config.streams.continuation_greedy_only,
+            memory_bytes: config.limits.continuation_memory,
+        });
     }
 
     /// Attaches the options, in the order of their steps.
     pub fn attach(&self, extensions: &mut Extensions) {
-        let options = RequestOptions(vec![Arc::new(PrefillLegs), self.continuation.clone()]);
-        extensions.add(Arc::new(options));
+        extensions.add(self.resumption.clone());
+        extensions.add(Arc::new(RequestOptions(vec![
+            self.resumption.clone(),
+            Arc::new(PrefillLegs),
+            self.continuation.clone(),
+        ])));
     }
 
     /// Functions that add the blocks of the options to a status.
-    pub fn status_sources(&self) -> Vec<StatusSource> {
-        vec![continuation::rows::status_source(self.continuation.clone())]
-    }
-}
-
-/// The settings of the continuation of streams.
-pub fn continuation_settings(config: &Config) -> ContinuationSettings {
-    ContinuationSettings {
-        mode: config.streams.continuation,
-        is_greedy_only: config.streams.continuation_greedy_only,
-        memory_bytes: config.limits.continuation_memory,
+    pub fn status_sources(&self) -> [StatusSource; 2] {
+        [
+            resume::rows::status_source(self.resumption.clone()),
+            continuation::rows::status_source(self.continuation.clone()),
+        ]
     }
 }
 
@@ -221,7 +234,7 @@ impl Extras {
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, ApplicationError> {
         let secrets = SecretSettings::read(config, env)?;
-        let request = RequestExtras::new(continuation_settings(config));
+        let request = RequestExtras::of(config);
         let extras = Self { request, gpus: Arc::default(), webhooks: Arc::default() };
         extras.gpus.configure(&config.gpu, client);
         extras.webhooks.configure(secrets.webhooks);
@@ -237,7 +250,7 @@ impl Extras {
         client: &HttpClient,
         has_new_client: bool,
     ) {
-        self.request.continuation.configure(continuation_settings(config));
+        self.request.configure(config);
         if has_new_client || config.gpu != previous.gpu {
             self.gpus.configure(&config.gpu, client);
         }
@@ -246,8 +259,8 @@ impl Extras {
     }
 
     /// Returns functions that add the blocks of options to a status, in the order of `/status`.
-    pub(super) fn status_sources(&self, parts: OptionParts<'_>) -> Vec<StatusSource> {
-        let OptionParts { exchange: peers, cache_knowledge, proxy, sinks } = parts;
+    pub(super) fn status_sources(&self, parts: OptionParts) -> Vec<StatusSource> {
+        let OptionParts { exchange: peers, cache_knowledge, sinks } = parts;
         let mut sources = vec![
             gpu::rows::status_source(self.gpus.clone()),
             webhooks::rows::status_source(self.webhooks.clone()),
@@ -255,7 +268,6 @@ impl Extras {
             kv_events::rows::status_source(cache_knowledge),
         ];
         sources.extend(sinks);
-        sources.push(resume::status_source(proxy.resumption.clone()));
         sources.extend(self.request.status_sources());
         sources
     }

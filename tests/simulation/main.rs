@@ -34,16 +34,18 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
-use tokenweir::app::extras::{self, RequestExtras};
+use tokenweir::app::extras::RequestExtras;
 use tokenweir::config::{BackendConfig, Config, UsageMode};
 use tokenweir_engine::address::BackendAddress;
 use tokenweir_gateway::backend::facets::PoolFacets;
 use tokenweir_gateway::backend::pool::BackendPool;
 use tokenweir_gateway::backend::{Drain, DrainInitiator, HealthCheckSupervisor};
 use tokenweir_gateway::proxy::access::AccessControl;
+use tokenweir_gateway::proxy::extensions::Extension;
 use tokenweir_gateway::proxy::{
     AcceptedRequest, ClientInfo, EarlyResponse, OverloadGuard, OverloadLimits, ProxyContext,
-    ProxyResponseBody, Responding, StoredResponses, accept_request, handle_request, resume,
+    ProxyResponseBody, Responding, StoredResponses, accept_request, handle_request, respond_taken,
+    take_over,
 };
 use tokenweir_gateway::telemetry::metrics_registry::{
     BucketOverrides, MetricsLevel, MetricsSettings, Prometheus,
@@ -59,7 +61,7 @@ use tokenweir_request::access::{KeyDigest, KeyEntry, KeyFile, TenantEntry, Usage
 use tokenweir_request::continuation::{ContinuationMode, Continuations};
 use tokenweir_request::observe::{ResponseAbortHandle, Sink};
 use tokenweir_request::record::{Outcome, RequestRecord};
-use tokenweir_request::resume::ResumeNote;
+use tokenweir_request::runs::RunNote;
 
 const KEY: &str = "sk-tw-a-key-for-tests";
 const WINDOW: Duration = Duration::from_secs(3);
@@ -185,7 +187,7 @@ impl Gateway {
             telemetry,
             client,
         );
-        let extras = RequestExtras::new(extras::continuation_settings(&config));
+        let extras = RequestExtras::of(&config);
         extras.attach(&mut context.state.extensions);
         let (context, mode) = (Arc::new(context), config.streams.continuation);
         Self { context, extras, records, mode, keeps_all, _health_checks: health_checks }
@@ -213,9 +215,9 @@ impl Gateway {
         let shared = early.clone();
         Responding::new(
             Box::pin(async move {
-                match resume::run_key(&context, &mut recorded, request.headers()) {
-                    Some(key) => {
-                        resume::follow(context, recorded, key, abort, &shared, request).await
+                match take_over(&context, &mut recorded, request.headers()) {
+                    Some(taken) => {
+                        respond_taken(taken, &context, recorded, abort, &shared, request).await
                     }
                     None => handle_request(&context, recorded, abort, &shared, request).await,
                 }
@@ -365,7 +367,7 @@ async fn sweep(gateway: Arc<Gateway>) {
     loop {
         tokio::time::sleep(SWEEP).await;
         gateway.state().open_streams.sweep(clock::now());
-        gateway.state().resumption.sweep(clock::now());
+        gateway.extras.resumption.sweep(clock::now());
     }
 }
 
@@ -465,7 +467,7 @@ fn check_records(
     assert!(reached <= attempts, "{reached} requests at engines, {attempts} attempts in records");
     let mut has_run = false;
     for record in records {
-        if ResumeNote::outcome_of(record) == Some("attached") {
+        if RunNote::outcome_of(record) == Some("attached") {
             assert!(record.attempts.is_empty() && record.output_tokens().is_none());
             continue;
         }
@@ -496,7 +498,7 @@ fn check_records(
         let accepted = record.timings.accepted;
         let ends = received.iter().filter_map(|it| it.ended).filter(|ended| *ended < accepted);
         let is_again = has_run && ends.max().is_none_or(|end| accepted < end + WINDOW);
-        let has_key = ResumeNote::outcome_of(record).is_some();
+        let has_key = RunNote::outcome_of(record).is_some();
         assert!(
             !(is_again && has_key && gateway.keeps_all),
             "a repeated request ran again, although the gateway kept its run"
@@ -582,8 +584,7 @@ fn check(gateway: &Gateway, world: &World, all: &[(Asked, Vec<Received>)]) {
     for record in records.iter() {
         let attempts = record.attempts.iter().map(|it| (it.backend.as_str(), it.failure));
         let attempts: Vec<_> = attempts.collect();
-        let (refusal, resumed) =
-            (Continuations::of(record).refusal, ResumeNote::outcome_of(record));
+        let (refusal, resumed) = (Continuations::of(record).refusal, RunNote::outcome_of(record));
         world.log(format_args!("{:?} {attempts:?} {refusal:?} {resumed:?}", record.outcome));
     }
     assert!(!world.has_failed.load(Ordering::Relaxed), "a backend got a wrong request");
@@ -593,7 +594,7 @@ fn check(gateway: &Gateway, world: &World, all: &[(Asked, Vec<Received>)]) {
     let kept = [
         state.body_memory.used_bytes(),
         gateway.extras.continuation.used_bytes(),
-        state.resumption.used_bytes(),
+        gateway.extras.resumption.used_bytes(),
         state.open_streams.open(),
         in_flight as usize,
         state.access.keys().unwrap().open().map(|(_, count)| count as usize).sum(),

@@ -8,7 +8,7 @@ use tokenweir_protocol::limits::memory_charge::{Charge, MemoryLimits};
 use tokenweir_protocol::mutex::lock;
 
 /// Counts the memory that streams keep for their continuation.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ContinuationMemory {
     limit: AtomicUsize,
     total: Arc<AtomicUsize>,
@@ -27,11 +27,6 @@ struct Parties {
 const MIN_PRUNED_PARTIES: usize = 256;
 
 impl ContinuationMemory {
-    /// A counter with a limit, in bytes, for all streams together.
-    pub(crate) fn new(limit: usize) -> Self {
-        Self { limit: AtomicUsize::new(limit), total: Arc::default(), parties: Mutex::default() }
-    }
-
     /// Changes the limit, in bytes, for streams that begin from now on.
     pub(crate) fn set_limit(&self, limit: usize) {
         self.limit.store(limit, Ordering::Relaxed);
@@ -71,7 +66,8 @@ mod tests {
 
     #[test]
     fn memory_is_limited_per_tenant_and_in_total() {
-        let memory = ContinuationMemory::new(100);
+        let memory = ContinuationMemory::default();
+        memory.set_limit(100);
         let take = |charge: &mut Charge, bytes| charge.add(bytes, &memory.limits()).is_ok();
         let (mut first, mut second) = (memory.charge(party("a")), memory.charge(party("a")));
         assert!(take(&mut first, 30) && take(&mut second, 20));
@@ -86,7 +82,8 @@ mod tests {
 
     #[test]
     fn a_tenant_without_streams_is_removed() {
-        let memory = ContinuationMemory::new(100);
+        let memory = ContinuationMemory::default();
+        memory.set_limit(100);
         let _open = memory.charge(party("open"));
         for number in 0..3 * MIN_PRUNED_PARTIES {
             memory.charge(party(&number.to_string()));

@@ -6,9 +6,8 @@ use arc_swap::ArcSwap;
 use bytes::Bytes;
 use std::sync::Arc;
 use tokenweir_gateway::proxy::admission::BegunStream;
-use tokenweir_gateway::proxy::attempt::{
-    AttemptFailure, AttemptStep, PreparedRequest, RequestOption,
-};
+use tokenweir_gateway::proxy::attempt::{AttemptFailure, AttemptStep, PreparedRequest};
+use tokenweir_gateway::proxy::option::RequestOption;
 use tokenweir_gateway::proxy::{BodySource, HeldBody, ReadRequest};
 use tokenweir_protocol::headers;
 use tokenweir_protocol::openai::Splice;
@@ -33,7 +32,7 @@ pub struct ContinuationSettings {
 }
 
 /// The continuation of all streams.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ContinuationStreams {
     settings: ArcSwap<ContinuationSettings>,
     memory: Arc<ContinuationMemory>,
@@ -50,12 +49,6 @@ struct Continuation {
 const TOKEN_IDS_FIELD: &str = "return_token_ids";
 
 impl ContinuationStreams {
-    /// The continuation of streams with these settings.
-    pub fn new(settings: ContinuationSettings) -> Self {
-        let memory = Arc::new(ContinuationMemory::new(settings.memory_bytes));
-        Self { settings: ArcSwap::from_pointee(settings), memory }
-    }
-
     /// Changes the settings, for streams that begin from now on.
     pub fn configure(&self, settings: ContinuationSettings) {
         self.memory.set_limit(settings.memory_bytes);

@@ -10,8 +10,9 @@ use std::time::Duration;
 use tokenweir_engine::role::Role;
 use tokenweir_gateway::proxy::BodyMemoryPermit;
 use tokenweir_gateway::proxy::attempt::{
-    AttemptStep, Attempts, FailedAttempt, Next, OutboundAttempt, PreparedRequest, RequestOption,
+    AttemptStep, FailedAttempt, OutboundAttempt, PreparedRequest,
 };
+use tokenweir_gateway::proxy::option::RequestOption;
 use tokenweir_protocol::clock;
 use tokenweir_request::observe::Exchange;
 use tokenweir_routing::resilience::FailureKind;
@@ -61,12 +62,7 @@ impl AttemptStep for Legs {
         Some(Box::pin(self.prefill(exchange, attempt)))
     }
 
-    fn after_failure(
-        &mut self,
-        _: &mut Exchange,
-        _: &mut Attempts<'_>,
-        failed: &mut FailedAttempt,
-    ) -> Next {
+    fn after_failure(&mut self, _: &mut Exchange, failed: &mut FailedAttempt) {
         let kind = failed.failure.kind;
         if kind != FailureKind::Unreachable {
             // An engine may have read the blocks, and each leg is read once.
@@ -77,7 +73,6 @@ impl AttemptStep for Legs {
             failed.failure.set_kind(FailureKind::TransferFailed);
         }
         self.is_decode_leg = false;
-        Next::Failover
     }
 }
 

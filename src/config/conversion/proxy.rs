@@ -45,7 +45,6 @@ impl Config {
                 identities: self.identities.reader(env)?,
                 tiers: self.tiers.resolver(),
                 session_headers: self.identities.session_names(),
-                resume: self.streams.resume.settings(),
             },
             retry: self.retry,
             admission: self.admission.settings(&self.slos),

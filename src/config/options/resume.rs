@@ -4,7 +4,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tokenweir_protocol::units;
-use tokenweir_request::resume::ResumeSettings;
+use tokenweir_request::runs::RunSettings;
 use tokenweir_settings::{CheckResult, at_least_1ms, require};
 
 /// Requests that go on while their client is away. Needs the permission `resume`.
@@ -32,8 +32,8 @@ impl Default for ResumeConfig {
 impl ResumeConfig {
     /// Returns the settings of requests whose clients may lose their connection and return. `None`: clients
     /// cannot return.
-    pub(in crate::config) fn settings(&self) -> Option<ResumeSettings> {
-        self.window.map(|window| ResumeSettings { window, memory: self.memory })
+    pub fn settings(&self) -> Option<RunSettings> {
+        self.window.map(|window| RunSettings { window, memory: self.memory })
     }
 }
 

@@ -30,7 +30,6 @@ use tokenweir_gateway::backend::{
     Backend, BackendSettings, HealthCheckSupervisor, PoolSettings, health_checker,
 };
 use tokenweir_gateway::proxy::access::AccessControl;
-use tokenweir_gateway::proxy::rows::resume;
 use tokenweir_gateway::proxy::{
     BodyMemory, ConfiguredRoutes, IdentityReader, OverloadGuard, OverloadLimits, ProxyContext,
     ProxySettings, RecordingSettings, RequestSettings, StoredResponses, TextSample, TextSampling,
@@ -55,7 +54,7 @@ use tokenweir_protocol::trace_context::Propagation;
 use tokenweir_request::access::KeyDigest;
 use tokenweir_request::observe::{self, Sink};
 use tokenweir_request::record::{RequestRecord, SampleReason, TextConsumer, TierResolver};
-use tokenweir_request::resume::ResumeSettings;
+use tokenweir_request::runs::RunSettings;
 use tokenweir_request::slo::Objective;
 use tokenweir_routing::Policy;
 use tokenweir_routing::resilience;
@@ -162,7 +161,7 @@ pub(crate) struct Setup {
     /// The request headers in which the gateway looks for the session id.
     pub session_headers: Vec<HeaderName>,
     /// Settings for resumption: a client that lost its connection may repeat its request. `None`: it may not.
-    pub resume: Option<ResumeSettings>,
+    pub resume: Option<RunSettings>,
     /// Settings of the continuation of streams at other backends.
     pub continuation: ContinuationSettings,
     /// Share of the requests, from 0 to 1, that the trace capture records.
@@ -487,7 +486,6 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
             tiers: setup.tiers,
             identities: setup.identities,
             session_headers: setup.session_headers,
-            resume: setup.resume,
         },
         retry: setup.retry,
         admission: setup.admission,
@@ -509,7 +507,9 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         client.clone(),
     );
     proxy.state.recording = recording;
-    let request_extras = RequestExtras::new(setup.continuation);
+    let request_extras = RequestExtras::default();
+    request_extras.continuation.configure(setup.continuation);
+    request_extras.resumption.configure(setup.resume);
     request_extras.attach(&mut proxy.state.extensions);
     let body_memory = proxy.state.body_memory.clone();
     let (counted, credentials) = (connection_limiter.clone(), setup.tls.credentials.clone());
@@ -524,7 +524,6 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     };
     gpus.configure(&gpu_settings, &client);
     status_sources.push(gpu::rows::status_source(gpus));
-    status_sources.push(resume::status_source(proxy.state.resumption.clone()));
     status_sources.extend(request_extras.status_sources());
     let admin = Arc::new(Admin {
         authorizer: setup.guard,

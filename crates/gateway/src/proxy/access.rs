@@ -29,7 +29,8 @@ use tokenweir_request::record::{ClientIdentity, RequestRecord};
 pub struct AccessControl {
     /// The accepted API keys. `None`: no API key is required.
     keys: ArcSwapOption<ApiKeys>,
-    pub(super) cors: Cors,
+    /// The CORS rules.
+    pub cors: Cors,
     /// The engine-control permissions of all clients, in addition to those of an API key.
     pub permissions: Permissions,
     /// The secret key from which the `cache_salt` of each tenant is derived. `None`: the gateway
@@ -52,7 +53,7 @@ pub struct RevocationSweep {
 
 /// The concurrency permit of the tenant, or the error with which the gateway rejects the request.
 /// `Ok(None)`: the request does not count towards a concurrency limit.
-pub(super) type PermitResult = Result<Option<ConcurrencyPermit>, GatewayError>;
+pub type PermitResult = Result<Option<ConcurrencyPermit>, GatewayError>;
 
 /// The identity that authentication derived for a request. The default has no API key and no
 /// permissions.
@@ -61,9 +62,9 @@ pub struct Principal {
     /// The API key of the request. `None`: the request was not authenticated by an API key.
     key: Option<Arc<ApiKey>>,
     /// The engine-control fields that the principal may use.
-    pub(super) permissions: Permissions,
+    pub permissions: Permissions,
     /// The rate limits that remain after this request, for the response headers.
-    pub(super) rate_limit_status: RateLimitStatus,
+    pub rate_limit_status: RateLimitStatus,
 }
 
 // === impl AccessControl ===
@@ -198,7 +199,7 @@ impl Principal {
 
     /// Counts a repetition of an open request towards the limits of the key, except that of open
     /// requests. Fails if another limit is exceeded.
-    pub(super) fn count_repetition(&mut self, now: Instant) -> Result<(), GatewayError> {
+    pub fn count_repetition(&mut self, now: Instant) -> Result<(), GatewayError> {
         let Some(key) = &self.key else { return Ok(()) };
         let (rate_limit_status, result) = key.count_repetition(now);
         self.rate_limit_status = rate_limit_status;
@@ -234,7 +235,7 @@ impl Principal {
 
     /// The route of the model that the request names. Records the label of the model. Fails if the
     /// principal may not use the model.
-    pub(super) fn model_route(
+    pub fn model_route(
         &self,
         pool: &BackendPool,
         record: &mut RequestRecord,

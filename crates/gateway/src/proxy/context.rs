@@ -8,7 +8,6 @@ use super::overload_guard::OverloadGuard;
 use super::request::body_memory::BodyMemory;
 use super::request::features::{self, TextSampling};
 use super::request::settings::RequestSettings;
-use super::resumption::Resumption;
 use super::retry::{RetryController, RetrySettings};
 use super::stored_responses::StoredResponses;
 use crate::backend::pool::{BackendPool, BackendRequirements};
@@ -47,8 +46,6 @@ pub struct ProxyState {
     pub access: Arc<AccessControl>,
     /// The backends and the tenants of stored responses.
     pub stored_responses: Arc<StoredResponses>,
-    /// The requests to whose responses the clients can return after a lost connection.
-    pub resumption: Arc<Resumption>,
     /// Admission control and its queue.
     pub admission: Arc<AdmissionController>,
     /// Rejects requests while the gateway is overloaded.
@@ -109,7 +106,6 @@ impl ProxyContext {
             pool,
             access,
             stored_responses,
-            resumption: Arc::default(),
             overload_guard,
             body_memory: Arc::new(BodyMemory::new(settings.body_memory_bytes)),
             open_streams: ExchangeRegistry::new(settings.observation, clock::now()),
@@ -141,7 +137,7 @@ impl ProxyContext {
 impl ProxyState {
     /// Number of open requests of a client that go on without a connection.
     pub(super) fn absent_requests(&self, client: IpAddr) -> usize {
-        self.resumption.registry.absent_of(client)
+        self.extensions.iter().map(|value| value.absent_requests(client)).sum()
     }
 }
 

@@ -61,7 +61,7 @@ impl OverloadGuard {
     }
 
     /// Number of requests that the gateway can have open. `usize::MAX`: no limit.
-    pub(super) fn places(&self) -> usize {
+    pub fn places(&self) -> usize {
         let OverloadLimits { max_requests, max_descriptors, .. } = self.limits;
         let checkers = self.health_checkers.load(Ordering::Relaxed);
         let descriptors = max_descriptors

@@ -1,6 +1,6 @@
 //! Reason, status, fault, error type and retry time of every [`GatewayError`].
 
-use super::gateway_error::{GatewayError, IdempotencyProblem, RateLimitKind};
+use super::gateway_error::{GatewayError, OptionError, RateLimitKind};
 use Fault::{Backend, Client, Gateway};
 use http::StatusCode;
 use http::StatusCode as S;
@@ -110,7 +110,7 @@ impl GatewayError {
         let reason = self.reason();
         let found = ROWS.iter().find(|row| row.reason == reason);
         let row = *found.unwrap_or(&INTERNAL_ERROR);
-        if matches!(self, Self::IdempotencyKey(IdempotencyProblem::TooManyReaders)) {
+        if matches!(self, Self::Option(OptionError { is_conflict: true, .. })) {
             return ErrorRow { status: S::CONFLICT, kind: "ConflictError", ..row };
         }
         row
@@ -135,8 +135,7 @@ impl GatewayError {
             Self::IncompleteBody => "body_cut",
             Self::InvalidApiKey => "invalid_api_key",
             Self::ModelNotAllowed { .. } => "model_not_allowed",
-            Self::IdempotencyKey(IdempotencyProblem::UnknownEvent) => "last_event_id",
-            Self::IdempotencyKey(_) => "idempotency_key",
+            Self::Option(error) => error.reason,
             Self::RateLimited { limited, .. } => limited.reason(),
             Self::BodyTimeout { .. } => "body_timeout",
             Self::ClientBusy => "client_busy",
@@ -190,7 +189,7 @@ impl GatewayError {
             | Self::Shed { retry_after }
             | Self::QueueTimeout { retry_after, .. }
             | Self::Late { retry_after, .. } => Some(*retry_after),
-            Self::IdempotencyKey(IdempotencyProblem::TooManyReaders)
+            Self::Option(OptionError { is_conflict: true, .. })
             | Self::ClientBusy
             | Self::Overloaded
             | Self::Exhausted

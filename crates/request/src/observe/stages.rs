@@ -4,7 +4,7 @@
 //! 2. The observer, which reads what the client gets.
 //! 3. The [usage stage](super::usage_filters) of the observer, which removes usage that the gateway requested.
 //! 4. The comments and the error event of this file, which the gateway adds.
-//! 5. The producer of a run ([`crate::resume`]), if the client may return. It reads the body of the response.
+//! 5. The producer of a run ([`crate::runs`]), if the client may return. It reads the body of the response.
 //!
 //! A response without a stage costs one comparison for each chunk. [`Replacement`] holds the end of a
 //! response until it is known whether another backend goes on with it.

@@ -26,7 +26,7 @@ use tokenweir_protocol::clock;
 use tokenweir_protocol::openai::Usage;
 
 use max_answering::MaxAnswering;
-use remote_prefill::RemotePrompts;
+use remote_prompts::RemotePrompts;
 pub use reported_queues::ReportedQueues;
 
 /// State from which the load of one backend is estimated. Times are seconds since `started`.
@@ -365,6 +365,7 @@ impl LoadEstimator {
 
 mod max_answering;
 pub(super) mod remote_prefill;
+mod remote_prompts;
 mod reported_queues;
 mod reports;
 #[cfg(test)]

@@ -19,15 +19,14 @@ use tokenweir_routing::resilience::{FailoverPolicy, FailureKind};
 const FAILOVER_POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The attempts of one request so far.
-pub struct Attempts<'a> {
-    /// The request.
-    pub request: &'a PreparedRequest<'a>,
+pub(crate) struct Attempts<'a> {
+    pub(crate) request: &'a PreparedRequest<'a>,
     /// The share of the retry budget that the request uses.
-    pub(in crate::proxy) share: RetryBudgetShare,
+    pub(crate) share: RetryBudgetShare,
     /// The backends that do not get the request again.
-    pub tried: Vec<Arc<Backend>>,
+    pub(crate) tried: Vec<Arc<Backend>>,
     /// Only a backend with a longer context than this can serve the request. `None`: any can.
-    pub longer_than: Option<u32>,
+    pub(crate) longer_than: Option<u32>,
     /// Number of failed attempts. An attempt that could not reach its backend does not count.
     failed: u32,
 }
@@ -105,7 +104,7 @@ impl<'a> Attempts<'a> {
     }
 
     /// What the request requires of its next backend.
-    pub fn requirements(&self) -> BackendRequirements<'a> {
+    pub(crate) fn requirements(&self) -> BackendRequirements<'a> {
         BackendRequirements { longer_than: self.longer_than, ..*self.request.requirements }
     }
 

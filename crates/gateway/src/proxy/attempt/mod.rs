@@ -4,19 +4,17 @@
 mod attempts;
 mod failure;
 pub(super) mod first_output;
-mod option;
 mod outbound;
 mod prepared;
 mod send;
 mod step;
 
-pub use attempts::Attempts;
+pub(super) use attempts::Attempts;
 pub(super) use failure::ForwardResult;
 pub use failure::{AttemptFailure, FailedAttempt};
-pub use option::{RequestOption, RequestOptions};
 pub use outbound::OutboundRequest;
 pub use prepared::PreparedRequest;
 pub use send::{OutboundAttempt, send_apart};
 pub(super) use send::{send, send_via};
-pub(super) use step::Search;
-pub use step::{AttemptStep, Next};
+pub use step::AttemptStep;
+pub(super) use step::{Next, Search};

@@ -1,6 +1,5 @@
-//! The contract of the steps between the attempts of a request.
+//! The contract of the steps between the attempts of a request, and what follows a failed attempt.
 
-use super::attempts::Attempts;
 use super::failure::{AttemptFailure, FailedAttempt};
 use super::prepared::PreparedRequest;
 use super::send::OutboundAttempt;
@@ -12,9 +11,8 @@ use tokenweir_request::error::GatewayError;
 use tokenweir_request::observe::Exchange;
 use tokenweir_request::record::FailoverDenialReason;
 
-/// One concern between the attempts of a request. One value serves all attempts of one request, and does
-/// nothing in the phases that it does not implement. A step may name the failure more precisely for the
-/// steps after it.
+/// What an option does between the attempts of a request. One value serves all attempts of one request, and
+/// does nothing in the phases that it does not implement.
 pub trait AttemptStep: Send {
     /// Prepares the exchange for the response to a request with this body. Called before the first attempt.
     fn begin(&mut self, _exchange: &mut Exchange, _body: &HeldBody) {}
@@ -28,15 +26,8 @@ pub trait AttemptStep: Send {
         None
     }
 
-    /// Learns from a failed attempt, and decides what follows.
-    fn after_failure(
-        &mut self,
-        _exchange: &mut Exchange,
-        _attempts: &mut Attempts<'_>,
-        _failed: &mut FailedAttempt,
-    ) -> Next {
-        Next::Failover
-    }
+    /// Learns from a failed attempt. The step may name the failure more precisely for what follows.
+    fn after_failure(&mut self, _exchange: &mut Exchange, _failed: &mut FailedAttempt) {}
 
     /// Learns that the last attempt has failed, and that its failure ends the request for this reason.
     fn end_with_failure(
@@ -54,8 +45,7 @@ pub trait AttemptStep: Send {
 }
 
 /// What follows a failed attempt.
-#[derive(Debug, Clone, Copy)]
-pub enum Next {
+pub(crate) enum Next {
     /// An attempt at another backend, if the limits of failover allow one.
     Failover,
     /// The same. If the request has tried all backends that can serve it, the step searches for one.

@@ -255,7 +255,7 @@ pub(crate) fn body_error(error: &(dyn StdError + 'static)) -> GatewayError {
 /// Reads the fields of the body that the gateway uses. The body must be a JSON object, or a form on
 /// the audio paths. A GET or DELETE request may have no body. Fails for any other body, because a
 /// backend could read another model name from it than the gateway, which checks the access to a model.
-pub(crate) fn peek_request(
+pub fn peek_request(
     head: &request::Parts,
     body: &[u8],
     api: Option<Api>,

@@ -51,7 +51,7 @@ pub struct HeldBody {
 }
 
 /// The body of a request that the gateway handles after it has received the body. `None`: it was taken.
-pub(crate) struct ReceivedBody(Option<HeldBody>);
+pub struct ReceivedBody(Option<HeldBody>);
 
 /// Size in bytes above which a body counts towards the share of its party. Smaller bodies do not count:
 /// they are so many that the lock would cost too much, and too small to fill the memory.
@@ -202,7 +202,8 @@ impl Deref for HeldBody {
 }
 
 impl ReceivedBody {
-    pub(crate) const fn new(body: HeldBody) -> Self {
+    /// A body that was received before.
+    pub const fn new(body: HeldBody) -> Self {
         Self(Some(body))
     }
 

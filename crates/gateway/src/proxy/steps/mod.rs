@@ -16,7 +16,6 @@
 mod facets;
 mod length;
 mod moved_model;
-mod optional;
 mod refusals;
 mod waits;
 
@@ -25,14 +24,11 @@ use super::attempt::{
     Search,
 };
 use super::context::ProxyContext;
+use super::option::RequestOptions;
 use super::request::body_memory::HeldBody;
 use super::request::engine_control::EngineControlCheck;
 use super::request::read_request::ReadRequest;
 use super::response::{Forwarded, PrefetchedResponse, routing_headers};
-use facets::FacetFailures;
-use length::Length;
-use moved_model::MovedModel;
-use optional::OptionalSteps;
 use refusals::Refusals;
 use tokenweir_protocol::openai::engine_control::Permission;
 use tokenweir_request::observe::Exchange;
@@ -42,14 +38,18 @@ use waits::Waits;
 /// The steps of one request.
 #[derive(Default)]
 pub(super) struct Steps {
-    optional: OptionalSteps,
-    facet_failures: FacetFailures,
-    length: Length,
-    moved_model: MovedModel,
+    optional: Vec<OptionalStep>,
     waits: Waits,
     refusals: Refusals,
     /// Whether the client asks for the response headers about routing and may have them.
     is_explained: bool,
+}
+
+/// The step of an option.
+struct OptionalStep {
+    /// The number of the option.
+    option: usize,
+    step: Box<dyn AttemptStep>,
 }
 
 impl Steps {
@@ -61,7 +61,18 @@ impl Steps {
     ) {
         // The value is that of an earlier attempt.
         exchange.record().has_remote_prompt = false;
-        self.optional.before(exchange, attempt).await;
+        for (option, contract) in RequestOptions::of(attempt.request.context).enumerate() {
+            if self.optional.iter().all(|known| known.option != option)
+                && let Some(step) = contract.step_at(attempt)
+            {
+                self.optional.push(OptionalStep { option, step });
+            }
+        }
+        for OptionalStep { step, .. } in &mut self.optional {
+            if let Some(preparing) = step.before(exchange, attempt) {
+                preparing.await;
+            }
+        }
     }
 
     /// Learns from a failed attempt, and decides what follows.
@@ -71,12 +82,13 @@ impl Steps {
         attempts: &mut Attempts<'_>,
         failed: &mut FailedAttempt,
     ) -> Next {
-        Next::Failover
-            .then(self.optional.after_failure(exchange, attempts, failed))
-            .then(self.facet_failures.after_failure(exchange, attempts, failed))
-            .then(self.length.after_failure(exchange, attempts, failed))
-            .then(self.moved_model.after_failure(exchange, attempts, failed))
-            .then(self.waits.after_failure(exchange, attempts, failed))
+        for OptionalStep { step, .. } in &mut self.optional {
+            step.after_failure(exchange, failed);
+        }
+        facets::name_failure(failed);
+        length::name_failure(attempts, failed);
+        moved_model::after_failure(failed)
+            .then(self.waits.after_failure(attempts, failed))
             .then(self.refusals.after_failure(exchange, attempts, failed))
     }
 
@@ -101,17 +113,22 @@ impl Steps {
         body: &[u8],
         control: &mut EngineControlCheck,
     ) -> Self {
+        let options = RequestOptions::of(context).enumerate();
+        let steps = options.filter_map(|(option, contract)| {
+            let step = contract.plan(exchange, request, body, &mut control.edits)?;
+            Some(OptionalStep { option, step })
+        });
+        let optional = steps.collect();
         let is_requested = routing_headers::is_requested(&request.head.headers);
-        Self {
-            is_explained: is_requested && control.allow(Permission::RoutingHeaders),
-            optional: OptionalSteps::plan(context, exchange, request, body, &mut control.edits),
-            ..Self::default()
-        }
+        let is_explained = is_requested && control.allow(Permission::RoutingHeaders);
+        Self { optional, is_explained, ..Self::default() }
     }
 
     /// Prepares the exchange for the response to a request with this body.
     pub(super) fn begin(&mut self, exchange: &mut Exchange, body: &HeldBody) {
-        self.optional.begin(exchange, body);
+        for OptionalStep { step, .. } in &mut self.optional {
+            step.begin(exchange, body);
+        }
     }
 
     /// Leaves a failed attempt before the next one.
@@ -145,7 +162,9 @@ impl Steps {
         if let Some(kept) = self.refusals.end_with_failure(exchange, failure, retry) {
             return Some(kept);
         }
-        self.optional.end_with_failure(exchange, failure, reason);
+        for OptionalStep { step, .. } in &mut self.optional {
+            step.end_with_failure(exchange, failure, reason);
+        }
         None
     }
 
@@ -159,7 +178,8 @@ impl Steps {
         if self.is_explained {
             routing_headers::write(forwarded.response.headers_mut(), exchange.record());
         }
-        forwarded.body_source = self.optional.body_source(exchange, request);
+        let mut sources = self.optional.iter();
+        forwarded.body_source = sources.find_map(|it| it.step.body_source(exchange, request));
         forwarded
     }
 }

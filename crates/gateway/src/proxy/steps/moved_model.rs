@@ -1,31 +1,21 @@
 //! A model that its backend does not know any more: it may have moved to another backend a moment ago.
 
 use super::waits;
-use crate::proxy::attempt::{AttemptStep, Attempts, FailedAttempt, Next, Search};
+use crate::proxy::attempt::{Attempts, FailedAttempt, Next, Search};
 use tokenweir_request::observe::Exchange;
 use tokenweir_routing::resilience::FailureKind;
 
-/// Reads the model lists of all backends again, and leases the backend that has the model now. A model that
-/// the configuration names and no backend has is waited for.
-#[derive(Default)]
-pub(super) struct MovedModel;
-
-impl AttemptStep for MovedModel {
-    fn after_failure(
-        &mut self,
-        _: &mut Exchange,
-        _: &mut Attempts<'_>,
-        failed: &mut FailedAttempt,
-    ) -> Next {
-        if failed.failure.kind != FailureKind::UnknownModel {
-            return Next::Failover;
-        }
-        failed.lease.backend().health.mark_models_stale();
-        Next::Search
+/// Marks the model lists as stale if the backend does not know the model.
+pub(super) fn after_failure(failed: &FailedAttempt) -> Next {
+    if failed.failure.kind != FailureKind::UnknownModel {
+        return Next::Failover;
     }
+    failed.lease.backend().health.mark_models_stale();
+    Next::Search
 }
 
-/// Finds the backend that has the model now.
+/// Reads the model lists of all backends again, and leases the backend that has the model now. A model that
+/// the configuration names and no backend has is waited for.
 pub(super) async fn search(
     exchange: &mut Exchange,
     attempts: &Attempts<'_>,

@@ -5,7 +5,7 @@ use super::limiter::{ConnectionPermit, RequestPermit};
 use super::state::ServerState;
 use crate::proxy::{
     AcceptedRequest, ClientInfo, EarlyResponse, IncomingBody, ProxyContext, ProxyResponseBody,
-    Responding, accept_request, handle_request, resume,
+    Responding, accept_request, handle_request, respond_taken, take_over,
 };
 use bytes::Bytes;
 use http::{Request, Response};
@@ -96,9 +96,10 @@ async fn respond(
         }
         Some(AcceptedRequest::Recorded(recorded)) => {
             let mut recorded = recorded;
-            if let Some(key) = resume::run_key(&proxy, &mut recorded, request.headers()) {
-                let following = resume::follow(proxy, recorded, key, abort_handle, &early, request);
-                supervise::catch_panic_async(BackgroundTask::Request, Box::pin(following)).await
+            if let Some(taken) = take_over(&proxy, &mut recorded, request.headers()) {
+                let responding =
+                    respond_taken(taken, &proxy, recorded, abort_handle, &early, request);
+                supervise::catch_panic_async(BackgroundTask::Request, Box::pin(responding)).await
             } else {
                 // The future is large. Its own box avoids a copy of the future into the outer box.
                 let handling = || handle_request(&proxy, recorded, abort_handle, &early, request);

@@ -5,7 +5,6 @@ use super::LoadEstimator;
 use crate::{Candidate, PrefillCost, Reservation, kv_aware};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
-use tokenweir_protocol::atomic::AtomicF64;
 
 /// The predicted duration of a prefill leg, in seconds.
 #[derive(Debug, Clone, Copy)]
@@ -15,20 +14,6 @@ pub struct PredictedLeg {
     /// For an empty prompt.
     pub base: f64,
 }
-
-/// The mean time from sending a request whose prompt another backend has computed to its first output, and
-/// the time of the last observation.
-#[derive(Debug, Default)]
-pub(super) struct RemotePrompts {
-    seconds: AtomicF64,
-    learned_at: AtomicF64,
-}
-
-/// Weight of a new value in the moving average.
-const EMA_WEIGHT: f64 = 0.3;
-/// The time after which the learned difference from the prediction counts for half. While no decode
-/// leg is sent, nothing else would correct the difference.
-const HALF_LIFE_SECONDS: f64 = 60.0;
 
 impl LoadEstimator {
     /// Moves the prefill of a request from the load of this backend to another one
@@ -78,22 +63,6 @@ impl LoadEstimator {
         };
         let least = kv_aware::ttft(settings, &prefilled, false);
         self.remote_prompts.expected(least, self.seconds(now))
-    }
-}
-
-impl RemotePrompts {
-    /// Records that a first output came after `seconds`.
-    fn learn(&self, seconds: f64, now: f64) {
-        let before = if self.learned_at.get() == 0.0 { seconds } else { self.seconds.get() };
-        self.seconds.set(before + EMA_WEIGHT * (seconds - before));
-        self.learned_at.set(now);
-    }
-
-    /// Expected seconds to the first output. `least`: the predicted seconds, without what was learned from
-    /// earlier requests.
-    fn expected(&self, least: f64, now: f64) -> f64 {
-        let age = (now - self.learned_at.get()).max(0.0);
-        least + (self.seconds.get() - least).max(0.0) * (-age / HALF_LIFE_SECONDS).exp2()
     }
 }
 

@@ -2,11 +2,11 @@
 
 use super::absence::Absence;
 use super::buffer::Buffer;
-use super::note::ResumeOutcome;
+use super::note::RunOutcome;
 use super::producer::Producer;
 use super::reader::Reader;
 use super::registry::Registry;
-use super::run::ResumeSettings;
+use super::run::RunSettings;
 use super::run::{Arrival, Run};
 use std::sync::Arc;
 use tokenweir_protocol::limits::client_network;
@@ -30,7 +30,7 @@ pub enum Entry<H> {
     /// There is no run with this `Idempotency-Key`, and the request may not begin one.
     Unknown,
     /// No run was begun, because this memory limit is reached. So the client cannot return to the request.
-    OverLimit(ResumeOutcome),
+    OverLimit(RunOutcome),
 }
 
 /// Memory that is charged for a run besides its body, in bytes: its entry in the table, its head and
@@ -39,7 +39,7 @@ pub(super) const RUN_BYTES: usize = 8 << 10;
 
 impl<H> Registry<H> {
     /// Attaches a request to the run of its `Idempotency-Key`, or begins a run.
-    pub fn enter(self: &Arc<Self>, arrival: &Arrival, settings: &ResumeSettings) -> Entry<H> {
+    pub fn enter(self: &Arc<Self>, arrival: &Arrival, settings: &RunSettings) -> Entry<H> {
         let mut table = self.lock();
         if let Some(run) = table.runs.get(&arrival.key) {
             if run.request != arrival.request {
@@ -49,7 +49,7 @@ impl<H> Registry<H> {
                 return Entry::UnknownEvent;
             }
             let Some(reader) = self.attach(run) else { return Entry::TooManyReaders };
-            run.note.set(ResumeOutcome::Resumed);
+            run.note.set(RunOutcome::Resumed);
             return Entry::Attached(reader);
         }
         if arrival.had_events_of.is_some() {

@@ -1,24 +1,23 @@
 //! The task of a run: handles a request to which its client can return after a lost connection, and
 //! stores the response for the client's connections.
 
-use super::super::accept::RecordedRequest;
-use super::super::context::ProxyContext;
-use super::super::handle::handle_request;
-use super::super::request::body_memory::ReceivedBody;
-use super::super::response::{EarlyResponse, Handling, ProxyResponseBody, Responding, RunHead};
 use http::Request;
 use http_body::Body;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use tokenweir_gateway::proxy::{
+    EarlyResponse, Handling, ProxyContext, ProxyResponseBody, ReceivedBody, RecordedRequest,
+    Responding, RunHead, handle_request,
+};
 use tokenweir_net::supervise::{self, BackgroundTask};
 use tokenweir_request::observe::ResponseAbortHandle;
-use tokenweir_request::resume::{End, Producer};
+use tokenweir_request::runs::{End, Producer};
 
 /// Handles a request and writes its response to `producer`, from which the client's connections
 /// read it.
-pub(super) async fn complete(
+pub(crate) async fn complete(
     context: Arc<ProxyContext>,
     recorded: RecordedRequest,
     request: Request<ReceivedBody>,

@@ -1,6 +1,5 @@
-//! The response body of a request whose client may return after a lost connection
-//! (`streams.resume`). A separate task, the run, writes the response, and each connection of the
-//! client reads it.
+//! The response body of a request that goes on without its connection. A separate task, the run, writes the
+//! response, and each connection of the client reads it.
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
@@ -9,30 +8,34 @@ use std::task::{Context, Poll, ready};
 use tokenweir_protocol::clock;
 use tokenweir_request::observe::{Exchange, ObservedBodyError, ResponseAbortHandle};
 use tokenweir_request::record::{Outcome, Termination};
-use tokenweir_request::resume::{Chunk, End, EventIds, Reader};
+use tokenweir_request::runs::{Chunk, End, EventIds, Reader};
 
 /// The response head of a request to which the client can return after a lost connection.
 #[derive(Debug)]
-pub(crate) struct RunHead {
-    pub(in crate::proxy) status: StatusCode,
-    pub(in crate::proxy) headers: HeaderMap,
+pub struct RunHead {
+    /// The status.
+    pub status: StatusCode,
+    /// The headers.
+    pub headers: HeaderMap,
     /// The length of the body. `None`: the length is not known in advance.
-    pub(in crate::proxy) length: Option<u64>,
+    pub length: Option<u64>,
 }
 
 /// A connection that reads the response of a run.
-pub(crate) struct Following {
-    pub(in crate::proxy) reader: Reader<RunHead>,
+pub struct Following {
+    /// Reads the response.
+    pub reader: Reader<RunHead>,
     /// Adds event ids to the stream. `None`: the client did not ask for event ids.
-    pub(in crate::proxy) ids: Option<EventIds>,
+    pub ids: Option<EventIds>,
     /// The first bytes for the client, if they were read together with events that it has.
-    pub(in crate::proxy) first: Bytes,
-    pub(in crate::proxy) abort: ResponseAbortHandle,
+    pub first: Bytes,
+    /// Aborts the connection if its client does not read.
+    pub abort: ResponseAbortHandle,
 }
 
 /// The response body that one connection reads from the stored output of a run: a request to which
 /// the client can return after a lost connection.
-pub struct FollowedBody {
+pub struct RunBody {
     following: Following,
     /// The exchange of this request, if it reads the response to an earlier request with the same
     /// `Idempotency-Key`. `None`: this request began the run, and the run has the exchange.
@@ -43,12 +46,10 @@ pub struct FollowedBody {
     is_flushed: bool,
 }
 
-impl FollowedBody {
-    pub(in crate::proxy) fn new(
-        following: Following,
-        length: Option<u64>,
-        exchange: Option<Exchange>,
-    ) -> Self {
+impl RunBody {
+    /// The body that `following` reads. `length`: of the whole response. `exchange`: of a request that did not
+    /// begin the run.
+    pub fn new(following: Following, length: Option<u64>, exchange: Option<Exchange>) -> Self {
         let remaining = if following.ids.is_none() { length } else { None };
         Self { following, exchange, remaining, is_flushed: false }
     }

@@ -4,7 +4,7 @@ use super::absence::Absence;
 use super::buffer::Buffer;
 use super::digest::{Digest, RunKey};
 use super::event_ids::RunId;
-use super::note::ResumeNote;
+use super::note::RunNote;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
@@ -15,7 +15,7 @@ use tokenweir_protocol::mutex::lock;
 
 /// How long runs wait for their clients, and how much memory they take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ResumeSettings {
+pub struct RunSettings {
     /// How long a run without a reader waits for its client to return. This includes a run that has ended.
     pub window: Duration,
     /// Maximum memory of all runs together, in bytes.
@@ -72,7 +72,7 @@ pub(super) struct Run<H> {
     pub(super) request: Digest,
     pub(super) limits: MemoryLimits,
     pub(super) window: Duration,
-    pub(super) note: Arc<ResumeNote>,
+    pub(super) note: Arc<RunNote>,
     state: Mutex<RunState<H>>,
 }
 
@@ -112,7 +112,7 @@ pub(super) struct ReaderState {
 /// once: each broken connection stays open until a write fails.
 pub(super) const MAX_READERS: usize = 8;
 
-impl ResumeSettings {
+impl RunSettings {
     /// The memory limits, in bytes: of one run, of the runs of one party, and of all runs.
     pub fn memory_limits(&self) -> MemoryLimits {
         let total = self.memory;
@@ -123,7 +123,7 @@ impl ResumeSettings {
 impl<H> Run<H> {
     pub(super) fn new(
         arrival: &Arrival,
-        settings: &ResumeSettings,
+        settings: &RunSettings,
         buffer: Buffer,
         absence: Absence,
     ) -> Self {

@@ -2,7 +2,7 @@
 //! time passes. Each history follows from its seed. `SEEDS=100000` runs more histories, `SEED=7`
 //! repeats the history of seed 7.
 
-use super::note::ResumeOutcome;
+use super::note::RunOutcome;
 use super::*;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
@@ -60,7 +60,7 @@ impl Wake for Flag {
 struct World {
     random: fastrand::Rng,
     now: Instant,
-    settings: ResumeSettings,
+    settings: RunSettings,
     /// Number of requests that the gateway can have open.
     places: usize,
     registry: Arc<Registry<usize>>,
@@ -99,7 +99,7 @@ impl World {
         Self {
             random,
             now: clock::epoch(),
-            settings: ResumeSettings { window: WINDOW, memory },
+            settings: RunSettings { window: WINDOW, memory },
             places,
             registry: Arc::default(),
             engines: Vec::new(),
@@ -174,7 +174,7 @@ impl World {
             }
             Entry::Unknown => return assert!(!was_known && !may_begin),
             Entry::OverLimit(limit) => {
-                return assert!(!was_known && limit != ResumeOutcome::RunMemory);
+                return assert!(!was_known && limit != RunOutcome::RunMemory);
             }
         };
         let (flag, is_waiting) = (Arc::default(), false);
@@ -276,7 +276,7 @@ impl World {
                 assert!(!self.clients.iter().any(|client| client.run == run), "it has a client");
                 let note = self.engines[index].producer.note().get();
                 let alone = self.now - self.runs[run].alone_since.unwrap();
-                assert!(note != ResumeOutcome::Abandoned || alone >= WINDOW, "{alone:?}");
+                assert!(note != RunOutcome::Abandoned || alone >= WINDOW, "{alone:?}");
                 assert!(!self.is_kept(run));
                 self.runs[run].end = Some(End::Broken);
                 self.billed += 1;

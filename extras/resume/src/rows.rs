@@ -1,13 +1,13 @@
 //! Status and metrics of the responses that clients can return to.
 
-use crate::metric::{MetricDescriptor, MetricLabel, MetricSource};
-use crate::proxy::resumption::Resumption;
-use crate::status::{StatusBlock, StatusSource};
-use crate::telemetry::decision_log::DecisionLogEntry;
+use crate::resumption::Resumption;
 use serde::Serialize;
 use serde_json::Value;
 use std::sync::Arc;
-use tokenweir_request::resume::{ResumeNote, ResumeOutcome};
+use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel, MetricSource};
+use tokenweir_gateway::status::{StatusBlock, StatusSource};
+use tokenweir_gateway::telemetry::decision_log::DecisionLogEntry;
+use tokenweir_request::runs::{RunNote, RunOutcome};
 
 /// Memory of the responses that the gateway keeps for clients that may reconnect to them, in bytes.
 #[derive(Debug, Clone, Copy, Default, Serialize)]
@@ -22,8 +22,8 @@ pub const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::new(
         "tokenweir_resume_requests_total",
         "Requests with an Idempotency-Key while streams.resume is on, by result.",
-        &[MetricLabel::fixed("result", || ResumeOutcome::NAMES.to_vec())],
-        MetricSource::RecordEvent(ResumeNote::outcome_of),
+        &[MetricLabel::fixed("result", || RunOutcome::NAMES.to_vec())],
+        MetricSource::RecordEvent(RunNote::outcome_of),
     ),
     MetricDescriptor::value(
         "tokenweir_resume_memory_bytes",
@@ -37,7 +37,7 @@ pub const ROWS: &[MetricDescriptor] = &[
 
 /// Adds the result of a request to the JSON of its decision.
 pub fn add_to_decision(entry: &DecisionLogEntry, detail: &mut Value) {
-    let note = entry.notes.get::<Arc<ResumeNote>>();
+    let note = entry.notes.get::<Arc<RunNote>>();
     detail["actual"]["resume"] = note.map(|note| note.get().as_str()).into();
 }
 

@@ -10,7 +10,7 @@ use tokenweir_protocol::named_enum;
 named_enum! {
     /// The result of a request with an `Idempotency-Key`.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-    pub enum ResumeOutcome {
+    pub enum RunOutcome {
         /// The gateway kept the response for a return of the client, but the client did not return
         /// before the end of the request.
         #[default]
@@ -42,12 +42,12 @@ named_enum! {
 /// The result so far of a request with an `Idempotency-Key`. Its record reads this result when the
 /// response has ended.
 #[derive(Debug, Default)]
-pub struct ResumeNote {
+pub struct RunNote {
     outcome: AtomicU8,
     has_failed: AtomicBool,
 }
 
-impl From<ExceededLimit> for ResumeOutcome {
+impl From<ExceededLimit> for RunOutcome {
     fn from(limit: ExceededLimit) -> Self {
         match limit {
             ExceededLimit::One => Self::RunMemory,
@@ -57,9 +57,9 @@ impl From<ExceededLimit> for ResumeOutcome {
     }
 }
 
-impl RecordNote for Arc<ResumeNote> {
+impl RecordNote for Arc<RunNote> {
     fn copy(&self) -> Box<dyn RecordNote> {
-        Box::new(Arc::new(ResumeNote::new(self.get())))
+        Box::new(Arc::new(RunNote::new(self.get())))
     }
 
     fn log_field(&self) -> Option<LogField> {
@@ -75,7 +75,7 @@ impl RecordNote for Arc<ResumeNote> {
     }
 
     fn outlives_connection(&self) -> bool {
-        self.get() == ResumeOutcome::Kept
+        self.get() == RunOutcome::Kept
     }
 
     /// If its client returns, the request must be sent to a backend again.
@@ -84,7 +84,7 @@ impl RecordNote for Arc<ResumeNote> {
     }
 }
 
-impl ResumeNote {
+impl RunNote {
     /// The name, in metrics and reports, of the result of a request. `None`: the request has no
     /// `Idempotency-Key`, or `streams.resume` is off.
     pub fn outcome_of(record: &RequestRecord) -> Option<&'static str> {
@@ -92,21 +92,21 @@ impl ResumeNote {
     }
 
     /// A result with this outcome, of a request that has not failed.
-    pub fn new(outcome: ResumeOutcome) -> Self {
+    pub fn new(outcome: RunOutcome) -> Self {
         let note = Self::default();
         note.set(outcome);
         note
     }
 
     /// Sets the outcome.
-    pub fn set(&self, outcome: ResumeOutcome) {
+    pub fn set(&self, outcome: RunOutcome) {
         self.outcome.store(outcome as u8, Ordering::Relaxed);
     }
 
     /// The outcome so far.
-    pub fn get(&self) -> ResumeOutcome {
+    pub fn get(&self) -> RunOutcome {
         let index = usize::from(self.outcome.load(Ordering::Relaxed));
-        ResumeOutcome::ALL.get(index).copied().unwrap_or_default()
+        RunOutcome::ALL.get(index).copied().unwrap_or_default()
     }
 
     /// Records that the request was not successful. If its client returns, the request must be sent to

@@ -1,6 +1,6 @@
 //! The writer of the response of a run.
 
-use super::note::ResumeNote;
+use super::note::RunNote;
 use super::registry::Registry;
 use super::run::{End, Run};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub struct Producer<H> {
 
 impl<H> Producer<H> {
     /// The result of the run so far, which the record of the request that began the run reads.
-    pub fn note(&self) -> &Arc<ResumeNote> {
+    pub fn note(&self) -> &Arc<RunNote> {
         &self.run.note
     }
 

@@ -1,7 +1,7 @@
 //! The table of all runs that a client can return to.
 
 use super::digest::RunKey;
-use super::note::ResumeOutcome;
+use super::note::RunOutcome;
 use super::run::Run;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -80,7 +80,7 @@ impl<H> Registry<H> {
             let mut state = run.lock();
             let has_expired = state.has_expired(run.window, now);
             if has_expired && state.end.is_none() {
-                run.note.set(ResumeOutcome::Abandoned);
+                run.note.set(RunOutcome::Abandoned);
             }
             if has_expired {
                 state.stop_keeping();

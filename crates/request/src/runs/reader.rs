@@ -1,7 +1,7 @@
 //! The readers of the response of a run.
 
 use super::event_ids::RunId;
-use super::note::ResumeOutcome;
+use super::note::RunOutcome;
 use super::registry::Registry;
 use super::run::{End, Run};
 use bytes::Bytes;
@@ -76,7 +76,7 @@ impl<H> Drop for Reader<H> {
     fn drop(&mut self) {
         let may_go_on = self.run.lock().detach(self.id);
         if !may_go_on {
-            self.run.note.set(ResumeOutcome::AbsentLimit);
+            self.run.note.set(RunOutcome::AbsentLimit);
             self.registry.forget(&self.run);
         }
     }

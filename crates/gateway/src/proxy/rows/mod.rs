@@ -1,3 +1,0 @@
-//! The status and the metrics that options of the request path add.
-
-pub mod resume;
