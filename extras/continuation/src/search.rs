@@ -72,7 +72,7 @@ impl Continue<BackendBody, ResponseGuard> for StreamContinuation {
         match ready!(self.poll_search(cx, exchange, guard.lease.backend(), interrupted)) {
             Ok(continued) => {
                 report_failure(exchange, guard.lease.backend(), interrupted, 1);
-                let prompt = self.stream.prompt.whole;
+                let prompt = self.stream.requirements.prompt.whole;
                 if failure_of(interrupted).is_some() {
                     guard.lease.backend().health.on_cut(prompt, clock::now());
                 }
@@ -202,7 +202,7 @@ impl StreamContinuation {
         record.decision = Some(decision);
         let outbound = OutboundRequest {
             head: &self.head,
-            prompt: &self.stream.prompt,
+            prompt: &self.stream.requirements.prompt,
             body: &body,
             headers_timeout: self.response_headers_timeout,
         };

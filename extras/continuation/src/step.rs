@@ -35,15 +35,11 @@ pub struct ContinuationSettings {
 #[derive(Debug, Default)]
 pub struct ContinuationStreams {
     settings: ArcSwap<ContinuationSettings>,
-    memory: Arc<ContinuationMemory>,
+    memory: ContinuationMemory,
 }
 
-/// The continuation of the stream of one request, before it has begun.
-struct Continuation {
-    memory: Arc<ContinuationMemory>,
-    /// How the stream can be continued, or why not. `None`: the exchange has the plan.
-    plan: Option<Result<ContinuationPlan, ContinuationRefusal>>,
-}
+/// The continuation of the stream of one request. The exchange has what it needs.
+struct Continuation;
 
 /// The request field of vLLM that requests the token ids of prompt and output.
 const TOKEN_IDS_FIELD: &str = "return_token_ids";
@@ -62,13 +58,13 @@ impl ContinuationStreams {
 }
 
 impl RequestOption for ContinuationStreams {
-    /// Decides whether the stream of a request can be continued. Adds an edit to `edits` if the body must
-    /// request token ids for this.
+    /// Decides whether the stream of a request can be continued, and makes the exchange keep the output that this
+    /// needs. Adds an edit to `edits` if the body must request token ids.
     fn plan(
         &self,
         exchange: &mut Exchange,
         request: &ReadRequest<'_>,
-        body: &[u8],
+        body: &HeldBody,
         edits: &mut Vec<FieldEdit>,
     ) -> Option<Box<dyn AttemptStep>> {
         if !request.fields.stream {
@@ -84,14 +80,6 @@ impl RequestOption for ContinuationStreams {
         let plan =
             ContinuationPlan::read(exchange.record().api, body, mode, settings.is_greedy_only);
         let plan = plan.and_then(|plan| check(plan, request, body, edits));
-        Some(Box::new(Continuation { memory: self.memory.clone(), plan: Some(plan) }))
-    }
-}
-
-impl AttemptStep for Continuation {
-    /// Makes the exchange keep the output that a continuation needs.
-    fn begin(&mut self, exchange: &mut Exchange, body: &HeldBody) {
-        let Some(plan) = self.plan.take() else { return };
         let limits = self.memory.limits();
         let mut charge = self.memory.charge(body.party());
         let has_memory = plan.is_err() || charge.add(body.len(), &limits).is_ok();
@@ -100,8 +88,11 @@ impl AttemptStep for Continuation {
             splicer.refuse(ContinuationRefusal::Memory);
         }
         exchange.splice_streams(splicer);
+        Some(Box::new(Continuation))
     }
+}
 
+impl AttemptStep for Continuation {
     /// Refuses the continuation of a response that the client gets although its attempt failed: it ends with
     /// the error event of the attempt.
     fn end_with_failure(
@@ -124,19 +115,11 @@ impl AttemptStep for Continuation {
         if !exchange.is_spliced() {
             return None;
         }
-        let requirements = request.requirements;
-        let stream = BegunStream {
-            model: requirements.model.map(Into::into),
-            prompt: requirements.prompt.clone(),
-            path: requirements.path,
-            max_tokens: requirements.max_tokens,
-            session: requirements.session,
-        };
         Some(Box::new(StreamContinuation {
             context: request.context.clone(),
             head: request.head.clone(),
             body: if exchange.needs_body() { request.body.sent() } else { Bytes::new() },
-            stream: Arc::new(stream),
+            stream: Arc::new(BegunStream::new(*request.requirements)),
             response_headers_timeout: request.response_headers_timeout,
             interruption: None,
             failures: 0,

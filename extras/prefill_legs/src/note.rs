@@ -31,12 +31,9 @@ impl RecordNote for PrefillNote {
         Box::new(*self)
     }
 
-    fn span_attributes(&self) -> Vec<NoteAttribute> {
-        let skipped = self.skipped.map(|reason| NoteAttribute {
-            name: "tokenweir.prefill_leg.skipped",
-            value: NoteValue::Text(reason.as_str()),
-        });
-        Vec::from_iter(skipped)
+    fn span_attribute(&self) -> Option<NoteAttribute> {
+        let value = NoteValue::Text(self.skipped?.as_str());
+        Some(NoteAttribute { name: "tokenweir.prefill_leg.skipped", value })
     }
 }
 

@@ -12,17 +12,11 @@ use tokenweir_protocol::mutex::lock;
 use tokenweir_request::runs::{Registry, RunSettings};
 use tokio::task::JoinSet;
 
-/// The requests to whose responses clients can return after a lost connection.
+/// The requests to whose responses clients can return after a lost connection (runs), and their tasks.
 #[derive(Debug, Default)]
 pub struct Resumption {
     /// `None`: no client can return.
     pub(crate) settings: ArcSwapOption<RunSettings>,
-    pub(crate) runs: Arc<Runs>,
-}
-
-/// All requests that continue after a lost connection of their client (runs), and their tasks.
-#[derive(Debug, Default)]
-pub(crate) struct Runs {
     pub(crate) registry: Arc<Registry<RunHead>>,
     tasks: Mutex<JoinSet<()>>,
 }
@@ -35,32 +29,30 @@ impl Resumption {
 
     /// The memory of the stored responses of all runs, in bytes.
     pub fn used_bytes(&self) -> usize {
-        self.runs.registry.used_bytes()
+        self.registry.used_bytes()
+    }
+
+    /// Starts the task that handles the request of a run.
+    pub(crate) fn spawn(&self, run: impl Future<Output = ()> + Send + 'static) {
+        let mut tasks = lock(&self.tasks);
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(run);
     }
 }
 
 impl Extension for Resumption {
     /// Ends the runs whose clients did not return in time.
     fn sweep(&self, now: Instant) {
-        self.runs.registry.sweep(now);
+        self.registry.sweep(now);
     }
 
     fn absent_requests(&self, client: IpAddr) -> usize {
-        self.runs.registry.absent_of(client)
+        self.registry.absent_of(client)
     }
 
     /// Ends all runs.
     fn shutdown(&self) -> Option<BoxFuture<'_, ()>> {
-        let mut tasks = std::mem::take(&mut *lock(&self.runs.tasks));
+        let mut tasks = std::mem::take(&mut *lock(&self.tasks));
         Some(Box::pin(async move { tasks.shutdown().await }))
-    }
-}
-
-impl Runs {
-    /// Starts the task that handles the request of a run.
-    pub(crate) fn spawn(&self, run: impl Future<Output = ()> + Send + 'static) {
-        let mut tasks = lock(&self.tasks);
-        while tasks.try_join_next().is_some() {}
-        tasks.spawn(run);
     }
 }

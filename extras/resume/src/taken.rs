@@ -1,7 +1,7 @@
 //! Requests with an `Idempotency-Key`, whose clients may return to the response.
 
 use crate::problem::{OTHER_REQUEST, TOO_MANY_READERS, UNKNOWN_EVENT};
-use crate::resumption::{Resumption, Runs};
+use crate::resumption::Resumption;
 use crate::run;
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
@@ -44,8 +44,8 @@ enum LastEvent {
 }
 
 /// A request whose client may return to the response.
-struct KeyedRequest {
-    runs: Arc<Runs>,
+struct KeyedRequest<'a> {
+    runs: &'a Resumption,
     settings: RunSettings,
     key: RunKey,
     last: LastEvent,
@@ -54,18 +54,18 @@ struct KeyedRequest {
 impl RequestOption for Resumption {
     /// Takes over a request that its client and its `Idempotency-Key` identify. If the request has an
     /// `Idempotency-Key` that the gateway cannot use, the record gets the reason.
-    fn take_over(
-        &self,
+    fn take_over<'a>(
+        &'a self,
         recorded: &mut RecordedRequest,
         headers: &HeaderMap,
-    ) -> Option<Box<dyn TakenRequest>> {
+    ) -> Option<Box<dyn TakenRequest + 'a>> {
         let is_generating =
             matches!(recorded.route, Some(ApiRoute::Forward(api)) if api.generates());
         if !is_generating || recorded.configured.is_some() {
             return None;
         }
         let settings = self.settings.load().as_deref().copied();
-        let Some(key) = settings.and_then(|_| usable_key(&self.runs, recorded, headers)) else {
+        let Some(key) = settings.and_then(|_| usable_key(self, recorded, headers)) else {
             let names_event = |value: &HeaderValue| EventId::parse(value.as_bytes()).is_some();
             if recorded.permit.is_ok() && headers.get_all(LAST_EVENT_ID).iter().any(names_event) {
                 // Without this error the client would join its events with those of another response.
@@ -77,12 +77,16 @@ impl RequestOption for Resumption {
             recorded.permit = Err(UNKNOWN_EVENT);
             return None;
         };
-        Some(Box::new(KeyedRequest { runs: self.runs.clone(), settings: settings?, key, last }))
+        Some(Box::new(KeyedRequest { runs: self, settings: settings?, key, last }))
     }
 }
 
 /// The key of a request to a path that generates output.
-fn usable_key(runs: &Runs, recorded: &mut RecordedRequest, headers: &HeaderMap) -> Option<RunKey> {
+fn usable_key(
+    runs: &Resumption,
+    recorded: &mut RecordedRequest,
+    headers: &HeaderMap,
+) -> Option<RunKey> {
     let key = headers.get(IDEMPOTENCY_KEY)?;
     let RecordedRequest { exchange, principal, .. } = recorded;
     let mut refuse = |outcome| {
@@ -119,7 +123,7 @@ fn client_digest(principal: &Principal, headers: &HeaderMap) -> Option<Digest> {
 
 /// Whether a request with this key may begin a run or follow one. A repetition at a limit that the run
 /// itself may have reached may only follow.
-fn may_follow(runs: &Runs, recorded: &mut RecordedRequest, key: &RunKey) -> bool {
+fn may_follow(runs: &Resumption, recorded: &mut RecordedRequest, key: &RunKey) -> bool {
     let Err(error) = &recorded.permit else { return true };
     if !recorded.may_follow || !runs.registry.is_known(key) {
         return false;
@@ -134,7 +138,7 @@ fn may_follow(runs: &Runs, recorded: &mut RecordedRequest, key: &RunKey) -> bool
     true
 }
 
-impl TakenRequest for KeyedRequest {
+impl TakenRequest for KeyedRequest<'_> {
     fn respond<'a>(
         self: Box<Self>,
         context: &'a Arc<ProxyContext>,
@@ -142,12 +146,15 @@ impl TakenRequest for KeyedRequest {
         abort: ResponseAbortHandle,
         early: &'a EarlyResponse,
         request: Request<HeldBody>,
-    ) -> BoxFuture<'a, Response<ProxyResponseBody>> {
+    ) -> BoxFuture<'a, Response<ProxyResponseBody>>
+    where
+        Self: 'a,
+    {
         Box::pin(self.follow(context, recorded, abort, early, request))
     }
 }
 
-impl KeyedRequest {
+impl KeyedRequest<'_> {
     /// Responds to the request. The first request with a key starts the task that handles it. A later one
     /// gets the response to the first.
     async fn follow(

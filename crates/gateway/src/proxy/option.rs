@@ -21,21 +21,21 @@ pub struct RequestOptions(pub Vec<Arc<dyn RequestOption>>);
 /// An option of the path of a request. It implements the methods that it needs.
 pub trait RequestOption: Debug + Send + Sync {
     /// Takes over a request by its head, before its body is read. `None`: the proxy handles the request.
-    fn take_over(
-        &self,
+    fn take_over<'a>(
+        &'a self,
         _recorded: &mut RecordedRequest,
         _headers: &HeaderMap,
-    ) -> Option<Box<dyn TakenRequest>> {
+    ) -> Option<Box<dyn TakenRequest + 'a>> {
         None
     }
 
-    /// The step of a request with this body that was read. It may add edits of the body. `None`: it is not known
-    /// yet whether the option concerns the request.
+    /// The step of a request with this body that was read. It may add edits of the body, and stages to the
+    /// exchange. `None`: it is not known yet whether the option concerns the request.
     fn plan(
         &self,
         _exchange: &mut Exchange,
         _request: &ReadRequest<'_>,
-        _body: &[u8],
+        _body: &HeldBody,
         _edits: &mut Vec<FieldEdit>,
     ) -> Option<Box<dyn AttemptStep>> {
         None
@@ -57,7 +57,9 @@ pub trait TakenRequest: Send {
         abort: ResponseAbortHandle,
         early: &'a EarlyResponse,
         request: Request<HeldBody>,
-    ) -> BoxFuture<'a, Response<ProxyResponseBody>>;
+    ) -> BoxFuture<'a, Response<ProxyResponseBody>>
+    where
+        Self: 'a;
 }
 
 impl Extension for RequestOptions {}

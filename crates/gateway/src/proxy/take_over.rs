@@ -13,17 +13,17 @@ use tokenweir_request::error::GatewayError;
 use tokenweir_request::observe::ResponseAbortHandle;
 
 /// Lets an option take over a request by its head. `None`: the proxy handles the request.
-pub fn take_over(
-    context: &ProxyContext,
+pub fn take_over<'a>(
+    context: &'a ProxyContext,
     recorded: &mut RecordedRequest,
     headers: &HeaderMap,
-) -> Option<Box<dyn TakenRequest>> {
+) -> Option<Box<dyn TakenRequest + 'a>> {
     RequestOptions::of(context).find_map(|option| option.take_over(recorded, headers))
 }
 
 /// Receives the body of a request that an option has taken over, and lets the option respond.
 pub async fn respond_taken<B: IncomingBody>(
-    taken: Box<dyn TakenRequest>,
+    taken: Box<dyn TakenRequest + '_>,
     context: &Arc<ProxyContext>,
     mut recorded: RecordedRequest,
     abort: ResponseAbortHandle,

@@ -25,7 +25,7 @@ use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::limits::rate_limiter::GcraLimiter;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{
-    LogField, LogPlace, Outcome, RecordNote, RequestPhases, RequestRecord, SampleReason, SlowCause,
+    LogPlace, NoteAttribute, Outcome, RequestPhases, RequestRecord, SampleReason, SlowCause,
     UninspectedReason,
 };
 
@@ -206,9 +206,8 @@ fn incomplete_phase(record: &RequestRecord) -> Option<&'static str> {
 }
 
 /// The fields of options after a field.
-fn option_fields(record: &RequestRecord, after: LogPlace) -> impl Iterator<Item = LogField> {
-    let fields = record.notes.iter().filter_map(RecordNote::log_field);
-    fields.filter(move |field| field.after == after)
+fn option_fields(record: &RequestRecord, after: LogPlace) -> impl Iterator<Item = NoteAttribute> {
+    record.notes.iter().filter_map(move |note| note.log_field(after))
 }
 
 fn finish_reasons(record: &RequestRecord) -> Vec<&'static str> {

@@ -1,9 +1,7 @@
 //! The continuations of a stream at other backends, as its record has them.
 
 use super::reasons::{ContinuationRefusal, InterruptionCause};
-use crate::record::{
-    LogField, LogPlace, NoteAttribute, NoteEvent, NoteValue, RecordNote, RequestRecord,
-};
+use crate::record::{LogPlace, NoteAttribute, NoteEvent, NoteValue, RecordNote, RequestRecord};
 use std::time::Instant;
 
 /// The continuations of one stream at other backends.
@@ -52,19 +50,17 @@ impl RecordNote for Continuations {
     }
 
     /// Number of backends that continued the stream.
-    fn log_field(&self) -> Option<LogField> {
-        if self.begun.is_empty() {
+    fn log_field(&self, after: LogPlace) -> Option<NoteAttribute> {
+        if after != LogPlace::Attempts || self.begun.is_empty() {
             return None;
         }
         let value = NoteValue::Count(self.begun.len() as u64);
-        Some(LogField { after: LogPlace::Attempts, name: "continuations", value })
+        Some(NoteAttribute { name: "continuations", value })
     }
 
-    fn span_attributes(&self) -> Vec<NoteAttribute> {
-        let refusal = self.refusal.map(ContinuationRefusal::as_str).map(NoteValue::Text);
-        let refusal =
-            refusal.map(|value| NoteAttribute { name: "tokenweir.continuation.refused", value });
-        Vec::from_iter(refusal)
+    fn span_attribute(&self) -> Option<NoteAttribute> {
+        let value = NoteValue::Text(self.refusal?.as_str());
+        Some(NoteAttribute { name: "tokenweir.continuation.refused", value })
     }
 
     /// One event for each time that the attempt continued the stream of an earlier attempt.

@@ -23,7 +23,7 @@ pub mod fixtures;
 
 pub use analysis::{PhaseDuration, RequestPhase, RequestPhases, ResponseEnd, WastedTokens};
 pub use labels::ModelLabel;
-pub use notes::{LogField, LogPlace, NoteAttribute, NoteEvent, NoteValue, RecordNote, RecordNotes};
+pub use notes::{LogPlace, NoteAttribute, NoteEvent, NoteValue, RecordNote, RecordNotes};
 pub use request::{
     ClientIdentity, RequestHeadAttributes, RequestIdentity, RequestOptions, TextConsumer,
     TextConsumers, Tier, TierResolver,

@@ -11,14 +11,14 @@ pub trait RecordNote: Any + Debug + Send + Sync {
     /// A copy of the present state.
     fn copy(&self) -> Box<dyn RecordNote>;
 
-    /// The field of the access log line. `None`: the line has none.
-    fn log_field(&self) -> Option<LogField> {
+    /// The field that an access log line has after this one. `None`: it has none there.
+    fn log_field(&self, _after: LogPlace) -> Option<NoteAttribute> {
         None
     }
 
-    /// The attributes of the inference span.
-    fn span_attributes(&self) -> Vec<NoteAttribute> {
-        Vec::new()
+    /// The attribute of the inference span. `None`: the span has none.
+    fn span_attribute(&self) -> Option<NoteAttribute> {
+        None
     }
 
     /// The events of the span of an attempt. An attempt with an event is no retry.
@@ -44,17 +44,6 @@ pub trait RecordNote: Any + Debug + Send + Sync {
 #[derive(Debug, Default)]
 pub struct RecordNotes(Vec<Box<dyn RecordNote>>);
 
-/// A field of an access log line.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct LogField {
-    /// The field that the line has before this one.
-    pub after: LogPlace,
-    /// The name.
-    pub name: &'static str,
-    /// The value.
-    pub value: NoteValue,
-}
-
 /// A field of an access log line after which an option may add one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogPlace {
@@ -64,7 +53,7 @@ pub enum LogPlace {
     Attempts,
 }
 
-/// An attribute of a span.
+/// A field of a log line, or an attribute of a span.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct NoteAttribute {
     /// The name.
@@ -108,12 +97,8 @@ impl RecordNotes {
     }
 
     /// Writes a note, in place of an earlier one of its type.
-    pub fn set<N: RecordNote>(&mut self, note: N) {
-        self.0.retain(|other| {
-            let other: &dyn Any = &**other;
-            !other.is::<N>()
-        });
-        self.0.push(Box::new(note));
+    pub fn set<N: RecordNote + Default>(&mut self, note: N) {
+        self.update(|old| *old = note);
     }
 
     /// Changes the note of this type. The first change begins with the default of the type.

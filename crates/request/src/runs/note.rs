@@ -1,7 +1,7 @@
 //! The result of a request with an `Idempotency-Key`: whether its client returned, or why it could
 //! not return.
 
-use crate::record::{LogField, LogPlace, NoteAttribute, NoteValue, RecordNote, RequestRecord};
+use crate::record::{LogPlace, NoteAttribute, NoteValue, RecordNote, RequestRecord};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use tokenweir_protocol::limits::memory_charge::ExceededLimit;
@@ -62,16 +62,14 @@ impl RecordNote for Arc<RunNote> {
         Box::new(Arc::new(RunNote::new(self.get())))
     }
 
-    fn log_field(&self) -> Option<LogField> {
+    fn log_field(&self, after: LogPlace) -> Option<NoteAttribute> {
         let value = NoteValue::Text(self.get().as_str());
-        Some(LogField { after: LogPlace::SlowCause, name: "resume", value })
+        (after == LogPlace::SlowCause).then_some(NoteAttribute { name: "resume", value })
     }
 
-    fn span_attributes(&self) -> Vec<NoteAttribute> {
-        vec![NoteAttribute {
-            name: "tokenweir.resume",
-            value: NoteValue::Text(self.get().as_str()),
-        }]
+    fn span_attribute(&self) -> Option<NoteAttribute> {
+        let value = NoteValue::Text(self.get().as_str());
+        Some(NoteAttribute { name: "tokenweir.resume", value })
     }
 
     fn outlives_connection(&self) -> bool {

@@ -30,8 +30,7 @@ impl RoleFacet {
 
     /// Sets the parts of requests that the backend serves. `None`: whole requests only.
     pub fn set(&self, role: Option<Role>) {
-        let index = role.and_then(|role| Role::ALL.iter().position(|other| *other == role));
-        let value = index.map_or(0, |index| index as u8 + 1);
+        let value = role.map_or(0, |role| role as u8 + 1);
         self.role.store(value, Ordering::Relaxed);
     }
 

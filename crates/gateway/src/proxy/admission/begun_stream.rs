@@ -6,7 +6,7 @@
 
 use super::controller::{AdmissionController, QueueGuard};
 use super::settings::{AdmissionSettings, WaitLimit};
-use super::waiter::{Flow, LeasedBackend, enqueue, queue_entry};
+use super::waiter::{Flow, LeasedBackend, OwnedRequirements, enqueue, queue_entry};
 use crate::backend::Backend;
 use crate::backend::pool::BackendRequirements;
 use http::HeaderMap;
@@ -15,21 +15,13 @@ use std::time::{Duration, Instant};
 use tokenweir_protocol::clock;
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::record::RequestRecord;
-use tokenweir_routing::PromptFingerprint;
 
 /// What a stream requires of the backend that continues it.
 #[derive(Debug, Clone)]
 pub struct BegunStream {
-    /// The model. `None`: the client named none.
-    pub model: Option<String>,
-    /// The prompt.
-    pub prompt: Arc<PromptFingerprint>,
-    /// The path of the request.
-    pub path: Option<&'static str>,
-    /// Maximum number of output tokens.
-    pub max_tokens: Option<u32>,
-    /// A hash of the session id.
-    pub session: Option<u64>,
+    model: Option<String>,
+    /// What it requires beside the model.
+    pub requirements: OwnedRequirements,
 }
 
 /// A wait for a backend that continues a stream.
@@ -122,15 +114,15 @@ impl AdmissionController {
 }
 
 impl BegunStream {
+    /// The stream of a request with these requirements. Any backend with the model may continue it.
+    pub fn new(requirements: BackendRequirements<'_>) -> Self {
+        let any = BackendRequirements { backend: None, longer_than: None, ..requirements };
+        let requirements = OwnedRequirements::new(any);
+        Self { model: any.model.map(Into::into), requirements }
+    }
+
     fn requirements<'a>(&'a self, excluded: &'a [Arc<Backend>]) -> BackendRequirements<'a> {
-        BackendRequirements {
-            model: self.model.as_deref(),
-            is_stream: true,
-            path: self.path,
-            max_tokens: self.max_tokens,
-            session: self.session,
-            excluded,
-            ..BackendRequirements::none(&self.prompt, fastrand::u64(..))
-        }
+        let seed = fastrand::u64(..);
+        BackendRequirements { excluded, seed, ..self.requirements.of_model(self.model.as_deref()) }
     }
 }

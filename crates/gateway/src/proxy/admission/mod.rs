@@ -23,4 +23,4 @@ mod waiter;
 pub use begun_stream::{BegunStream, BegunWait};
 pub use controller::AdmissionController;
 pub use settings::AdmissionSettings;
-pub use waiter::LeasedBackend;
+pub use waiter::{LeasedBackend, OwnedRequirements};

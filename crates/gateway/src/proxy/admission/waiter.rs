@@ -17,9 +17,11 @@ use tokio::sync::oneshot;
 /// A lease on a backend, and the decision that picked the backend.
 pub type LeasedBackend = (Lease, Arc<RoutingDecision>);
 
-/// The routing properties of a queued request, and the channel for its lease.
-pub(super) struct LeaseWaiter {
-    prompt: Arc<PromptFingerprint>,
+/// What a request requires of its backend beside the model, while the request waits or its stream is open.
+#[derive(Debug, Clone)]
+pub struct OwnedRequirements {
+    /// The prompt.
+    pub prompt: Arc<PromptFingerprint>,
     is_stream: bool,
     backend: Option<BackendId>,
     path: Option<&'static str>,
@@ -29,6 +31,11 @@ pub(super) struct LeaseWaiter {
     excluded: Box<[Arc<Backend>]>,
     session: Option<u64>,
     seed: u64,
+}
+
+/// A queued request: what it requires, and the channel for its lease.
+pub(super) struct LeaseWaiter {
+    requirements: OwnedRequirements,
     result_sender: oneshot::Sender<WaitResult>,
 }
 
@@ -59,19 +66,7 @@ pub(super) fn queue_entry(
     deadline: Instant,
 ) -> (QueuedRequest<LeaseWaiter>, oneshot::Receiver<WaitResult>) {
     let (result_sender, result_receiver) = oneshot::channel();
-    let payload = LeaseWaiter {
-        prompt: requirements.prompt.clone(),
-        is_stream: requirements.is_stream,
-        backend: requirements.backend.cloned(),
-        path: requirements.path,
-        max_tokens: requirements.max_tokens,
-        choices: requirements.choices,
-        longer_than: requirements.longer_than,
-        excluded: requirements.excluded.into(),
-        session: requirements.session,
-        seed: requirements.seed,
-        result_sender,
-    };
+    let payload = LeaseWaiter { requirements: OwnedRequirements::new(requirements), result_sender };
     let output = requirements.output_limit().unwrap_or(u64::MAX).min(EXPECTED_OUTPUT_TOKENS);
     let tokens = output.saturating_add(requirements.prompt.tokens(TOKENS_PER_BYTE) as u64);
     let request = QueuedRequest {
@@ -108,18 +103,43 @@ pub(super) fn enqueue(
 
 /// What a waiting request requires of a backend.
 pub(super) fn queued_requirements(request: &QueuedRequest<LeaseWaiter>) -> BackendRequirements<'_> {
-    let waiter = &request.payload;
-    BackendRequirements {
-        model: request.group.model.as_deref(),
-        is_stream: waiter.is_stream,
-        backend: waiter.backend.as_ref(),
-        path: waiter.path,
-        max_tokens: waiter.max_tokens,
-        choices: waiter.choices,
-        longer_than: waiter.longer_than,
-        excluded: &waiter.excluded,
-        session: waiter.session,
-        ..BackendRequirements::none(&waiter.prompt, waiter.seed)
+    request.payload.requirements.of_model(request.group.model.as_deref())
+}
+
+// === impl OwnedRequirements ===
+
+impl OwnedRequirements {
+    /// A copy of these requirements, but for the model.
+    pub(super) fn new(requirements: BackendRequirements<'_>) -> Self {
+        Self {
+            prompt: requirements.prompt.clone(),
+            is_stream: requirements.is_stream,
+            backend: requirements.backend.cloned(),
+            path: requirements.path,
+            max_tokens: requirements.max_tokens,
+            choices: requirements.choices,
+            longer_than: requirements.longer_than,
+            excluded: requirements.excluded.into(),
+            session: requirements.session,
+            seed: requirements.seed,
+        }
+    }
+
+    /// The requirements of a request for this model.
+    pub(super) fn of_model<'a>(&'a self, model: Option<&'a str>) -> BackendRequirements<'a> {
+        BackendRequirements {
+            model,
+            prompt: &self.prompt,
+            is_stream: self.is_stream,
+            backend: self.backend.as_ref(),
+            path: self.path,
+            max_tokens: self.max_tokens,
+            choices: self.choices,
+            longer_than: self.longer_than,
+            excluded: &self.excluded,
+            session: self.session,
+            seed: self.seed,
+        }
     }
 }
 

@@ -4,7 +4,6 @@ use super::failure::{AttemptFailure, FailedAttempt};
 use super::prepared::PreparedRequest;
 use super::send::OutboundAttempt;
 use crate::proxy::admission::LeasedBackend;
-use crate::proxy::request::body_memory::HeldBody;
 use crate::proxy::response::BodySource;
 use futures_util::future::BoxFuture;
 use tokenweir_request::error::GatewayError;
@@ -14,9 +13,6 @@ use tokenweir_request::record::FailoverDenialReason;
 /// What an option does between the attempts of a request. One value serves all attempts of one request, and
 /// does nothing in the phases that it does not implement.
 pub trait AttemptStep: Send {
-    /// Prepares the exchange for the response to a request with this body. Called before the first attempt.
-    fn begin(&mut self, _exchange: &mut Exchange, _body: &HeldBody) {}
-
     /// Prepares an attempt. The request is sent to the leased backend next. `None`: nothing is to be done.
     fn before<'a>(
         &'a mut self,

@@ -53,7 +53,6 @@ pub(super) async fn forward<B: IncomingBody>(
     if fields.stream {
         allow_early_response(exchange, early);
     }
-    checked.steps.begin(exchange, original);
     let headers = &mut head.headers;
     let leased = state.admission.lease(exchange.record(), headers, requirements).await?;
     let record = exchange.record();

@@ -110,7 +110,7 @@ impl Steps {
         context: &ProxyContext,
         exchange: &mut Exchange,
         request: &ReadRequest<'_>,
-        body: &[u8],
+        body: &HeldBody,
         control: &mut EngineControlCheck,
     ) -> Self {
         let options = RequestOptions::of(context).enumerate();
@@ -122,13 +122,6 @@ impl Steps {
         let is_requested = routing_headers::is_requested(&request.head.headers);
         let is_explained = is_requested && control.allow(Permission::RoutingHeaders);
         Self { optional, is_explained, ..Self::default() }
-    }
-
-    /// Prepares the exchange for the response to a request with this body.
-    pub(super) fn begin(&mut self, exchange: &mut Exchange, body: &HeldBody) {
-        for OptionalStep { step, .. } in &mut self.optional {
-            step.begin(exchange, body);
-        }
     }
 
     /// Leaves a failed attempt before the next one.

@@ -4,10 +4,10 @@ use super::*;
 use std::sync::{Arc, Mutex};
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::fixtures::{at, streamed};
-use tokenweir_request::record::{ClientIdentity, NoteValue, Stall, Termination};
+use tokenweir_request::record::{ClientIdentity, NoteValue, RecordNote, Stall, Termination};
 
 /// A note with a field after the number of attempts.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Added;
 
 impl RecordNote for Added {
@@ -15,9 +15,9 @@ impl RecordNote for Added {
         Box::new(Self)
     }
 
-    fn log_field(&self) -> Option<LogField> {
+    fn log_field(&self, after: LogPlace) -> Option<NoteAttribute> {
         let value = NoteValue::Count(1);
-        Some(LogField { after: LogPlace::Attempts, name: "added", value })
+        (after == LogPlace::Attempts).then_some(NoteAttribute { name: "added", value })
     }
 }
 

@@ -178,7 +178,7 @@ fn add_response(
 }
 
 fn add_routing(attributes: SpanAttributes, record: &RequestRecord) -> SpanAttributes {
-    let of_options = record.notes.iter().flat_map(RecordNote::span_attributes);
+    let of_options = record.notes.iter().filter_map(RecordNote::span_attribute);
     let attributes = add_notes(attributes, of_options)
         .put("tokenweir.attempts", count(record.attempts.len() as u64))
         .put_some("tokenweir.backend.id", record.backend().map(|backend| text(backend.as_str())));
