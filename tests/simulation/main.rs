@@ -20,7 +20,7 @@ use bytes::Bytes;
 use engine::{Asked, PROMPT};
 use http::{Request, Response};
 use http_body::Body;
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
 use network::World;
 use serde_json::Value;
 use std::any::Any;
@@ -42,10 +42,10 @@ use tokenweir_gateway::backend::pool::BackendPool;
 use tokenweir_gateway::backend::{Drain, DrainInitiator, HealthCheckSupervisor};
 use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_gateway::proxy::extensions::Extension;
+use tokenweir_gateway::proxy::option::RequestOptions;
 use tokenweir_gateway::proxy::{
     AcceptedRequest, ClientInfo, EarlyResponse, OverloadGuard, OverloadLimits, ProxyContext,
-    ProxyResponseBody, Responding, StoredResponses, accept_request, handle_request, respond_taken,
-    take_over,
+    ProxyResponseBody, Responding, StoredResponses, accept_request, handle_request,
 };
 use tokenweir_gateway::telemetry::metrics_registry::{
     BucketOverrides, MetricsLevel, MetricsSettings, Prometheus,
@@ -215,9 +215,13 @@ impl Gateway {
         let shared = early.clone();
         Responding::new(
             Box::pin(async move {
-                match take_over(&context, &mut recorded, request.headers()) {
+                match RequestOptions::take_over(&context, &mut recorded, request.headers()) {
                     Some(taken) => {
-                        respond_taken(taken, &context, recorded, abort, &shared, request).await
+                        let request = request.map(|body| {
+                            body.map_err(|never: std::convert::Infallible| match never {})
+                                .boxed_unsync()
+                        });
+                        taken.respond(&context, recorded, abort, &shared, request).await
                     }
                     None => handle_request(&context, recorded, abort, &shared, request).await,
                 }

@@ -7,25 +7,26 @@ use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue, Request, Response, request};
-use std::future::poll_fn;
+use http_body_util::Full;
+use http_body_util::combinators::UnsyncBoxBody;
+use std::io;
 use std::sync::Arc;
-use std::task::{Poll, Waker};
 use tokenweir_gateway::proxy::access::Principal;
 use tokenweir_gateway::proxy::option::{RequestOption, TakenRequest};
 use tokenweir_gateway::proxy::{
-    EarlyResponse, Following, HeldBody, ProxyContext, ProxyResponseBody, ReceivedBody,
-    RecordedRequest, ResponseHeaders, RunBody, RunHead, handle_request, peek_request, refuse,
+    EarlyResponse, HeldBody, ProxyContext, ProxyResponseBody, ReceivedBody, RecordedRequest,
+    ResponseHeaders, RunBody, RunHead, handle_request, peek_request, receive_body,
 };
 use tokenweir_protocol::clock;
 use tokenweir_protocol::headers::{
-    IDEMPOTENCY_KEY, IDEMPOTENT_REPLAYED, LAST_EVENT_ID, X_REQUEST_ID, is_event_stream,
+    IDEMPOTENCY_KEY, IDEMPOTENT_REPLAYED, LAST_EVENT_ID, X_REQUEST_ID,
 };
 use tokenweir_protocol::openai::engine_control::Permission;
 use tokenweir_protocol::openai::route::ApiRoute;
 use tokenweir_request::error::{ErrorEnvelope, GatewayError};
 use tokenweir_request::observe::{Exchange, ResponseAbortHandle};
 use tokenweir_request::runs::{
-    Arrival, Chunk, Digest, Entry, EventId, EventIds, Producer, Reader, RunId, RunKey, RunNote,
+    Arrival, Digest, Entry, EventId, EventIds, Producer, Reader, RunId, RunKey, RunNote,
     RunOutcome, RunSettings,
 };
 
@@ -33,14 +34,12 @@ use tokenweir_request::runs::{
 const MAX_KEY_BYTES: usize = 255;
 
 /// What a client asks for with `Last-Event-ID`.
-#[derive(Debug, Clone, Copy)]
-enum LastEvent {
-    /// No event ids: the client sent no such header.
-    NotAsked,
-    /// The whole stream with event ids: the value is empty or 0.
-    Start,
-    /// The events after one that the client has.
-    After(EventId),
+#[derive(Debug, Clone, Copy, Default)]
+struct LastEvent {
+    /// Whether the client asks for event ids. An empty value or 0 asks for those of the whole stream.
+    is_asked: bool,
+    /// The last event that the client has. `None`: it has none.
+    event: Option<EventId>,
 }
 
 /// A request whose client may return to the response.
@@ -145,7 +144,7 @@ impl TakenRequest for KeyedRequest<'_> {
         recorded: RecordedRequest,
         abort: ResponseAbortHandle,
         early: &'a EarlyResponse,
-        request: Request<HeldBody>,
+        request: Request<UnsyncBoxBody<Bytes, io::Error>>,
     ) -> BoxFuture<'a, Response<ProxyResponseBody>>
     where
         Self: 'a,
@@ -163,19 +162,27 @@ impl KeyedRequest<'_> {
         mut recorded: RecordedRequest,
         abort: ResponseAbortHandle,
         early: &EarlyResponse,
-        request: Request<HeldBody>,
+        request: Request<UnsyncBoxBody<Bytes, io::Error>>,
     ) -> Response<ProxyResponseBody> {
-        let (head, body) = request.into_parts();
+        let (mut head, body) = request.into_parts();
+        let RecordedRequest { exchange, principal, .. } = &mut recorded;
+        let memory = &context.state.body_memory;
+        let receiving =
+            receive_body(&context.settings, memory, principal, exchange, &mut head, body);
+        let body = match receiving.await {
+            Ok(body) => body,
+            Err(error) => return refuse(context, recorded, abort, head, error).await,
+        };
         let arrival = self.arrival(context, &mut recorded, &head, &body);
         let problem = match self.runs.registry.enter(&arrival, &self.settings) {
             Entry::Begun(producer, reader) => {
-                let following = following(reader, self.last, abort);
+                let body_of_run = self.last.body(reader, abort);
                 let request = held(head, body);
-                return self.begin(context, recorded, request, producer, following).await;
+                return self.begin(context, recorded, request, producer, body_of_run).await;
             }
             Entry::Attached(reader) => {
-                let following = following(reader, self.last, abort);
-                return attached(context, recorded, following, head, body).await;
+                let body_of_run = self.last.body(reader, abort);
+                return attached(context, recorded, body_of_run, head, body).await;
             }
             entry @ (Entry::OverLimit(_) | Entry::Unknown) => {
                 if let Entry::OverLimit(limit) = entry {
@@ -204,7 +211,7 @@ impl KeyedRequest<'_> {
             party: body.party(),
             client: recorded.exchange.record().client,
             new_id: RunId::new(fastrand::u64(..)),
-            had_events_of: self.last.run(),
+            had_events_of: self.last.event.map(|event| event.run),
             may_begin: recorded.permit.is_ok(),
             places: context.state.overload_guard.places(),
         }
@@ -218,13 +225,13 @@ impl KeyedRequest<'_> {
         mut recorded: RecordedRequest,
         request: Request<ReceivedBody>,
         producer: Producer<RunHead>,
-        mut following: Following,
+        mut body: RunBody,
     ) -> Response<ProxyResponseBody> {
         let envelope = ErrorEnvelope::for_path(request.uri().path());
         recorded.exchange.record().notes.set(producer.note().clone());
         self.runs.spawn(run::complete(context.clone(), recorded, request, producer));
-        match poll_fn(|cx| following.reader.poll_head(cx.waker())).await {
-            Some(head) => respond(following, head.headers.clone(), &head, None),
+        match body.head().await {
+            Some(head) => respond(body, &head, head.headers.clone(), None),
             // The run has panicked.
             None => GatewayError::Internal
                 .to_response_in(envelope, None)
@@ -238,7 +245,7 @@ impl KeyedRequest<'_> {
 async fn attached(
     context: &Arc<ProxyContext>,
     mut recorded: RecordedRequest,
-    mut following: Following,
+    mut following: RunBody,
     head: request::Parts,
     body: HeldBody,
 ) -> Response<ProxyResponseBody> {
@@ -255,10 +262,10 @@ async fn attached(
     }
     // The run has its own concurrency permit, so this request needs none.
     recorded.permit = Ok(None);
-    let Some(run_head) = poll_fn(|cx| following.reader.poll_head(cx.waker())).await else {
+    let Some(run_head) = following.head().await else {
         return refuse(context, recorded, following.abort, head, GatewayError::Internal).await;
     };
-    if !skip_events(&mut following, &run_head) {
+    if !following.skip_events(&run_head) {
         return refuse(context, recorded, following.abort, head, UNKNOWN_EVENT).await;
     }
     let RecordedRequest { mut exchange, principal, origin, .. } = recorded;
@@ -273,12 +280,39 @@ async fn attached(
     own_headers.complete(&mut headers);
     headers.insert(IDEMPOTENT_REPLAYED, HeaderValue::from_static("true"));
     exchange.record().status = Some(run_head.status.as_u16());
-    respond(following, headers, &run_head, Some(exchange))
+    respond(following, &run_head, headers, Some(exchange))
 }
 
 /// The request of a body that was received before.
 fn held(head: request::Parts, body: HeldBody) -> Request<ReceivedBody> {
     Request::from_parts(head, ReceivedBody::new(body))
+}
+
+/// Answers a request with an error.
+async fn refuse(
+    context: &Arc<ProxyContext>,
+    mut recorded: RecordedRequest,
+    abort: ResponseAbortHandle,
+    head: request::Parts,
+    error: GatewayError,
+) -> Response<ProxyResponseBody> {
+    recorded.permit = Err(error);
+    let request = Request::from_parts(head, Full::default());
+    handle_request(context, recorded, abort, &EarlyResponse::default(), request).await
+}
+
+/// The response of a run with these headers. `exchange`: of a request that did not begin the run.
+fn respond(
+    mut body: RunBody,
+    head: &RunHead,
+    headers: HeaderMap,
+    exchange: Option<Exchange>,
+) -> Response<ProxyResponseBody> {
+    body.begin(head, exchange);
+    let mut response = Response::new(ProxyResponseBody::Followed(Box::new(body)));
+    *response.status_mut() = head.status;
+    *response.headers_mut() = headers;
+    response
 }
 
 /// The digest of path, query, content type and body. A repeated request gets the response to an
@@ -296,70 +330,19 @@ impl LastEvent {
     /// `None`: the client has an event that this gateway did not send, or names several.
     fn from_headers(headers: &HeaderMap) -> Option<Self> {
         let mut values = headers.get_all(LAST_EVENT_ID).iter();
-        let Some(value) = values.next() else { return Some(Self::NotAsked) };
-        if values.next().is_some() {
-            return None;
-        }
+        let Some(value) = values.next() else { return Some(Self::default()) };
+        let is_asked = values.next().is_none();
         match value.as_bytes() {
-            b"" | b"0" => Some(Self::Start),
-            id => EventId::parse(id).map(Self::After),
+            _ if !is_asked => None,
+            b"" | b"0" => Some(Self { is_asked, event: None }),
+            id => Some(Self { is_asked, event: Some(EventId::parse(id)?) }),
         }
     }
 
-    /// The run of which the client has events. `None`: it has none.
-    fn run(self) -> Option<RunId> {
-        match self {
-            Self::NotAsked | Self::Start => None,
-            Self::After(event) => Some(event.run),
-        }
+    /// The body that `reader` reads, with the event ids that the client asks for.
+    fn body(self, reader: Reader<RunHead>, abort: ResponseAbortHandle) -> RunBody {
+        let start = EventId { run: reader.run_id(), event: 0 };
+        let ids = self.is_asked.then(|| EventIds::after(self.event.unwrap_or(start)));
+        RunBody::new(reader, ids, abort)
     }
-
-    /// The ids for the events of a run. `None`: the client asks for none.
-    fn ids(self, run: RunId) -> Option<EventIds> {
-        match self {
-            Self::NotAsked => None,
-            Self::Start => Some(EventIds::after(EventId { run, event: 0 })),
-            Self::After(event) => Some(EventIds::after(event)),
-        }
-    }
-}
-
-// === Following ===
-
-fn following(reader: Reader<RunHead>, last: LastEvent, abort: ResponseAbortHandle) -> Following {
-    let ids = last.ids(reader.run_id());
-    Following { reader, ids, first: Bytes::new(), abort }
-}
-
-/// Reads the events that the client has. `false`: the response does not have all of them, so they are
-/// of another one. The client has got the events from this gateway, so the run has them now.
-fn skip_events(following: &mut Following, head: &RunHead) -> bool {
-    let Following { reader, ids: Some(ids), first, .. } = following else { return true };
-    if !ids.has_skipped() && !is_event_stream(&head.headers) {
-        return false;
-    }
-    while !ids.has_skipped() {
-        let Poll::Ready(Chunk::Data(data)) = reader.poll_chunk(Waker::noop()) else {
-            return false;
-        };
-        *first = ids.add(&data).into();
-    }
-    true
-}
-
-/// The response with these headers. `exchange`: of a request that did not begin the run.
-fn respond(
-    mut following: Following,
-    headers: HeaderMap,
-    head: &RunHead,
-    exchange: Option<Exchange>,
-) -> Response<ProxyResponseBody> {
-    if !is_event_stream(&headers) {
-        following.ids = None;
-    }
-    let body = RunBody::new(following, head.length, exchange);
-    let mut response = Response::new(ProxyResponseBody::Followed(Box::new(body)));
-    *response.status_mut() = head.status;
-    *response.headers_mut() = headers;
-    response
 }

@@ -47,14 +47,13 @@ mod response;
 pub mod retry;
 mod steps;
 mod stored_responses;
-mod take_over;
 
 pub use accept::{AcceptedRequest, RecordedRequest, accept_request};
 pub use configured_routes::{ConfiguredRoute, ConfiguredRoutes};
 pub use context::{ProxyContext, ProxySettings, ProxyState, RecordingSettings};
 pub use handle::handle_request;
 pub use overload_guard::{ClientInfo, OverloadGuard, OverloadLimits};
-pub use request::body::{IncomingBody, peek_request};
+pub use request::body::{IncomingBody, peek_request, receive_body};
 pub use request::body_memory::{BodyMemory, BodyMemoryPermit, HeldBody, ReceivedBody};
 pub use request::deadline::{AttemptDeadlines, ResponseDeadline};
 pub use request::features::{TextSample, TextSampling};
@@ -63,8 +62,7 @@ pub use request::read_request::ReadRequest;
 pub use request::settings::RequestSettings;
 pub use request::upstream_body::UpstreamBody;
 pub use response::{
-    BodySource, EarlyResponse, Following, Handling, ProxyResponseBody, Responding, ResponseGuard,
+    BodySource, EarlyResponse, Handling, ProxyResponseBody, Responding, ResponseGuard,
     ResponseHeaders, RunBody, RunHead,
 };
 pub use stored_responses::StoredResponses;
-pub use take_over::{refuse, respond_taken, take_over};

@@ -7,9 +7,12 @@ use super::extensions::Extension;
 use super::request::body_memory::HeldBody;
 use super::request::read_request::ReadRequest;
 use super::response::{EarlyResponse, ProxyResponseBody};
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use http::{HeaderMap, Request, Response};
+use http_body_util::combinators::UnsyncBoxBody;
 use std::fmt::Debug;
+use std::io;
 use std::sync::Arc;
 use tokenweir_protocol::openai::engine_control::FieldEdit;
 use tokenweir_request::observe::{Exchange, ResponseAbortHandle};
@@ -49,14 +52,14 @@ pub trait RequestOption: Debug + Send + Sync {
 
 /// A request that an option has taken over.
 pub trait TakenRequest: Send {
-    /// Responds to the request, whose body was received.
+    /// Responds to the request.
     fn respond<'a>(
         self: Box<Self>,
         context: &'a Arc<ProxyContext>,
         recorded: RecordedRequest,
         abort: ResponseAbortHandle,
         early: &'a EarlyResponse,
-        request: Request<HeldBody>,
+        request: Request<UnsyncBoxBody<Bytes, io::Error>>,
     ) -> BoxFuture<'a, Response<ProxyResponseBody>>
     where
         Self: 'a;
@@ -69,5 +72,14 @@ impl RequestOptions {
     pub fn of(context: &ProxyContext) -> impl Iterator<Item = &dyn RequestOption> {
         let options = context.state.extensions.get::<Self>();
         options.into_iter().flat_map(|options| &options.0).map(|option| &**option)
+    }
+
+    /// Lets an option take over a request by its head. `None`: the proxy handles the request.
+    pub fn take_over<'a>(
+        context: &'a ProxyContext,
+        recorded: &mut RecordedRequest,
+        headers: &HeaderMap,
+    ) -> Option<Box<dyn TakenRequest + 'a>> {
+        Self::of(context).find_map(|option| option.take_over(recorded, headers))
     }
 }

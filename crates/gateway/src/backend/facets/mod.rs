@@ -187,7 +187,7 @@ impl BackendFacets {
 
     /// Whether a part of the backend learns from the record of a request.
     pub(crate) fn learn_from(record: &RequestRecord) -> bool {
-        RoleFacet::learns_from(record)
+        record.has_remote_prompt
     }
 
     /// Learns from the record of a request that the backend has answered.

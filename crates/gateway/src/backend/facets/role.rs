@@ -41,11 +41,6 @@ impl RoleFacet {
             tracing::warn!(backend = %id, "the backend keeps no KV cache blocks for decode backends: it gets no prefill legs until it restarts");
         }
     }
-
-    /// Whether the backend learns from the record of a request.
-    pub(super) fn learns_from(record: &RequestRecord) -> bool {
-        record.has_remote_prompt
-    }
 }
 
 impl BackendFacet for RoleFacet {

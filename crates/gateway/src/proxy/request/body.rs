@@ -7,6 +7,7 @@ use crate::proxy::access::Principal;
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{Method, request};
+use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Body;
 use std::error::Error as StdError;
@@ -49,6 +50,8 @@ pub trait IncomingBody: Body<Data = Bytes, Error: StdError + 'static> + Unpin {
 
 impl IncomingBody for Full<Bytes> {}
 
+impl IncomingBody for UnsyncBoxBody<Bytes, io::Error> {}
+
 impl IncomingBody for ReceivedBody {
     fn take_held(&mut self) -> Option<HeldBody> {
         self.take()
@@ -58,7 +61,7 @@ impl IncomingBody for ReceivedBody {
 /// Reads the complete body of a request within the limits of `settings` and of the `memory` of all
 /// bodies. Decodes an encoded body, and removes its `Content-Encoding` from the head. Records the received
 /// length of the body and the time at which it was complete. Fails as [`read_body`] and [`decode`] do.
-pub(crate) async fn receive_body(
+pub async fn receive_body(
     settings: &RequestSettings,
     memory: &Arc<BodyMemory>,
     principal: &Principal,

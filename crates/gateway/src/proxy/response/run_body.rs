@@ -4,8 +4,11 @@
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 use http_body::{Frame, SizeHint};
-use std::task::{Context, Poll, ready};
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker, ready};
 use tokenweir_protocol::clock;
+use tokenweir_protocol::headers::is_event_stream;
 use tokenweir_request::observe::{Exchange, ObservedBodyError, ResponseAbortHandle};
 use tokenweir_request::record::{Outcome, Termination};
 use tokenweir_request::runs::{Chunk, End, EventIds, Reader};
@@ -21,22 +24,16 @@ pub struct RunHead {
     pub length: Option<u64>,
 }
 
-/// A connection that reads the response of a run.
-pub struct Following {
-    /// Reads the response.
-    pub reader: Reader<RunHead>,
-    /// Adds event ids to the stream. `None`: the client did not ask for event ids.
-    pub ids: Option<EventIds>,
-    /// The first bytes for the client, if they were read together with events that it has.
-    pub first: Bytes,
-    /// Aborts the connection if its client does not read.
-    pub abort: ResponseAbortHandle,
-}
-
 /// The response body that one connection reads from the stored output of a run: a request to which
 /// the client can return after a lost connection.
 pub struct RunBody {
-    following: Following,
+    reader: Reader<RunHead>,
+    /// Adds event ids to the stream. `None`: the client did not ask for event ids.
+    ids: Option<EventIds>,
+    /// The first bytes for the client, if they were read together with events that it has.
+    first: Bytes,
+    /// Aborts the connection if its client does not read.
+    pub abort: ResponseAbortHandle,
     /// The exchange of this request, if it reads the response to an earlier request with the same
     /// `Idempotency-Key`. `None`: this request began the run, and the run has the exchange.
     exchange: Option<Exchange>,
@@ -47,11 +44,40 @@ pub struct RunBody {
 }
 
 impl RunBody {
-    /// The body that `following` reads. `length`: of the whole response. `exchange`: of a request that did not
-    /// begin the run.
-    pub fn new(following: Following, length: Option<u64>, exchange: Option<Exchange>) -> Self {
-        let remaining = if following.ids.is_none() { length } else { None };
-        Self { following, exchange, remaining, is_flushed: false }
+    /// The body that `reader` reads. `ids`: adds event ids. `None`: the client did not ask for them.
+    pub fn new(reader: Reader<RunHead>, ids: Option<EventIds>, abort: ResponseAbortHandle) -> Self {
+        let first = Bytes::new();
+        Self { reader, ids, first, abort, exchange: None, remaining: None, is_flushed: false }
+    }
+
+    /// The head of the response. `None`: the run ended without one.
+    pub async fn head(&mut self) -> Option<Arc<RunHead>> {
+        poll_fn(|cx| self.reader.poll_head(cx.waker())).await
+    }
+
+    /// Reads the events that the client has. `false`: the response does not have all of them, so they are
+    /// of another one. The client has got the events from this gateway, so the run has them now.
+    pub fn skip_events(&mut self, head: &RunHead) -> bool {
+        let Self { reader, ids: Some(ids), first, .. } = self else { return true };
+        if !ids.has_skipped() && !is_event_stream(&head.headers) {
+            return false;
+        }
+        while !ids.has_skipped() {
+            let Poll::Ready(Chunk::Data(data)) = reader.poll_chunk(Waker::noop()) else {
+                return false;
+            };
+            *first = ids.add(&data).into();
+        }
+        true
+    }
+
+    /// Begins the body of a response with this head. `exchange`: of a request that did not begin the run.
+    pub fn begin(&mut self, head: &RunHead, exchange: Option<Exchange>) {
+        if !is_event_stream(&head.headers) {
+            self.ids = None;
+        }
+        self.exchange = exchange;
+        self.remaining = if self.ids.is_none() { head.length } else { None };
     }
 
     pub(super) fn size_hint(&self) -> SizeHint {
@@ -62,15 +88,15 @@ impl RunBody {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, ObservedBodyError<E>>>> {
-        self.following.abort.on_drained();
-        if !self.following.first.is_empty() {
-            let first = std::mem::take(&mut self.following.first);
+        self.abort.on_drained();
+        if !self.first.is_empty() {
+            let first = std::mem::take(&mut self.first);
             return Poll::Ready(Some(Ok(self.forward(first))));
         }
         loop {
-            match ready!(self.following.reader.poll_chunk(cx.waker())) {
+            match ready!(self.reader.poll_chunk(cx.waker())) {
                 Chunk::Data(data) => {
-                    let data = match &mut self.following.ids {
+                    let data = match &mut self.ids {
                         Some(ids) => Bytes::from(ids.add(&data)),
                         None => data,
                     };
@@ -121,7 +147,7 @@ impl RunBody {
         if let Some(exchange) = &mut self.exchange {
             exchange.record().bytes_out += length;
         }
-        self.following.abort.on_write(clock::now());
+        self.abort.on_write(clock::now());
         Frame::data(data)
     }
 }
