@@ -9,7 +9,9 @@ mod problem;
 mod resumption;
 pub mod rows;
 mod run;
+mod settings;
 mod taken;
 
 pub use resumption::Resumption;
 pub use rows::add_to_decision;
+pub use settings::ResumeConfig;

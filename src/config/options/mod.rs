@@ -5,7 +5,6 @@ pub(super) mod discovery;
 pub(super) mod gpu;
 pub(super) mod kv_events;
 pub(super) mod peer_exchange;
-pub(super) mod resume;
 pub(super) mod sleep;
 pub(super) mod telemetry;
 pub(super) mod webhooks;

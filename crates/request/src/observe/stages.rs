@@ -12,6 +12,7 @@
 //! [`Replacement`]: super::replacement::Replacement
 
 use super::open_streams::{BackendMonitor, StreamEntry};
+pub(super) use crate::continuation::InterruptionCause;
 use crate::continuation::{Continuations, StreamSplicer};
 use crate::record::{Outcome, RecordNote, RequestRecord, Termination};
 use bytes::Bytes;

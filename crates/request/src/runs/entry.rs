@@ -49,7 +49,7 @@ impl<H> Registry<H> {
                 return Entry::UnknownEvent;
             }
             let Some(reader) = self.attach(run) else { return Entry::TooManyReaders };
-            run.note.set(RunOutcome::Resumed);
+            run.note.set(RunOutcome::Returned);
             return Entry::Attached(reader);
         }
         if arrival.had_events_of.is_some() {

@@ -16,7 +16,7 @@ named_enum! {
         #[default]
         Kept = "kept",
         /// The client returned to the response before the end of the request.
-        Resumed = "resumed",
+        Returned = "resumed",
         /// The request got the response of an earlier request.
         Attached = "attached",
         /// The client disconnected and did not return in time, so the request was aborted.

@@ -1,11 +1,10 @@
-//! The section `streams.resume`: requests whose clients may lose their connection and return.
+//! The settings of `streams.resume`.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tokenweir_protocol::units;
 use tokenweir_request::runs::RunSettings;
-use tokenweir_settings::{CheckResult, at_least_1ms, require};
 
 /// Requests that go on while their client is away. Needs the permission `resume`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -20,9 +19,6 @@ pub struct ResumeConfig {
     pub memory: usize,
 }
 
-/// Minimum of `memory`, in bytes. One response may take a sixteenth of it: 64 KiB.
-const MIN_MEMORY: usize = 1 << 20;
-
 impl Default for ResumeConfig {
     fn default() -> Self {
         Self { window: None, memory: 256 << 20 }
@@ -35,10 +31,4 @@ impl ResumeConfig {
     pub fn settings(&self) -> Option<RunSettings> {
         self.window.map(|window| RunSettings { window, memory: self.memory })
     }
-}
-
-/// Returns the first violation of the rules.
-pub(in crate::config) fn check(resume: &ResumeConfig) -> CheckResult {
-    at_least_1ms("streams.resume.for", resume.window)?;
-    require(resume.memory >= MIN_MEMORY, "streams.resume.memory", "this must be 1MiB or more")
 }
