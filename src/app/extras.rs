@@ -207,12 +207,12 @@ impl RequestExtras {
 
     /// Attaches the options, in the order of their steps.
     pub fn attach(&self, extensions: &mut Extensions) {
-        extensions.add(self.resumption.clone());
         extensions.add(Arc::new(RequestOptions(vec![
             self.resumption.clone(),
             Arc::new(PrefillLegs),
             self.continuation.clone(),
         ])));
+        extensions.add(self.resumption.clone());
     }
 
     /// Functions that add the blocks of the options to a status.

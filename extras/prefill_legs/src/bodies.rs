@@ -1,6 +1,6 @@
 //! The bodies of the prefill leg and the decode leg: edited copies of the body of the client's request.
 
-use crate::skip::PrefillSkip;
+use crate::note::PrefillSkip;
 use bytes::Bytes;
 use tokenweir_protocol::json::members::{is_set, number, visit_elements, visit_members};
 use tokenweir_protocol::openai::{Api, Splice, Usage, read_usage};

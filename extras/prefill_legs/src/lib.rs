@@ -15,9 +15,7 @@ mod leg;
 mod note;
 pub mod rows;
 mod search;
-mod skip;
 mod step;
 
-pub use note::{PredictedTtfts, PrefillNote, add_to_decision};
-pub use skip::PrefillSkip;
+pub use note::{PredictedTtfts, PrefillNote, PrefillSkip, add_to_decision};
 pub use step::PrefillLegs;

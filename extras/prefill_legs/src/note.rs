@@ -1,11 +1,33 @@
 //! What the record of a request has about its prefill legs.
 
-use crate::skip::PrefillSkip;
 use serde_json::{Value, json};
 use tokenweir_gateway::telemetry::decision_log::{
     DecisionLogEntry, attempt_to_json, round_significant,
 };
+use tokenweir_protocol::named_enum;
 use tokenweir_request::record::{NoteAttribute, NoteValue, RecordNote};
+
+named_enum! {
+    /// Why a request to a decode backend has no prefill leg. The decode backend computes the prompt
+    /// itself.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+    pub enum PrefillSkip {
+        /// The gateway makes no prefill legs for the API of the request.
+        Api = "api",
+        /// A field of the request rules out a prefill leg, or the request may have side effects.
+        Field = "field",
+        /// A request header has a digest of the body, so the gateway must not edit the body.
+        SignedBody = "signed_body",
+        /// No prefill backend is available.
+        NoBackend = "no_backend",
+        /// The gateway expects that the first output would not come earlier with a prefill leg.
+        NotFaster = "not_faster",
+        /// The request bodies in the gateway leave no memory for the bodies of two legs.
+        Memory = "memory",
+        /// All prefill legs failed, or the decode backend did not receive the KV blocks.
+        Failed = "failed",
+    }
+}
 
 /// The prefill legs of a request. A record has the note only if an attempt went to a backend that serves decode
 /// legs.

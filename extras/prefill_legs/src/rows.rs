@@ -1,7 +1,6 @@
 //! Metrics of prefill legs.
 
-use crate::note::PrefillNote;
-use crate::skip::PrefillSkip;
+use crate::note::{PrefillNote, PrefillSkip};
 use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel, MetricSource};
 
 /// The metrics of prefill legs.

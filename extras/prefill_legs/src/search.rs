@@ -2,8 +2,7 @@
 
 use crate::bodies;
 use crate::leg::{self, Leg, Parameters};
-use crate::note::{PredictedTtfts, PrefillNote};
-use crate::skip::PrefillSkip;
+use crate::note::{PredictedTtfts, PrefillNote, PrefillSkip};
 use std::time::{Duration, Instant};
 use tokenweir_gateway::backend::facets::RequestPart;
 use tokenweir_gateway::backend::pool::{BackendOffer, BackendRequirements};

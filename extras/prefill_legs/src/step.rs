@@ -2,9 +2,8 @@
 
 use crate::bodies;
 use crate::leg::Parameters;
-use crate::note::PrefillNote;
+use crate::note::{PrefillNote, PrefillSkip};
 use crate::search;
-use crate::skip::PrefillSkip;
 use futures_util::future::BoxFuture;
 use std::time::Duration;
 use tokenweir_engine::role::Role;

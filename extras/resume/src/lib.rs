@@ -5,7 +5,6 @@
 //! When the connection ends, the run continues. The same request on another connection gets the
 //! same response from its beginning.
 
-mod problem;
 mod resumption;
 pub mod rows;
 mod run;

@@ -216,7 +216,7 @@ fn finish_reasons(record: &RequestRecord) -> Vec<&'static str> {
 
 fn write_option_fields(json: &mut JsonObject<'_>, record: &RequestRecord, after: LogPlace) {
     for field in option_fields(record, after) {
-        json.named_member(field.name, &field.value);
+        json.member(&format!(",\"{}\":", field.name), &field.value);
     }
 }
 

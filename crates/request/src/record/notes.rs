@@ -54,7 +54,7 @@ pub enum LogPlace {
 }
 
 /// A field of a log line, or an attribute of a span.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy)]
 pub struct NoteAttribute {
     /// The name.
     pub name: &'static str,
@@ -63,7 +63,7 @@ pub struct NoteAttribute {
 }
 
 /// An event of a span.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone)]
 pub struct NoteEvent {
     /// The name.
     pub name: &'static str,
@@ -74,7 +74,7 @@ pub struct NoteEvent {
 }
 
 /// A value in a report.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Serialize)]
 #[serde(untagged)]
 pub enum NoteValue {
     /// A name from a closed set.
