@@ -12,12 +12,9 @@ use tokenweir_gateway::backend::{
     Backend, BackendAvailability, BackendState, Drain, Health, Readiness,
 };
 use tokenweir_gateway::status::{
-    BackendEstimates, BackendMetricAvailability, BackendStatusSnapshot, LEAVING_STATE, StatusBlocks,
+    BackendEstimates, BackendMetricAvailability, BackendStatusSnapshot, LEAVING_STATE,
 };
 use tokenweir_routing::resilience::Availability;
-
-/// A function that adds the blocks of options to the status of a backend.
-pub type BackendBlockSource = fn(&Backend, &mut StatusBlocks);
 
 /// Returns the status of each backend of the pool, and of each removed backend that still has open
 /// requests. If a backend of the pool has the name of a removed backend, the open requests of the
@@ -25,14 +22,12 @@ pub type BackendBlockSource = fn(&Backend, &mut StatusBlocks);
 pub(super) fn backend_statuses(
     pool: &BackendPool,
     readiness: &Readiness,
-    add_blocks: BackendBlockSource,
     now: Instant,
 ) -> Vec<BackendStatusSnapshot> {
     let to_status = |availability: &BackendAvailability| {
         let mut status = backend_status(&availability.backend, now);
         status.facts.state = availability.availability.as_str().into();
         status.facts.up = availability.is_up;
-        add_blocks(&availability.backend, &mut status.blocks);
         status
     };
     let mut statuses: Vec<BackendStatusSnapshot> =
@@ -47,20 +42,18 @@ pub(super) fn backend_statuses(
             leaving.facts.health = LEAVING_STATE.into();
             leaving.facts.state = LEAVING_STATE.into();
             leaving.facts.up = false;
-            add_blocks(&backend, &mut leaving.blocks);
             statuses.push(leaving);
         }
     }
     statuses
 }
 
-/// Returns the status of one backend at `now`, without regard to panic mode and without blocks.
+/// Returns the status of one backend at `now`, without regard to panic mode.
 pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot {
     let state = backend.health.state();
     let availability = backend.availability(now);
     let load = state.sample.map(|sample| sample.load).unwrap_or_default();
     let age = state.sample.map(|sample| now.saturating_duration_since(sample.scraped_at));
-    let gpu_cost = backend.facets.gpu.cost();
     let facts = BackendFacts {
         url: backend.identity.address.to_string(),
         health: state.health.as_str().to_owned(),
@@ -91,8 +84,7 @@ pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot 
         ejections: backend.health.breaker.ejections(),
         role: backend.facets.prefill_leg.role().map(Role::as_str),
         stalls: backend.load.stall_count(),
-        gpu_count: gpu_cost.gpus,
-        price_per_hour: gpu_cost.hour_price,
+        cost: backend.identity.settings().cost,
         restarts: backend.load.restart_count(),
         engine: state.sample.map(|sample| sample.load),
         preemptions: load.preemptions,
@@ -102,7 +94,7 @@ pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot 
         models_error: state.models_error.as_deref().map(Into::into),
         learned: learned_estimates(backend, now),
         pod: backend.identity.settings().pod.as_deref().map(Into::into),
-        blocks: StatusBlocks::default(),
+        blocks: backend.facets.status(),
     }
 }
 

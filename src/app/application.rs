@@ -4,7 +4,7 @@ use super::banner::StartSummary;
 use super::diagnosis::DiagnosisTask;
 use super::discovery_sources::DiscoverySources;
 use super::error::ApplicationError;
-use super::extras::{self, Extras, OptionParts};
+use super::extras::{self, BackendOptions, Extras};
 use super::keys_file;
 use super::listeners::BoundListeners;
 use super::process::logging::LogWriters;
@@ -13,13 +13,11 @@ use super::reload::{ReloadTriggers, Reloader};
 use super::secret_files::SecretFiles;
 use super::telemetry_pipeline::{TelemetryPipeline, TelemetryWorkers};
 use crate::admin::{ActiveConfiguration, Admin, AdminAuthorizer};
-use crate::config::{Config, LoadedConfig, Overrides};
+use crate::config::{BackendConfig, Config, LoadedConfig, Overrides};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_gateway::backend::HealthCheckSupervisor;
-use tokenweir_gateway::backend::facets::PoolFacets;
-use tokenweir_gateway::backend::facets::exchange::PeerExchange;
 use tokenweir_gateway::backend::pool::BackendPool;
 use tokenweir_gateway::proxy::{OverloadGuard, ProxyContext};
 use tokenweir_gateway::server::{DrainOutcome, Server, ServerState};
@@ -67,39 +65,34 @@ impl Application {
         }
         let listeners = BoundListeners::bind(config)?;
         let guard = listeners.overload_guard.clone();
-        let exchange = config.peer_exchange.start(&env)?;
-        let (sources, pool, client) = build_pool(config, exchange.clone(), &guard, &env).await?;
+        let options = BackendOptions::new(config, &env)?;
+        let (sources, pool, client) = build_pool(config, &options, &guard, &env).await?;
         let secret_files = SecretFiles::new(config, &sources.backends(config));
         let (access, keys_watcher) = keys_file::build_access(config, &env)?;
         let pipeline = TelemetryPipeline::start(loaded, logs, &pool, &access, &env)?;
         let TelemetryPipeline { telemetry, workers, .. } = pipeline;
-        let cache_knowledge = pool.facets.kv_events.clone();
         let health_checks = HealthCheckSupervisor::new(
             pool.clone(),
             client.clone(),
             config.scrape,
             telemetry.clone(),
+            options.drivers(),
         );
         health_checks.wait_first_checks(FIRST_SCRAPE_TIMEOUT).await;
-        let extras = Arc::new(Extras::start(config, &client, &env)?);
+        let extras = Arc::new(Extras::start(config, &client, options, &env)?);
         let settings = config.proxy_settings(memory_limit::available_bytes(), &env)?;
         let stored = pipeline.stored_responses;
         let mut proxy = ProxyContext::new(settings, pool, access, stored, guard, telemetry, client);
         proxy.state.recording = pipeline.recording;
         let mut status_sources = listeners.status_sources();
-        status_sources.extend(extras.status_sources(OptionParts {
-            exchange: exchange.clone(),
-            cache_knowledge,
-            proxy: &proxy.state,
-            sinks: pipeline.status_sources,
-        }));
+        let sinks = pipeline.status_sources;
+        status_sources.extend(extras.status_sources(&proxy.state, sinks));
         let admin = Arc::new(Admin {
             authorizer: AdminAuthorizer::from_config(&config.access, *config.admin, &env)?,
             proxy: proxy.state.clone(),
             decisions: pipeline.decisions,
             recent_requests: pipeline.recent_requests,
             status_sources,
-            backend_blocks: extras::add_backend_blocks,
             diagnosis: Arc::default(),
             configuration,
             trace_ui_url: config.tracing.ui.clone(),
@@ -191,7 +184,7 @@ impl Application {
 /// Starts discovery, and builds the pool of the backends and the client for requests to them.
 async fn build_pool(
     config: &Config,
-    exchange: Option<Arc<PeerExchange>>,
+    options: &BackendOptions,
     overload_guard: &OverloadGuard,
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<(DiscoverySources, Arc<BackendPool>, HttpClient), ApplicationError> {
@@ -201,8 +194,8 @@ async fn build_pool(
     overload_guard.set_health_checkers(entries.len() + extras::scraped_pages(config));
     let mut client = HttpClient::with_tls(config.timeouts, config.outbound_tls(&entries)?);
     client.descriptors = overload_guard.descriptors.clone();
-    let backends = config.build_backends(&entries, env)?;
-    let facets = PoolFacets::new(config.kv_events, exchange);
-    let pool = BackendPool::with_facets(backends, &config.pool_settings(), facets);
+    let facets = |entry: &BackendConfig| options.facets(config, entry);
+    let backends = config.build_backends(&entries, env, facets)?;
+    let pool = BackendPool::with_facets(backends, &config.pool_settings(), options.pool_facets());
     Ok((sources, Arc::new(pool), client))
 }

@@ -1,6 +1,7 @@
 //! `tokenweir check`: finds the mistakes of a configuration file, and what would keep the gateway from
 //! starting with it on this machine.
 
+use super::extras;
 use super::process::environment::ErrorChain;
 use crate::config::{
     self, CheckedFile, Config, ConfigError, ConfigLocation, ListedSecret, LoadedConfig, Mistakes,
@@ -80,11 +81,7 @@ pub(crate) fn file_obstacles(
     found.extend(input_obstacles(loaded));
     found.extend(output_obstacles(loaded));
     found.extend(loaded.tracing_settings(&env).err().map(|error| at("tracing", &error)));
-    // `obstacles` already lists secrets that cannot be read, so only a key that is too short is added
-    // here.
-    if let Err(error @ config::PeerExchangeError::Key(_)) = config.peer_exchange.start(&env) {
-        found.push(at("peer_exchange.key", &error));
-    }
+    found.extend(extras::obstacle(config, &env).map(|(path, error)| at(path, &error)));
     match config.proxy_settings(None, &env).err() {
         None | Some(config::ProxySettingsError::Secret(_)) => {}
         Some(error) => found.push(at("metrics.buckets", &error)),

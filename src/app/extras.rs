@@ -3,23 +3,25 @@
 
 use super::diagnosis::{self, DiagnosisHooks};
 use super::error::{ApplicationError, in_part};
-use crate::config::Config;
-use gpu::{GpuBackend, GpuMonitor};
+use crate::config::{BackendConfig, Config};
+use gpu::{GpuBackend, GpuFacet, GpuMonitor};
+use kv_event_routing::{CacheKnowledge, KvEventsDriver, KvEventsFacet};
 use payload_log::PayloadLog;
+use peer_exchange::{ExchangeFacet, PeerExchangeError};
 use quality::QualityMonitor;
+use ranks::{RankFacet, RankProbes};
+use sleep::{SleepFacet, SleepMode};
 use std::any::Any;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 use tokenweir_diagnose::Diagnosis;
 use tokenweir_engine::gpu::GpuCondition;
-use tokenweir_gateway::backend::Backend;
-use tokenweir_gateway::backend::facets::exchange::{self, PeerExchange};
-use tokenweir_gateway::backend::facets::kv_events::{self, CacheKnowledge};
-use tokenweir_gateway::backend::facets::{ranks, sleep};
+use tokenweir_gateway::backend::facets::{BackendFacet, PoolFacet, PoolFacets};
+use tokenweir_gateway::backend::{Backend, BackendDrivers};
 use tokenweir_gateway::metric::MetricDescriptor;
 use tokenweir_gateway::proxy::rows::{continuation, prefill_leg, resume};
 use tokenweir_gateway::proxy::{ProxyState, TextSample, TextSampling};
-use tokenweir_gateway::status::{StatusBlocks, StatusSource};
+use tokenweir_gateway::status::StatusSource;
 use tokenweir_gateway::telemetry::catalog;
 use tokenweir_gateway::telemetry::otel;
 use tokenweir_gateway::telemetry::otel::resource::host_name;
@@ -30,8 +32,12 @@ use trace_capture::TraceCapture;
 use webhooks::{WebhookNotifier, WebhookSettings};
 
 pub use tokenweir_gpu as gpu;
+pub use tokenweir_kv_event_routing as kv_event_routing;
 pub use tokenweir_payload_log as payload_log;
+pub use tokenweir_peer_exchange as peer_exchange;
 pub use tokenweir_quality as quality;
+pub use tokenweir_ranks as ranks;
+pub use tokenweir_sleep as sleep;
 pub use tokenweir_trace_capture as trace_capture;
 pub use tokenweir_webhooks as webhooks;
 
@@ -48,8 +54,8 @@ pub fn metric_rows() -> impl Iterator<Item = &'static MetricDescriptor> {
         prefill_leg::ROWS,
         continuation::ROWS,
         resume::ROWS,
-        kv_events::rows::ROWS,
-        exchange::rows::ROWS,
+        kv_event_routing::rows::ROWS,
+        peer_exchange::rows::ROWS,
         diagnosis::rows::ROWS,
         webhooks::rows::ROWS,
         gpu::rows::ROWS,
@@ -61,12 +67,14 @@ pub fn metric_rows() -> impl Iterator<Item = &'static MetricDescriptor> {
     catalog::rows().chain(options.into_iter().flatten())
 }
 
-/// Adds the blocks of options to the status of a backend.
-pub fn add_backend_blocks(backend: &Backend, blocks: &mut StatusBlocks) {
-    blocks.add(backend.facets.ranks.status());
-    blocks.add(backend.facets.sleep.counts());
-    let cache = backend.facets.kv_events.cache();
-    blocks.add(cache.map(|cache| cache.status()));
+/// Returns why an option cannot start with this configuration, and the path of the key. A secret that cannot be
+/// read is left out. `None`: all options can start.
+pub(super) fn obstacle(
+    config: &Config,
+    env: impl Fn(&str) -> Option<String>,
+) -> Option<(&'static str, PeerExchangeError)> {
+    let error = config.peer_exchange.start(env).err()?;
+    matches!(error, PeerExchangeError::Key(_)).then_some(("peer_exchange.key", error))
 }
 
 /// Returns the number of pages that options scrape.
@@ -84,8 +92,18 @@ pub(super) struct OutputTargets {
     pub(super) quality: Option<String>,
 }
 
+/// The options that know the backends.
+#[derive(Clone)]
+pub struct BackendOptions {
+    sleep: SleepMode,
+    exchange: Option<ExchangeFacet>,
+    cache_knowledge: Arc<CacheKnowledge>,
+}
+
 /// The options that run beside the path of requests.
 pub(crate) struct Extras {
+    /// The options that know the backends.
+    pub(super) backends: BackendOptions,
     gpus: Arc<GpuMonitor>,
     webhooks: Arc<WebhookNotifier>,
 }
@@ -105,15 +123,6 @@ pub(super) struct ExtraSinks {
     pub(super) status_sources: Vec<StatusSource>,
     /// The consumers of prompts and responses, each with its sample.
     samples: Vec<TextSample>,
-}
-
-/// The parts of the gateway whose status is that of an option.
-pub(super) struct OptionParts<'a> {
-    pub(super) exchange: Option<Arc<PeerExchange>>,
-    pub(super) cache_knowledge: Arc<CacheKnowledge>,
-    pub(super) proxy: &'a ProxyState,
-    /// The status sources of spans and of the sinks of options.
-    pub(super) sinks: Vec<StatusSource>,
 }
 
 // === impl OutputTargets ===
@@ -163,6 +172,60 @@ fn quality_target(config: &Config) -> Option<String> {
     (share > 0.0).then(|| format!("{share} % of requests to {}", targets.join(" and ")))
 }
 
+// === impl BackendOptions ===
+
+impl BackendOptions {
+    /// The options before the first backend. `env` returns the value of an environment variable.
+    pub fn new(
+        config: &Config,
+        env: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, PeerExchangeError> {
+        Ok(Self {
+            sleep: SleepMode::new(config.sleep),
+            exchange: config.peer_exchange.start(env)?.map(ExchangeFacet),
+            cache_knowledge: CacheKnowledge::new(config.kv_events),
+        })
+    }
+
+    /// The parts of the options that all backends of the pool share.
+    pub fn pool_facets(&self) -> PoolFacets {
+        let mut facets: Vec<Arc<dyn PoolFacet>> = vec![Arc::new(self.sleep.clone())];
+        if let Some(exchange) = &self.exchange {
+            facets.push(Arc::new(exchange.clone()));
+        }
+        PoolFacets(facets)
+    }
+
+    /// What the options do with backends in the background.
+    pub fn drivers(&self) -> BackendDrivers {
+        let mut drivers: BackendDrivers = vec![
+            Arc::new(RankProbes),
+            Arc::new(self.sleep.clone()),
+            Arc::new(KvEventsDriver(self.cache_knowledge.clone())),
+        ];
+        if let Some(exchange) = &self.exchange {
+            drivers.push(Arc::new(exchange.clone()));
+        }
+        drivers
+    }
+
+    /// The parts of the options that belong to the backend of `entry`. Their status is in this order.
+    pub fn facets(&self, config: &Config, entry: &BackendConfig) -> Vec<Box<dyn BackendFacet>> {
+        let kv_events = entry.kv_events.clone().unwrap_or_default();
+        let source = kv_events.resolve(&config.kv_events, &entry.url);
+        let mut facets: Vec<Box<dyn BackendFacet>> = vec![
+            Box::new(RankFacet::new(config.routing.data_parallel_ranks)),
+            Box::new(SleepFacet::default()),
+            Box::new(KvEventsFacet::new(source)),
+            Box::new(GpuFacet::default()),
+        ];
+        if let Some(exchange) = &self.exchange {
+            facets.push(Box::new(exchange.clone()));
+        }
+        facets
+    }
+}
+
 // === impl Extras ===
 
 impl Extras {
@@ -170,10 +233,11 @@ impl Extras {
     pub(super) fn start(
         config: &Config,
         client: &HttpClient,
+        backends: BackendOptions,
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, ApplicationError> {
         let secrets = SecretSettings::read(config, env)?;
-        let extras = Self { gpus: Arc::default(), webhooks: Arc::default() };
+        let extras = Self { backends, gpus: Arc::default(), webhooks: Arc::default() };
         extras.gpus.configure(&config.gpu, client);
         extras.webhooks.configure(secrets.webhooks);
         Ok(extras)
@@ -188,6 +252,7 @@ impl Extras {
         client: &HttpClient,
         has_new_client: bool,
     ) {
+        self.backends.sleep.configure(config.sleep);
         if has_new_client || config.gpu != previous.gpu {
             self.gpus.configure(&config.gpu, client);
         }
@@ -196,13 +261,18 @@ impl Extras {
     }
 
     /// Returns functions that add the blocks of options to a status, in the order of `/status`.
-    pub(super) fn status_sources(&self, parts: OptionParts<'_>) -> Vec<StatusSource> {
-        let OptionParts { exchange: peers, cache_knowledge, proxy, sinks } = parts;
+    /// `sinks`: those of spans and of the sinks of options.
+    pub(super) fn status_sources(
+        &self,
+        proxy: &ProxyState,
+        sinks: Vec<StatusSource>,
+    ) -> Vec<StatusSource> {
+        let BackendOptions { exchange, cache_knowledge, .. } = self.backends.clone();
         let mut sources = vec![
             gpu::rows::status_source(self.gpus.clone()),
             webhooks::rows::status_source(self.webhooks.clone()),
-            exchange::rows::status_source(peers),
-            kv_events::rows::status_source(cache_knowledge),
+            peer_exchange::rows::status_source(exchange),
+            kv_event_routing::rows::status_source(cache_knowledge),
         ];
         sources.extend(sinks);
         sources.push(resume::status_source(proxy.resumption.clone()));
@@ -218,7 +288,9 @@ impl DiagnosisHooks for Extras {
         let conditions: Vec<_> = self.gpus.assign(owners, now).conditions().collect();
         for (backend, condition) in backends.iter().zip(&conditions) {
             let is_throttled = condition.as_ref().and_then(|gpus| gpus.is_throttled);
-            backend.facets.gpu.is_throttled.set(is_throttled.unwrap_or(false));
+            if let Some(gpus) = backend.facets.get::<GpuFacet>() {
+                gpus.is_throttled.set(is_throttled.unwrap_or(false));
+            }
         }
         conditions
     }

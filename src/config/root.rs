@@ -2,7 +2,7 @@
 
 use super::backends::{client_tls, section as backends, usage};
 use super::options::telemetry::{quality, trace_capture};
-use super::options::{discovery, gpu, kv_events, peer_exchange, sleep, webhooks};
+use super::options::{discovery, gpu, webhooks};
 use super::sections::clients::{access, identities, limits, listeners, routes, tiers, tls};
 use super::sections::process::{drain, reload};
 use super::sections::responses::{refusal_detection, slow, stalls, streams};
@@ -12,9 +12,12 @@ use super::sections::upstream::{
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tokenweir_kv_event_routing as kv_events;
+use tokenweir_peer_exchange as peer_exchange;
 use tokenweir_settings::{
     CheckResult, ConfigSection, ListedSecret, OutputFile, ReloadClass, Secret, SecretList,
 };
+use tokenweir_sleep as sleep;
 
 /// Defines [`Config`] from its sections: each line has a key and its [`ConfigSection`].
 macro_rules! define_config {

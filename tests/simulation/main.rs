@@ -34,9 +34,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
+use tokenweir::app::extras::BackendOptions;
 use tokenweir::config::{BackendConfig, Config, UsageMode};
 use tokenweir_engine::address::BackendAddress;
-use tokenweir_gateway::backend::facets::PoolFacets;
 use tokenweir_gateway::backend::pool::BackendPool;
 use tokenweir_gateway::backend::{Drain, DrainInitiator, HealthCheckSupervisor};
 use tokenweir_gateway::proxy::access::AccessControl;
@@ -147,9 +147,11 @@ impl Gateway {
             BackendConfig::at(address.unwrap())
         };
         let entries: Vec<BackendConfig> = (0..backends).map(entry).collect();
-        let backends = config.build_backends(&entries, |_| None).unwrap();
-        let facets = PoolFacets::new(config.kv_events, None);
-        let pool = BackendPool::with_facets(backends, &config.pool_settings(), facets);
+        let options = BackendOptions::new(&config, |_| None).unwrap();
+        let facets = |entry: &BackendConfig| options.facets(&config, entry);
+        let backends = config.build_backends(&entries, |_| None, facets).unwrap();
+        let pool =
+            BackendPool::with_facets(backends, &config.pool_settings(), options.pool_facets());
         let pool = Arc::new(pool);
         let client = HttpClient::with_tls(config.timeouts, outbound_tls()).with_dial(world.dial());
         let records = Arc::<Records>::default();
@@ -170,6 +172,7 @@ impl Gateway {
             client.clone(),
             config.scrape,
             telemetry.clone(),
+            options.drivers(),
         );
         health_checks.wait_first_checks(Duration::from_secs(10)).await;
         let guard = Arc::new(OverloadGuard::new(OverloadLimits::default()));

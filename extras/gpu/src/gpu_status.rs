@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 use std::time::Duration;
+use tokenweir_api::{BackendSummary, GpuSummary};
 use tokenweir_engine::gpu::{GpuCondition, GpuSignal, GpuValues};
 use tokenweir_gateway::status::StatusBlock;
 
@@ -26,6 +27,22 @@ pub struct BackendGpus(pub Vec<BackendGpu>);
 
 impl StatusBlock for BackendGpus {
     const KEY: Option<&'static str> = Some("gpus");
+
+    fn summarize(&self, summary: &mut BackendSummary) {
+        if self.0.is_empty() {
+            return;
+        }
+        let condition = GpuCondition::of(self.0.iter().map(|gpu| &gpu.values));
+        let oldest = self.0.iter().map(|gpu| gpu.scrape_age).max();
+        summary.gpus = Some(GpuSummary {
+            count: condition.count,
+            utilization: condition.utilization,
+            memory_usage: condition.memory_usage(),
+            max_temperature_celsius: condition.max_temperature_celsius,
+            is_throttled: condition.is_throttled,
+            scrape_age_seconds: oldest.unwrap_or_default().as_secs_f64(),
+        });
+    }
 }
 
 /// The GPU exporters. Empty: none is configured.

@@ -7,11 +7,13 @@
 mod settings;
 
 mod exporter_scraper;
+mod facet;
 mod gpu_status;
 pub mod rows;
 
 mod gpu_monitor;
 
+pub use facet::GpuFacet;
 pub use gpu_monitor::GpuMonitor;
 pub use gpu_status::{BackendGpu, BackendGpus, GpuAssignment, GpuExporterStatus, GpuExporters};
 pub use settings::{GpuExporter, GpuSettings};

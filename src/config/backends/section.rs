@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use tokenweir_engine::address::{BackendAddress, BackendId, MetricsUrl};
 use tokenweir_engine::prefill_leg::Role;
-use tokenweir_gateway::backend::facets::kv_events::KvEventSource;
+use tokenweir_kv_event_routing::KvEventSource;
 use tokenweir_net::tls::TlsClientSettings;
 use tokenweir_settings::{
     CheckResult, ConfigSection, ConfiguredSecret, ReloadClass, Secret, SecretList, violation_at,

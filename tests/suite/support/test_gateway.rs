@@ -11,18 +11,17 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 use tokenweir::admin::{ActiveConfiguration, Admin, AdminAuthorizer};
-use tokenweir::app::extras;
 use tokenweir::app::extras::gpu::{self, GpuExporter, GpuMonitor, GpuSettings};
+use tokenweir::app::extras::kv_event_routing::KvEventsSettings;
 use tokenweir::app::extras::payload_log::PayloadLogSettings;
 use tokenweir::app::extras::quality::{self, QualityMonitor};
+use tokenweir::app::extras::sleep::SleepSettings;
 use tokenweir::app::extras::trace_capture::{self, TraceCapture};
-use tokenweir::config::{self, Config};
+use tokenweir::app::extras::{self, BackendOptions};
+use tokenweir::config::{self, BackendConfig, Config};
 use tokenweir_diagnose::Diagnosis;
 use tokenweir_engine::address::{BackendAddress, MetricsUrl};
 use tokenweir_engine::prefill_leg::Role;
-use tokenweir_gateway::backend::facets::kv_events::{KvEventSource, KvEventsSettings};
-use tokenweir_gateway::backend::facets::sleep::SleepSettings;
-use tokenweir_gateway::backend::facets::{FacetSettings, PoolFacets};
 use tokenweir_gateway::backend::pool::BackendPool;
 use tokenweir_gateway::backend::routes::ModelConfig;
 use tokenweir_gateway::backend::{
@@ -38,7 +37,7 @@ use tokenweir_gateway::proxy::{admission, retry};
 use tokenweir_gateway::server::{
     self, ConnectionLimiter, DrainOutcome, Server, ServerLimits, ServerState, ServerTls,
 };
-use tokenweir_gateway::status::StatusSource;
+use tokenweir_gateway::status::{BackendCost, StatusSource};
 use tokenweir_gateway::telemetry::Telemetry;
 use tokenweir_gateway::telemetry::decision_log::DecisionLog;
 use tokenweir_gateway::telemetry::metrics_registry::{
@@ -356,24 +355,31 @@ pub(crate) async fn gateway_following_with(
     gateway_scripted_with(setup, move |_| steps.clone()).await
 }
 
+/// The settings of the options that know the backends.
+fn option_config(setup: &Setup) -> Config {
+    let mut config = Config { kv_events: setup.kv_events, sleep: setup.sleep, ..Config::default() };
+    config.routing.data_parallel_ranks = setup.data_parallel_ranks;
+    config
+}
+
 /// Builds the backend pool of the gateway, before the first scrape.
-fn pool(backends: &[SocketAddr], setup: &Setup) -> Arc<BackendPool> {
+fn pool(backends: &[SocketAddr], setup: &Setup, options: &BackendOptions) -> Arc<BackendPool> {
+    let config = option_config(setup);
     let backend = |(addr, role): (&SocketAddr, Option<Role>)| {
         let scheme = if setup.outbound.is_some() { "https" } else { "http" };
         let address = BackendAddress::parse(&format!("{scheme}://{addr}{}", setup.prefix)).unwrap();
         let key = setup.backend_key.map(HeaderValue::from_static);
-        let kv_events = KvEventSource::default().resolve(&setup.kv_events, &address);
+        let facets = options.facets(&config, &BackendConfig::at(address.clone()));
         let settings = BackendSettings {
             may_inject_usage: setup.injects_usage,
             continuous_usage_share: setup.continuous_usage,
+            cost: BackendCost::new(setup.gpus, setup.gpu_hour_price),
             ..BackendSettings::default()
         };
         let mut backend = Backend::new(address.default_id(), address, key).with_settings(settings);
         backend.identity.metrics_url.clone_from(&setup.metrics_url);
-        backend.facets.kv_events.source = kv_events;
-        backend.facets.ranks.enable(setup.data_parallel_ranks);
+        backend.facets.options = facets;
         backend.facets.prefill_leg.set_role(role);
-        backend.facets.gpu.set_cost(setup.gpus, setup.gpu_hour_price);
         backend.health.breaker.set(setup.health);
         backend
     };
@@ -383,11 +389,9 @@ fn pool(backends: &[SocketAddr], setup: &Setup) -> Arc<BackendPool> {
         models: setup.models.clone(),
         policy: setup.policy,
         panic_threshold: setup.health.panic_threshold,
-        facets: FacetSettings { sleep: setup.sleep },
         max_model_labels: setup.max_models,
     };
-    let facets = PoolFacets::new(setup.kv_events, None);
-    Arc::new(BackendPool::with_facets(backends, &settings, facets))
+    Arc::new(BackendPool::with_facets(backends, &settings, options.pool_facets()))
 }
 
 /// Builds the HTTP client with which the gateway sends requests to backends.
@@ -413,7 +417,8 @@ fn client(setup: &Setup) -> HttpClient {
 /// Like [`start`], with these settings.
 #[expect(clippy::too_many_lines, reason = "the list of all parts of a gateway")]
 pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running {
-    let pool = pool(backends, &setup);
+    let options = BackendOptions::new(&option_config(&setup), |_| None).unwrap();
+    let pool = pool(backends, &setup, &options);
     let client = client(&setup);
     let (sender, records) = mpsc::unbounded_channel();
     let prometheus = Prometheus::with_settings(MetricsSettings {
@@ -463,8 +468,13 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         timeout: Duration::from_secs(1),
         max_page: 1 << 20,
     };
-    let health_checks =
-        HealthCheckSupervisor::new(pool.clone(), client.clone(), settings, telemetry.clone());
+    let health_checks = HealthCheckSupervisor::new(
+        pool.clone(),
+        client.clone(),
+        settings,
+        telemetry.clone(),
+        options.drivers(),
+    );
     health_checks.wait_first_checks(Duration::from_secs(10)).await;
     let overload_guard = Arc::new(OverloadGuard::new(setup.gate));
     let limits = ServerLimits { drain_timeout: setup.drain, ..setup.limits };
@@ -524,7 +534,6 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         decisions,
         recent_requests: recent,
         status_sources,
-        backend_blocks: extras::add_backend_blocks,
         diagnosis: setup.diagnosis,
         configuration: ActiveConfiguration::new(serde_json::Value::Null, UNIX_EPOCH).0,
         trace_ui_url: None,

@@ -31,7 +31,8 @@ struct LeaseState {
 }
 
 impl Lease {
-    pub(super) fn new(
+    /// Leases the backend, which the policy picked as `candidate`, for one attempt.
+    pub fn new(
         backend: Arc<Backend>,
         candidate: &Candidate,
         prompt: &Arc<PromptFingerprint>,
@@ -56,12 +57,12 @@ impl Lease {
         &self.0.backend
     }
 
-    /// Adds the headers that optional parts of the backend need to the headers of the request with this prompt.
-    pub(crate) fn set_headers(&self, prompt: &Arc<PromptFingerprint>, headers: &mut HeaderMap) {
+    /// Adds the headers that options need to the headers of the request with this prompt.
+    pub fn set_headers(&self, prompt: &Arc<PromptFingerprint>, headers: &mut HeaderMap) {
         self.0.facets.set_headers(&self.backend().facets, prompt, headers);
     }
 
-    /// The kind of a refusal that concerns an optional part of the backend. `says`: whether the response
+    /// The kind of a refusal that concerns an option of the backend. `says`: whether the response
     /// contains a text. `None`: it concerns none.
     pub(crate) fn refusal(&self, says: impl Fn(&[u8]) -> bool) -> Option<FailureKind> {
         self.0.facets.refusal(says)
@@ -192,14 +193,14 @@ impl Backend {
         candidate.map_or(0.0, |candidate| candidate.backlog)
     }
 
-    /// The load and cost estimates of the backend for a prompt. `known`: what the optional parts know
+    /// The load and cost estimates of the backend for a prompt. `known`: what the options know
     /// of the prompt. `None`: they are not asked.
     ///
     /// If the estimates cannot be computed, the gateway forgets all that it observed of the backend:
     /// unusable numbers of one backend must not end requests that other backends can serve. `None`: the
     /// estimates cannot be computed without observations either. `now`: nanoseconds as [`clock::nanos`]
     /// returns.
-    pub(super) fn candidate(
+    pub fn candidate(
         &self,
         prompt: &PromptFingerprint,
         known: Option<&mut PromptKnowledge<'_>>,
@@ -222,7 +223,7 @@ impl Backend {
         now: i64,
         mut visit: impl FnMut(&mut Candidate),
     ) {
-        self.facets.visit_targets(&self.whole(), |target| {
+        self.facets.targets.visit(&self.whole(), |target| {
             let candidate = self.target_candidate(target, prompt, Some(&mut *known), now);
             if let Some(mut candidate) = candidate {
                 visit(&mut candidate);

@@ -1,4 +1,4 @@
-//! The sections of optional parts that record requests.
+//! The sections of options that record requests.
 
 pub(in crate::config) mod payload_log;
 pub(in crate::config) mod quality;

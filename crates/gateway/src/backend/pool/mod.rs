@@ -14,7 +14,7 @@ mod snapshot;
 pub use backend_pool::BackendPool;
 pub use eligible_backends::BackendRequirements;
 
-use super::facets::{BackendFacets, FacetSettings, RequestPart};
+use super::facets::{BackendFacets, RequestPart};
 use super::routes::{ModelRoute, RouteTable};
 use super::{Backend, Drain, DrainInitiator, Lease};
 use arc_swap::Guard;
@@ -78,11 +78,6 @@ impl BackendPool {
     /// The active policy.
     pub fn policy(&self) -> Policy {
         self.snapshot().policy
-    }
-
-    /// The settings of the optional parts of all backends.
-    pub(crate) fn facet_settings(&self) -> FacetSettings {
-        self.snapshot().facets
     }
 
     /// Memory that the candidate sampler uses, in bytes.
@@ -291,7 +286,9 @@ impl Sink for BackendPool {
             }
             let backend = record.backend().and_then(|id| self.find_backend(id.as_str()));
             let Some(backend) = backend else { continue };
-            backend.facets.on_finished(record, &backend.load.estimator);
+            for facet in backend.facets.each() {
+                facet.on_finished(record, &backend.load.estimator);
+            }
             let has_output = record.timings.first_output.is_some();
             if is_cut
                 && has_output

@@ -1,12 +1,13 @@
 //! Tests of which backend the pool offers for a request.
 
-use super::tests::{backend_at, lease, lease_offered, long_prompt, pool, pool_of, requirements};
+use super::tests::{backend_at, lease, lease_offered, long_prompt, pool, requirements};
 use super::*;
-use crate::backend::PoolSettings;
-use crate::backend::facets::sleep::SleepSettings;
+use crate::backend::facets::{BackendFacet, PoolFacet, PoolFacets};
 use crate::backend::routes::ModelConfig;
 use crate::backend::state::DownCause;
+use crate::backend::{Health, PoolSettings};
 use tokenweir_engine::model::ModelList;
+use tokenweir_protocol::atomic::AtomicFlag;
 use tokenweir_protocol::openai::Usage;
 use tokenweir_routing::PromptFingerprint;
 
@@ -133,14 +134,37 @@ fn the_token_limit_bounds_expected_output() {
     assert_eq!(tokens(Some(0), 1), unbounded, "no limit");
 }
 
+/// An option that wakes sleeping backends.
+#[derive(Debug, Default)]
+struct Waking(AtomicFlag);
+
+impl PoolFacet for Waking {
+    fn can_activate(&self, availability: Availability) -> bool {
+        availability == Availability::Asleep
+    }
+}
+
+impl BackendFacet for Waking {
+    fn request_activation(&self) {
+        self.0.set(true);
+    }
+
+    fn is_activation_requested(&self) -> bool {
+        self.0.get()
+    }
+}
+
 /// A pool of a backend with a context of 2,048 tokens and one of 16,384, which are up. Requests wake
 /// sleeping backends.
 fn uneven_pool() -> BackendPool {
-    let facets = FacetSettings { sleep: SleepSettings { wake: true, idle: None } };
-    let settings = PoolSettings { facets, ..PoolSettings::default() };
-    let backends = (8000..).map(backend_at).take(2).collect();
-    let pool = pool_of(backends, &[None, None], &settings);
+    let mut backends: Vec<Backend> = (8000..).map(backend_at).take(2).collect();
+    for backend in &mut backends {
+        backend.facets.options.push(Box::new(Waking::default()));
+    }
+    let facets = PoolFacets(vec![Arc::new(Waking::default())]);
+    let pool = BackendPool::with_facets(backends, &PoolSettings::default(), facets);
     for (backend, length) in pool.backends().iter().zip([2_048, 16_384]) {
+        backend.update_state(|state| state.health = Health::Up);
         let list = serde_json::json!({ "data": [{ "id": "a", "max_model_len": length }] });
         let list = ModelList::read(list.to_string().as_bytes()).unwrap();
         pool.set_models(backend, &list.models);
@@ -220,7 +244,10 @@ fn only_backends_with_enough_context_are_woken() {
             backend.update_state(|state| state.withdrawal = Some(Availability::Asleep));
         }
         assert_eq!(position(&pool, 30_000, None), Err(GatewayError::NoBackend));
-        let is_woken = |at: usize| backends[at].facets.is_activation_requested();
+        let is_woken = |at: usize| {
+            let mut facets = backends[at].facets.each();
+            facets.any(BackendFacet::is_activation_requested)
+        };
         assert!(!is_woken(0) && is_woken(1));
     }
 }

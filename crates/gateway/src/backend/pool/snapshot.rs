@@ -7,7 +7,7 @@ use super::eligible_backends::{
 };
 use super::panic_mode::{self, PanicModeLog};
 use super::readiness_log::ReadinessLog;
-use crate::backend::facets::{FacetSettings, PromptKnowledge, RequestPart};
+use crate::backend::facets::{BackendFacet, PoolFacets, PromptKnowledge, RequestPart};
 use crate::backend::routes::{ModelRoute, RouteRule, RouteTable};
 use crate::backend::{Backend, Lease};
 use std::sync::Arc;
@@ -40,9 +40,9 @@ pub(super) struct PoolSnapshot {
     /// Panic mode ignores ejections if the share of backends that are not ejected, from 0 to 1, is
     /// below this value.
     pub(super) panic_threshold: f64,
-    /// The settings of the optional parts of all backends.
-    pub(super) facets: FacetSettings,
-    /// Whether an optional part of any backend keeps whole requests away from it.
+    /// What options share between all backends.
+    pub(super) facets: PoolFacets,
+    /// Whether an option of any backend keeps whole requests away from it.
     pub(super) has_unsuitable: bool,
 }
 
@@ -104,7 +104,7 @@ impl PoolSnapshot {
         }
     }
 
-    /// Asks for one unavailable backend that may be able to serve the request and that an optional part can
+    /// Asks for one unavailable backend that may be able to serve the request and that an option can
     /// make available, unless one was asked for already.
     fn request_activation(
         &self,
@@ -121,10 +121,13 @@ impl PoolSnapshot {
         let positions = route.backends.iter().copied().filter(can_activate);
         let backends: Vec<_> = positions.map(|position| &self.backends[position]).collect();
         // The backend is picked at random, because the first one may not become available.
-        if !backends.iter().any(|backend| backend.facets.is_activation_requested())
+        let is_requested = |backend: &&Arc<Backend>| {
+            backend.facets.each().any(BackendFacet::is_activation_requested)
+        };
+        if !backends.iter().any(is_requested)
             && let Some(backend) = fastrand::choice(backends)
         {
-            backend.facets.request_activation();
+            backend.facets.each().for_each(BackendFacet::request_activation);
             backend.health.request_check();
         }
     }

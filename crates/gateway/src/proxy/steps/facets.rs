@@ -1,4 +1,4 @@
-//! Failures that concern an optional part of a backend, such as a data-parallel rank.
+//! Failures that concern an option of a backend, such as a data-parallel rank.
 
 use crate::proxy::attempt::first_output::contains_any;
 use crate::proxy::attempt::{AttemptStep, Attempts, FailedAttempt, Next};

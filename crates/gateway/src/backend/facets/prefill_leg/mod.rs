@@ -50,8 +50,10 @@ impl PrefillLegFacet {
 }
 
 impl BackendFacet for PrefillLegFacet {
-    fn adopt_settings(&self, other: &Self) {
-        self.set_role(other.role());
+    fn adopt_settings(&self, other: &dyn BackendFacet) {
+        if let Some(other) = other.downcast::<Self>() {
+            self.set_role(other.role());
+        }
     }
 
     fn on_restart(&self) {
