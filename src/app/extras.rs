@@ -4,7 +4,7 @@
 use super::diagnosis::{self, DiagnosisHooks};
 use super::error::{ApplicationError, in_part};
 use crate::config::{BackendConfig, Config};
-use gpu::{GpuBackend, GpuFacet, GpuMonitor};
+use gpu::{GpuFacet, GpuMonitor};
 use kv_event_routing::{CacheKnowledge, KvEventsDriver, KvEventsFacet};
 use payload_log::PayloadLog;
 use peer_exchange::{ExchangeFacet, PeerExchangeError};
@@ -14,8 +14,8 @@ use sleep::{SleepFacet, SleepMode};
 use std::any::Any;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
-use tokenweir_diagnose::Diagnosis;
-use tokenweir_engine::gpu::GpuCondition;
+use tokenweir_diagnose::{Diagnosis, DiagnosisSample};
+use tokenweir_engine::address::BackendId;
 use tokenweir_gateway::backend::facets::{BackendFacet, PoolFacet, PoolFacets};
 use tokenweir_gateway::backend::{Backend, BackendDrivers};
 use tokenweir_gateway::metric::MetricDescriptor;
@@ -283,30 +283,26 @@ impl Extras {
 
 impl DiagnosisHooks for Extras {
     /// Also tells each backend whether its GPUs lower their clock.
-    fn gpu_conditions(&self, backends: &[Arc<Backend>], now: Instant) -> Vec<Option<GpuCondition>> {
-        let owners = backends.iter().map(|backend| gpu_backend(backend));
-        let conditions: Vec<_> = self.gpus.assign(owners, now).conditions().collect();
-        for (backend, condition) in backends.iter().zip(&conditions) {
+    fn complete_samples(
+        &self,
+        backends: &[Arc<Backend>],
+        samples: &mut [(BackendId, DiagnosisSample)],
+        now: Instant,
+    ) {
+        let assignment = self.gpus.assign_to(backends, now);
+        let conditions = assignment.conditions();
+        for ((backend, (_, sample)), condition) in backends.iter().zip(samples).zip(conditions) {
             let is_throttled = condition.as_ref().and_then(|gpus| gpus.is_throttled);
             if let Some(gpus) = backend.facets.get::<GpuFacet>() {
                 gpus.is_throttled.set(is_throttled.unwrap_or(false));
             }
+            sample.gpus = condition;
         }
-        conditions
     }
 
     /// Passes the diagnosis to the webhooks.
     fn on_diagnosis(&self, diagnosis: &Diagnosis, now: Instant, wall_time: SystemTime) {
         self.webhooks.update(diagnosis, now, wall_time);
-    }
-}
-
-fn gpu_backend(backend: &Backend) -> GpuBackend<'_> {
-    let identity = &backend.identity;
-    GpuBackend {
-        id: identity.id.as_str(),
-        host: identity.address.host_and_port().0,
-        pod: identity.settings().pod.clone(),
     }
 }
 

@@ -46,7 +46,6 @@ pub use files::{
 pub use load::LoadedConfig;
 pub use mistakes::Mistakes;
 pub use options::discovery::DiscoveryConfig;
-pub use options::gpu::CostConfig;
 pub use options::telemetry::trace_capture::TraceCaptureConfig;
 pub use options::webhooks::WebhooksError;
 pub use overrides::{ConfigSources, OverrideValue, Overrides};

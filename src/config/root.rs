@@ -2,7 +2,7 @@
 
 use super::backends::{client_tls, section as backends, usage};
 use super::options::telemetry::{quality, trace_capture};
-use super::options::{discovery, gpu, webhooks};
+use super::options::{discovery, webhooks};
 use super::sections::clients::{access, identities, limits, listeners, routes, tiers, tls};
 use super::sections::process::{drain, reload};
 use super::sections::responses::{refusal_detection, slow, stalls, streams};
@@ -12,6 +12,7 @@ use super::sections::upstream::{
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tokenweir_gpu as gpu;
 use tokenweir_kv_event_routing as kv_events;
 use tokenweir_peer_exchange as peer_exchange;
 use tokenweir_settings::{

@@ -4,6 +4,7 @@ use super::{Config, ConfigError, LoadedConfig, Overrides};
 use proptest::prelude::*;
 use serde_json::json;
 use std::path::Path;
+use tokenweir_gpu::GpuIndex;
 
 /// Parses the text of a file `gateway.yaml`.
 pub(crate) fn parse(text: &str) -> Result<LoadedConfig, ConfigError> {
@@ -13,6 +14,16 @@ pub(crate) fn parse(text: &str) -> Result<LoadedConfig, ConfigError> {
 /// The problem of an invalid configuration. `None`: the configuration is valid.
 pub(super) fn problem(text: &str) -> Option<String> {
     parse(text).err().map(|error| error.problem().to_owned())
+}
+
+#[test]
+fn an_exporter_assigns_indexes_and_mig_instances() {
+    let text = "backends: [{ url: a:1, name: a }]\n\
+                gpu: { exporters: [{ url: h:9400, backends: [{ name: a, gpus: [0, '1.2'] }] }] }";
+    let settings = parse(text).unwrap().config.gpu;
+    assert_eq!(settings.exporters[0].url.to_string(), "http://h:9400/metrics");
+    let indexes = settings.exporters[0].rules[0].gpus.clone().unwrap();
+    assert_eq!(indexes, ["0", "1.2"].map(|index| GpuIndex::parse(index).unwrap()));
 }
 
 /// Texts of invalid configuration files, each with its complete error text.

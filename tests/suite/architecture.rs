@@ -144,7 +144,7 @@ const USERS_OF_OPTIONS: &[&str] = &["app/extras.rs", "config/"];
 
 /// The crates that may use the diagnosis: what shows and what checks verdicts.
 const USERS_OF_DIAGNOSIS: &[&str] =
-    &["api", "diagnose", "doctor", "operations", "tokenweir", "top", "webhooks"];
+    &["api", "diagnose", "doctor", "gpu", "operations", "tokenweir", "top", "webhooks"];
 
 #[test]
 fn the_core_uses_no_option_and_no_diagnosis() {

@@ -4,6 +4,5 @@
 pub mod address;
 pub mod dialect;
 pub mod engine_metrics;
-pub mod gpu;
 pub mod model;
 pub mod prefill_leg;

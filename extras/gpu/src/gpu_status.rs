@@ -1,9 +1,11 @@
 //! The GPUs of a backend and the state of a GPU exporter, for `/status` and for metrics.
 
+use crate::condition::condition_of;
+use crate::page::{GpuSignal, GpuValues};
 use serde::Serialize;
 use std::time::Duration;
 use tokenweir_api::{BackendSummary, GpuSummary};
-use tokenweir_engine::gpu::{GpuCondition, GpuSignal, GpuValues};
+use tokenweir_diagnose::GpuCondition;
 use tokenweir_gateway::status::StatusBlock;
 
 /// One GPU of a backend.
@@ -32,7 +34,7 @@ impl StatusBlock for BackendGpus {
         if self.0.is_empty() {
             return;
         }
-        let condition = GpuCondition::of(self.0.iter().map(|gpu| &gpu.values));
+        let condition = condition_of(self.0.iter().map(|gpu| &gpu.values));
         let oldest = self.0.iter().map(|gpu| gpu.scrape_age).max();
         summary.gpus = Some(GpuSummary {
             count: condition.count,
@@ -98,7 +100,7 @@ impl GpuAssignment {
         self.backends.iter().map(|gpus| {
             let mut fresh = gpus.iter().filter(|gpu| gpu.scrape_age <= MAX_AGE).peekable();
             fresh.peek()?;
-            Some(GpuCondition::of(fresh.map(|gpu| &gpu.values)))
+            Some(condition_of(fresh.map(|gpu| &gpu.values)))
         })
     }
 }

@@ -14,7 +14,6 @@ use tokenweir_diagnose::{
     GatewayConditions, GatewayObservations, RecentCounts, Verdict, VerdictSeverity,
 };
 use tokenweir_engine::address::BackendId;
-use tokenweir_engine::gpu::GpuCondition;
 use tokenweir_engine::model::ServedModel;
 use tokenweir_gateway::backend::{Backend, BackendAvailability};
 use tokenweir_gateway::proxy::ProxyState;
@@ -32,9 +31,13 @@ use tokio::time::MissedTickBehavior;
 
 /// What options add to the samples, and what they do with a diagnosis.
 pub(crate) trait DiagnosisHooks: Send + Sync {
-    /// Returns the condition of the GPUs of each backend, in the order of `backends`. `None`: the GPUs of the
-    /// backend are not known.
-    fn gpu_conditions(&self, backends: &[Arc<Backend>], now: Instant) -> Vec<Option<GpuCondition>>;
+    /// Sets what options know in the samples of the backends, which are in the order of `backends`.
+    fn complete_samples(
+        &self,
+        backends: &[Arc<Backend>],
+        samples: &mut [(BackendId, DiagnosisSample)],
+        now: Instant,
+    );
 
     /// Acts on a diagnosis. Does not wait.
     fn on_diagnosis(&self, diagnosis: &Diagnosis, now: Instant, wall_time: SystemTime);
@@ -98,12 +101,12 @@ impl DiagnosisTask {
         let backends = pool.backends();
         self.request_counters.retain_backends(backends.iter().map(|backend| &backend.identity.id));
         let queued = admission.waiting_by_class().iter().map(|(_, waiting)| waiting).sum();
-        let gpus = self.extras.gpu_conditions(&backends, now);
-        let samples = backends.iter().zip(gpus).map(|(backend, gpus)| {
+        let samples = backends.iter().map(|backend| {
             let counts = self.request_counters.take(&backend.identity.id);
-            (backend.identity.id.clone(), sample_backend(backend, counts, queued, gpus, now))
+            (backend.identity.id.clone(), sample_backend(backend, counts, queued, now))
         });
-        let samples: Vec<(BackendId, DiagnosisSample)> = samples.collect();
+        let mut samples: Vec<(BackendId, DiagnosisSample)> = samples.collect();
+        self.extras.complete_samples(&backends, &mut samples, now);
         let limited_backends = admission.max_in_flight().map_or(0, |limit| {
             let is_limited = |(_, sample): &&(BackendId, DiagnosisSample)| {
                 sample.gateway.is_some_and(|gateway| gateway.in_flight >= limit)
@@ -233,7 +236,6 @@ fn sample_backend(
     backend: &Backend,
     counts: BackendRequestCounts,
     queued: usize,
-    gpus: Option<GpuCondition>,
     now: Instant,
 ) -> DiagnosisSample {
     let state = backend.health.state();
@@ -259,11 +261,10 @@ fn sample_backend(
     // diagnosis does not judge it.
     let is_up = state.is_serving() && backend.weight() > 0;
     DiagnosisSample {
-        at: now,
         is_up,
         page: scrape.map(|scrape| scrape.load),
         gateway: Some(observed),
-        gpus,
+        ..DiagnosisSample::at(now)
     }
 }
 
@@ -310,7 +311,7 @@ mod tests {
             let backends = backends.map(|it| fleet_backend(it, AttemptCounts::default(), now));
             let fleet =
                 FleetObservation { backends: backends.collect(), ..FleetObservation::default() };
-            let sample = sample_backend(backend, BackendRequestCounts::default(), 0, None, now);
+            let sample = sample_backend(backend, BackendRequestCounts::default(), 0, now);
             diagnoser.diagnose_gateway(vec![(backend.identity.id.clone(), sample)], &fleet, now)
         };
         let latest = (0..20).map(|_| diagnose()).last().unwrap();

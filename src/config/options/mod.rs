@@ -2,7 +2,6 @@
 //! part whose key is inside a section of the core has its section called from there.
 
 pub(super) mod discovery;
-pub(super) mod gpu;
 pub(super) mod resume;
 pub(super) mod telemetry;
 pub(super) mod webhooks;

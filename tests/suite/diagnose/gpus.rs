@@ -2,9 +2,9 @@
 
 use super::fleet_model::last_diagnosis;
 use std::time::Duration;
+use tokenweir_diagnose::GpuCondition;
 use tokenweir_diagnose::{Diagnosis, DiagnosisSample, EVERY};
 use tokenweir_engine::dialect::EngineLoad;
-use tokenweir_engine::gpu::GpuCondition;
 
 const GIB: f64 = 1_073_741_824.0;
 

@@ -3,9 +3,9 @@
 //! An engine allocates its KV cache at its start, so its GPU memory is constant afterwards. Growth
 //! over hours ends in an error for lack of memory.
 
+use super::gpu_condition::GpuCondition;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
-use tokenweir_engine::gpu::GpuCondition;
 use tokenweir_protocol::limits::push_bounded;
 
 /// The used memory of the GPUs of a backend: one value for each five minutes of the last six hours.

@@ -5,7 +5,6 @@
 //! gpu_values       the values of one GPU ─► signals: what a page lacks, and the remedy
 //! dcgm_page        a page ─► readings: a GPU with its host and pods
 //! gpu_assignment   a reading ─► the backends that own the GPU
-//! gpu_condition    the GPUs of one backend in one value, for verdicts and slow causes
 //! ```
 
 mod gpu_values;
@@ -13,10 +12,8 @@ mod throttle_reason;
 
 mod dcgm_page;
 mod gpu_assignment;
-mod gpu_condition;
 
 pub use dcgm_page::{GpuPage, GpuReading, MAX_GPUS};
 pub use gpu_assignment::{GpuBackend, GpuOwners, GpuRule, GpuSourcePlace};
-pub use gpu_condition::GpuCondition;
 pub use gpu_values::{GPU_SIGNALS, GpuIndex, GpuSignal, GpuValues, THROTTLE_CAUSES};
 pub use throttle_reason::{ThrottleReason, ThrottleReasons};

@@ -1,9 +1,8 @@
 //! The sections `gpu` and `cost`: GPUs of the backends, from DCGM exporters, and their price.
 
-use crate::config::backends::section::check_price;
+use crate::settings::{GpuExporter, GpuSettings};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use tokenweir_gpu::{GpuExporter, GpuSettings};
 use tokenweir_settings::{
     CheckResult, ConfigSection, KnownBackends, ReloadClass, require, violation_at, violation_of,
 };
@@ -76,18 +75,12 @@ impl<C> ConfigSection<C> for Cost {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use crate::config::tests::parse;
-    use tokenweir_engine::gpu::GpuIndex;
-
-    #[test]
-    fn an_exporter_assigns_indexes_and_mig_instances() {
-        let text = "backends: [{ url: a:1, name: a }]\n\
-                    gpu: { exporters: [{ url: h:9400, backends: [{ name: a, gpus: [0, '1.2'] }] }] }";
-        let settings = parse(text).unwrap().config.gpu;
-        assert_eq!(settings.exporters[0].url.to_string(), "http://h:9400/metrics");
-        let indexes = settings.exporters[0].rules[0].gpus.clone().unwrap();
-        assert_eq!(indexes, ["0", "1.2"].map(|index| GpuIndex::parse(index).unwrap()));
+/// Checks that the number at `path` is a price.
+pub fn check_price(path: &str, price: Option<f64>) -> CheckResult {
+    match price {
+        Some(price) if !price.is_finite() || price < 0.0 => {
+            Err(violation_at(path, format!("{price} is not a price: write 0 or more")))
+        }
+        _ => Ok(()),
     }
 }

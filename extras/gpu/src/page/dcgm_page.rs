@@ -6,7 +6,7 @@
 
 use super::gpu_values::{GpuIndex, GpuValues};
 use super::throttle_reason::ThrottleReasons;
-use crate::dialect::{MetricSample, lines};
+use tokenweir_engine::dialect::{MetricSample, lines};
 
 /// The GPUs of one page of dcgm-exporter.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -193,7 +193,7 @@ fn readable_name(value: &[u8]) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::gpu::ThrottleReason;
+    use crate::page::ThrottleReason;
 
     fn read(page: &str) -> Vec<GpuReading> {
         GpuPage::read(page.as_bytes()).map(|page| page.gpus).unwrap_or_default()
