@@ -46,7 +46,6 @@ const LAYERED: &[(&str, &[&[&str]])] = &[
             &["status"],
             &["metric"],
             &["backend"],
-            &["discovery"],
             &["telemetry"],
             &["local_routes"],
             &["proxy"],
@@ -139,8 +138,9 @@ fn modules_import_only_from_lower_layers() {
     assert!(wrong.is_empty(), "imports from a higher layer:\n{}", wrong.join("\n"));
 }
 
-/// The parts of the program that may use an option: the composition, and the configuration of its section.
-const USERS_OF_OPTIONS: &[&str] = &["app/extras.rs", "config/"];
+/// The parts of the program that may use an option: the composition, the sources of backends, and the configuration
+/// of its section.
+const USERS_OF_OPTIONS: &[&str] = &["app/extras.rs", "app/discovery_sources/", "config/"];
 
 /// The crates that may use the diagnosis: what shows and what checks verdicts.
 const USERS_OF_DIAGNOSIS: &[&str] =
@@ -298,9 +298,9 @@ fn external_crates_are_used_where_allowed() {
         ("opentelemetry", &["telemetry"]),
         ("axum::", &["admin", "server"]),
         ("serde_saphyr", &["config"]),
-        ("hickory_resolver", &["discovery"]),
-        ("kube::", &["discovery"]),
-        ("k8s_openapi", &["discovery"]),
+        ("hickory_resolver", &[]),
+        ("kube::", &[]),
+        ("k8s_openapi", &[]),
         ("sd_notify", &["app"]),
         ("ratatui::", &["commands"]),
         ("clap::", &["cli", "commands", "config", "main"]),

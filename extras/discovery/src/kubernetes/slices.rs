@@ -1,7 +1,7 @@
 //! Derives the addresses of ready pods from the `EndpointSlices` of a Service.
 
-use crate::discovery::DiscoveredBackend;
-use crate::discovery::kubernetes_settings::PodPort;
+use crate::DiscoveredBackend;
+use crate::kubernetes_settings::PodPort;
 use k8s_openapi::api::discovery::v1::{Endpoint, EndpointPort, EndpointSlice};
 use kube::runtime::watcher::Event;
 use std::collections::BTreeMap;
