@@ -176,7 +176,7 @@ impl PeerExchange {
         for backlog in &message.backlogs {
             match backends.by_hash.get(&backlog.backend) {
                 Some(backend) => {
-                    backend.load.estimator.set_peer_backlog(peer, backlog.pending_tokens, now);
+                    backend.load.estimator.set_other_backlog(peer, backlog.pending_tokens, now);
                 }
                 None => add(&self.counters.unknown_backends, 1),
             }

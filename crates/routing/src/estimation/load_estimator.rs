@@ -14,7 +14,7 @@ use super::cached_tokens::KnownPrefix;
 use super::learned_estimates::LearnedEstimates;
 use super::limits::{at_least_0, at_most};
 use super::load_report::LastReport;
-use super::peer_backlogs::PeerBacklogs;
+use super::other_backlogs::OtherBacklogs;
 use super::pending_outputs::{PendingOutputId, PendingOutputs};
 use super::reservation::{LocalLoad, Reservation};
 use crate::prefix_table::PrefixTable;
@@ -69,7 +69,7 @@ pub struct LoadEstimator {
     /// The prompts that this gateway, and other gateways as far as known, sent to the backend. The first
     /// prompt creates the table.
     prefix_table: OnceLock<PrefixTable>,
-    peer_backlogs: PeerBacklogs,
+    other_backlogs: OtherBacklogs,
     reported_queues: ReportedQueues,
     decode_legs: DecodeLegs,
     /// The last field of the struct, because routing decisions do not read the last fields of
@@ -212,8 +212,8 @@ impl LoadEstimator {
 
     /// Records that the backend still has to compute `tokens` prompt tokens for gateway number `peer`.
     /// The number replaces the previous one, so a lost report has an effect only until the next one.
-    pub fn set_peer_backlog(&self, peer: usize, tokens: u64, now: Instant) {
-        self.peer_backlogs.set(peer, tokens, self.seconds(now));
+    pub fn set_other_backlog(&self, peer: usize, tokens: u64, now: Instant) {
+        self.other_backlogs.set(peer, tokens, self.seconds(now));
     }
 
     /// Records that another gateway sent a prompt to the backend.

@@ -7,15 +7,15 @@ use tokenweir_protocol::atomic::AtomicF64;
 /// Prompt tokens that one backend still has to compute for other gateways. Before the first report of a
 /// gateway, the number is 0 and takes no memory.
 #[derive(Debug, Default)]
-pub(super) struct PeerBacklogs {
-    backlogs: OnceLock<Box<[PeerBacklog; MAX_PEERS]>>,
+pub(super) struct OtherBacklogs {
+    backlogs: OnceLock<Box<[OtherBacklog; MAX_PEERS]>>,
     /// Number of leading entries of `backlogs` in use.
     used: AtomicUsize,
 }
 
 /// The last report of one gateway.
 #[derive(Debug, Default)]
-struct PeerBacklog {
+struct OtherBacklog {
     tokens: AtomicF64,
     /// Time at which the report arrived, in seconds since the start of the
     /// [`LoadEstimator`](super::LoadEstimator).
@@ -30,7 +30,7 @@ const MAX_BACKLOG_TOKENS: u64 = 1_000_000_000_000;
 /// would replace its last one.
 const MAX_AGE_SECONDS: f64 = 30.0;
 
-impl PeerBacklogs {
+impl OtherBacklogs {
     /// Records that the backend still has to compute `tokens` prompt tokens for the gateway with the number
     /// `peer`. A `peer` of [`MAX_PEERS`] or above is ignored.
     pub(super) fn set(&self, peer: usize, tokens: u64, now: f64) {
@@ -44,10 +44,10 @@ impl PeerBacklogs {
 
     /// Prompt tokens that the backend still has to compute for the other gateways, if it computes
     /// one token in `per_token` seconds (0: not known). The number falls with time, so a lost report
-    /// about a first output has no lasting effect. `now`: see `PeerBacklog::at`.
+    /// about a first output has no lasting effect. `now`: see `OtherBacklog::at`.
     pub(super) fn tokens(&self, per_token: f64, now: f64) -> f64 {
         let Some(backlogs) = self.backlogs.get() else { return 0.0 };
-        let remaining = |backlog: &PeerBacklog| {
+        let remaining = |backlog: &OtherBacklog| {
             let age = (now - backlog.at.get()).max(0.0);
             let computed = if per_token > 0.0 { age / per_token } else { 0.0 };
             if age < MAX_AGE_SECONDS { (backlog.tokens.get() - computed).max(0.0) } else { 0.0 }
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn a_peers_backlog_falls_until_its_report() {
-        let backlogs = PeerBacklogs::default();
+        let backlogs = OtherBacklogs::default();
         let tokens = |per_token, seconds| backlogs.tokens(per_token, seconds).round() as u32;
         assert_eq!(tokens(0.001, 0.0), 0);
         backlogs.set(1, 1_000, 1.0);
@@ -75,7 +75,7 @@ mod tests {
 
     #[test]
     fn unknown_speed_counts_for_30_seconds() {
-        let backlogs = PeerBacklogs::default();
+        let backlogs = OtherBacklogs::default();
         backlogs.set(0, 400, 0.0);
         let tokens = |seconds| backlogs.tokens(0.0, seconds).round() as u32;
         assert_eq!((tokens(29.0), tokens(30.0)), (400, 0));
