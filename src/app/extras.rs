@@ -8,6 +8,7 @@ use gpu::{GpuBackend, GpuMonitor};
 use payload_log::PayloadLog;
 use quality::QualityMonitor;
 use std::any::Any;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 use tokenweir_diagnose::Diagnosis;
@@ -27,12 +28,14 @@ use tokenweir_net::client::HttpClient;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::TextConsumer;
 use trace_capture::TraceCapture;
+use usage_log::UsageLog;
 use webhooks::{WebhookNotifier, WebhookSettings};
 
 pub use tokenweir_gpu as gpu;
 pub use tokenweir_payload_log as payload_log;
 pub use tokenweir_quality as quality;
 pub use tokenweir_trace_capture as trace_capture;
+pub use tokenweir_usage_log as usage_log;
 pub use tokenweir_webhooks as webhooks;
 
 /// The consumers of sampled prompts and responses.
@@ -57,6 +60,7 @@ pub fn metric_rows() -> impl Iterator<Item = &'static MetricDescriptor> {
         otel::rows::ROWS,
         trace_capture::rows::ROWS,
         payload_log::rows::ROWS,
+        usage_log::rows::ROWS,
     ];
     catalog::rows().chain(options.into_iter().flatten())
 }
@@ -100,8 +104,12 @@ pub(super) struct SecretSettings {
 pub(super) struct ExtraSinks {
     /// The sinks. They get records in batches.
     pub(super) sinks: Vec<Arc<dyn Sink>>,
+    /// The sinks that get each record when its request ends.
+    pub(super) immediate: Vec<Arc<dyn Sink>>,
     /// The guards of their workers.
     pub(super) guards: Vec<Box<dyn Any + Send>>,
+    /// What a shutdown waits for.
+    pub(super) ends: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
     pub(super) status_sources: Vec<StatusSource>,
     /// The consumers of prompts and responses, each with its sample.
     samples: Vec<TextSample>,
@@ -252,11 +260,15 @@ impl SecretSettings {
 
 impl ExtraSinks {
     /// Starts the configured sinks.
-    pub(super) fn start(config: &Config) -> Result<Self, ApplicationError> {
+    pub(super) fn start(
+        config: &Config,
+        env: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, ApplicationError> {
         let mut started = Self::default();
         started.add_trace_capture(config)?;
         started.add_payload_log(config)?;
         started.add_quality(config)?;
+        started.add_usage_log(config, env)?;
         Ok(started)
     }
 
@@ -315,6 +327,26 @@ impl ExtraSinks {
             running = Some(self.add(quality, guard));
         }
         self.status_sources.push(quality::rows::status_source(running));
+        Ok(())
+    }
+
+    /// Adds the usage log. It starts only if a file is configured.
+    fn add_usage_log(
+        &mut self,
+        config: &Config,
+        env: impl Fn(&str) -> Option<String>,
+    ) -> Result<(), ApplicationError> {
+        let mut running = None;
+        if let Some(settings) = config.usage_log.settings(&host_name(), env)? {
+            let file = settings.file.display();
+            let problem = format!("cannot write the usage log {file} (usage_log.file)");
+            let (log, guard) = UsageLog::start(settings).map_err(in_part(problem))?;
+            let log = Arc::new(log);
+            self.immediate.push(log.clone());
+            self.ends.push(Box::pin(guard.shutdown()));
+            running = Some(log);
+        }
+        self.status_sources.push(usage_log::rows::status_source(running));
         Ok(())
     }
 

@@ -5,6 +5,7 @@ use super::extras::{self, ExtraSinks};
 use super::process::logging::LogWriters;
 use crate::config::{Config, LoadedConfig};
 use std::any::Any;
+use std::pin::Pin;
 use std::sync::Arc;
 use tokenweir_diagnose::BackendRequestCounters;
 use tokenweir_gateway::backend::pool::BackendPool;
@@ -49,6 +50,8 @@ pub(super) struct TelemetryWorkers {
     /// The guards of the sinks. When the guard of a sink with a file is dropped, the file is
     /// flushed.
     _guards: Vec<Box<dyn Any + Send>>,
+    /// What the shutdown waits for.
+    ends: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
 /// The telemetry sinks that have been started, each with its counts and its worker.
@@ -95,8 +98,9 @@ impl TelemetryPipeline {
         let spans = sinks.add_spans(&tracing)?;
         sinks.batched.push(recent_requests.clone());
         sinks.batched.push(request_counters.clone());
-        let extras = ExtraSinks::start(config)?;
+        let extras = ExtraSinks::start(config, &env)?;
         let text_sampling = extras.text_sampling(config);
+        sinks.immediate.extend(extras.immediate);
         sinks.batched.extend(extras.sinks);
         sinks.guards.extend(extras.guards);
         sinks.status_sources.extend(extras.status_sources);
@@ -119,6 +123,7 @@ impl TelemetryPipeline {
                 traces_endpoint: tracing.endpoint,
                 spans,
                 _guards: guards,
+                ends: extras.ends,
             },
         })
     }
@@ -157,6 +162,9 @@ impl TelemetryWorkers {
     /// Passes the remaining records to the sinks, and exports the remaining spans.
     pub(super) async fn shutdown(self) {
         drop(self.dispatcher);
+        for end in self.ends {
+            end.await;
+        }
         if let Some(spans) = self.spans {
             spans.shutdown().await;
         }

@@ -1,7 +1,7 @@
 //! The configuration: the list of its sections.
 
 use super::backends::{client_tls, section as backends, usage};
-use super::options::telemetry::{quality, trace_capture};
+use super::options::telemetry::{quality, trace_capture, usage_log};
 use super::options::{discovery, gpu, kv_events, peer_exchange, sleep, webhooks};
 use super::sections::clients::{access, identities, limits, listeners, routes, tiers, tls};
 use super::sections::process::{drain, reload};
@@ -150,6 +150,8 @@ define_config! {
     tracing: tracing::Section,
     /// Capture of the traffic to a file, without texts of prompts and responses.
     trace_capture: trace_capture::Section,
+    /// What each request used, in a file and pushed to a receiver.
+    usage_log: usage_log::Section,
 }
 
 impl Config {

@@ -144,6 +144,11 @@ const INVALID_VALUES: &[(&str, &str)] = &[
     ("admission:\n  tenant_header: «a b»\n", "this is not a valid header name"),
     ("identities: { session_headers: «[»'a b'] }\n", "`a b` is not a valid header name"),
     ("trace_capture:\n  sample: «0»\n", "this must be more than 0 and at most 1"),
+    ("usage_log:\n  max_bytes: «64KiB»\n", "this must be at least 1MiB"),
+    (
+        "usage_log:\n  push: «{» url: 'http://a:1' }\n",
+        "the push reads the records from usage_log.file: set it",
+    ),
     (
         "log:\n  max_file_bytes: «64KiB»\n",
         "this must be at least 1MiB and at least 32 times log.payloads.max_bytes",

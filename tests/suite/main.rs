@@ -91,6 +91,7 @@ mod trace_capture;
 mod unknown_output;
 mod unread_requests;
 mod usage_injection;
+mod usage_log;
 mod webhook;
 
 mod support {

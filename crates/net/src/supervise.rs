@@ -74,6 +74,8 @@ named_enum! {
         ContentLog = "content_log",
         /// Redacts samples of responses and sends them to the quality judge.
         QualitySamples = "quality_samples",
+        /// Writes the usage log or pushes its events.
+        UsageLog = "usage_log",
     }
 }
 

@@ -243,6 +243,7 @@ impl Principal {
         let routes = pool.routes();
         let route = routes.lookup(fields.model.as_deref()).clone();
         record.model = route.label.clone().requested_as(fields.model.as_deref());
+        record.served_as.clone_from(&route.served_as);
         self.check_model_access(fields.model.as_deref(), &routes)?;
         Ok(route)
     }

@@ -49,6 +49,8 @@ pub struct RequestRecord {
     /// The requested model as a label. The label value is the name of the model if a backend serves
     /// it or the configuration names it, else `_other`.
     pub model: ModelLabel,
+    /// The name of the model at the backends. `None`: the same as in the request.
+    pub served_as: Option<Arc<str>>,
     /// The tier of the request.
     pub tier: Tier,
     /// Tenant and key of the request. `None`: no keys are configured, or the request has no known
@@ -138,6 +140,7 @@ impl RequestRecord {
                 api: None,
                 options: RequestOptions::default(),
                 model: ModelLabel::Unknown,
+                served_as: None,
                 tier: Tier::default(),
                 caller: None,
                 decision: None,

@@ -3,3 +3,4 @@
 pub(in crate::config) mod payload_log;
 pub(in crate::config) mod quality;
 pub(in crate::config) mod trace_capture;
+pub(in crate::config) mod usage_log;
