@@ -6,6 +6,7 @@ use arc_swap::ArcSwap;
 use http::{HeaderName, HeaderValue};
 use std::any::Any;
 use std::borrow::Borrow;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -292,6 +293,7 @@ pub(crate) fn operator_token() -> AdminAuthorizer {
 /// Builds the tiers with these names. A request names its tier in the header `x-tier`.
 pub(crate) fn tiers(names: &[&str]) -> TierResolver {
     TierResolver {
+        priorities: BTreeMap::new(),
         header: Some("x-tier".parse().unwrap()),
         names: names.iter().map(|name| (*name).into()).collect(),
     }

@@ -16,8 +16,8 @@ use tokenweir_protocol::openai::engine_control::Permissions;
 use tokenweir_protocol::openai::request_fields::RequestFields;
 use tokenweir_protocol::openai::route::{ApiRoute, RouteError};
 use tokenweir_request::access::{
-    ApiKey, ApiKeys, ConcurrencyPermit, Cors, KeyFile, ModelAllowlist, RateLimitStatus, SaltKey,
-    TokenCharge, remove_credentials,
+    ApiKey, ApiKeys, CapEdits, CappedRequest, ConcurrencyPermit, Cors, KeyFile, ModelAllowlist,
+    RateLimitStatus, SaltKey, TokenCharge, remove_credentials,
 };
 use tokenweir_request::error::{self, GatewayError};
 use tokenweir_request::observe::{ExchangeRegistry, Sink};
@@ -283,6 +283,29 @@ impl Principal {
             None => "the default model (the request names none)".to_owned(),
         };
         Err(GatewayError::ModelNotAllowed { model })
+    }
+
+    /// Checks that the request keeps to the caps of the tenant and of the model. Returns the edits of its body.
+    /// `priority`: the priority of its tier. `None`: the tier has none.
+    pub(super) fn cap_request(
+        &self,
+        record: &RequestRecord,
+        route: &ModelRoute,
+        fields: &RequestFields,
+        body: &[u8],
+        priority: Option<i32>,
+    ) -> Result<CapEdits, GatewayError> {
+        let request = CappedRequest {
+            tenant: self.key().and_then(|key| key.tenant.caps.as_ref()),
+            model: route.caps.as_deref(),
+            api: record.api,
+            route: record.route,
+            fields,
+            prompt: record.options.prompt_bytes,
+            body,
+            priority,
+        };
+        request.check()
     }
 
     /// Removes the names of models that the principal may not use from an error text.

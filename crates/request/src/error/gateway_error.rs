@@ -90,6 +90,14 @@ pub enum GatewayError {
         /// The permission to use the field.
         permission: &'static str,
     },
+    /// The request asks for more than the caps of the tenant or of the model allow.
+    #[error("`{field}` {problem}")]
+    RequestCap {
+        /// Name of the field.
+        field: &'static str,
+        /// What is wrong, after the name of the field.
+        problem: String,
+    },
     /// The body has a `Content-Encoding` that the gateway does not decode, or is damaged.
     #[error(
         "the request body cannot be decoded from `{encoding}`; send it with one Content-Encoding (gzip or deflate) and no digest, or without"

@@ -33,7 +33,7 @@ pub(super) struct ErrorRow {
 }
 
 /// All errors, in the order of the label values.
-const ROWS: [ErrorRow; 41] = [
+const ROWS: [ErrorRow; 42] = [
     row("not_found", S::NOT_FOUND, Client, "NotFoundError"),
     row("method_not_allowed", S::METHOD_NOT_ALLOWED, Client, BAD_REQUEST),
     row("upgrade_not_offered", S::UPGRADE_REQUIRED, Client, BAD_REQUEST),
@@ -42,6 +42,7 @@ const ROWS: [ErrorRow; 41] = [
     row("bad_body", S::BAD_REQUEST, Client, BAD_REQUEST),
     row("signed_body", S::BAD_REQUEST, Client, BAD_REQUEST),
     row("engine_control", S::BAD_REQUEST, Client, BAD_REQUEST),
+    row("request_cap", S::BAD_REQUEST, Client, BAD_REQUEST),
     row("bad_head", S::BAD_REQUEST, Client, BAD_REQUEST),
     row("head_too_large", S::REQUEST_HEADER_FIELDS_TOO_LARGE, Client, BAD_REQUEST),
     row("uri_too_long", S::URI_TOO_LONG, Client, BAD_REQUEST),
@@ -127,6 +128,7 @@ impl GatewayError {
             Self::BadBody(_) => "bad_body",
             Self::SignedBody { .. } | Self::SignedField { .. } => "signed_body",
             Self::EngineControl { .. } => "engine_control",
+            Self::RequestCap { .. } => "request_cap",
             Self::BadHead => "bad_head",
             Self::HeadTooLarge => "head_too_large",
             Self::UriTooLong => "uri_too_long",
@@ -177,7 +179,9 @@ impl GatewayError {
             Self::ModelNotAllowed { .. } | Self::SignedBody { .. } | Self::UnknownModel { .. } => {
                 Some("model")
             }
-            Self::SignedField { field } | Self::EngineControl { field, .. } => Some(field),
+            Self::SignedField { field }
+            | Self::EngineControl { field, .. }
+            | Self::RequestCap { field, .. } => Some(field),
             _ => None,
         }
     }

@@ -18,6 +18,7 @@ use tokenweir_engine::dialect::adapter_hash;
 use tokenweir_engine::model::ServedModel;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::openai::engine_control::Permissions;
+use tokenweir_request::access::RequestCaps;
 use tokenweir_request::record::ModelLabel;
 
 /// The route of a model.
@@ -37,6 +38,8 @@ pub struct ModelRoute {
     pub adapter_hash: Option<u64>,
     /// The engine-control fields that every client of the model may use.
     pub permissions: Permissions,
+    /// Caps on each request of the model. `None`: there are none.
+    pub caps: Option<Arc<RequestCaps>>,
     /// Overrides of global settings for requests of this model.
     pub policy: RoutePolicy,
     /// Whether a backend may serve the model soon although none does now: the configuration names the
@@ -78,6 +81,7 @@ pub(in crate::backend) struct RouteRule {
     /// backends may serve the model.
     eligible_positions: Option<Vec<bool>>,
     permissions: Permissions,
+    caps: Option<Arc<RequestCaps>>,
     policy: RoutePolicy,
 }
 
@@ -193,6 +197,7 @@ impl RouteTable {
             route.is_expected = configured.contains(&rule.name);
             route.policy = rule.policy;
             route.permissions = rule.permissions;
+            route.caps.clone_from(&rule.caps);
             route.adapter_hash = is_adapter.then(|| adapter_hash(rule.target()));
             by_name.insert(rule.name.clone(), share_positions(route));
         }
@@ -204,6 +209,12 @@ impl RouteTable {
             .filter_map(|group| Some((&*group.positions, group.models.first()?.max_len)));
         default_route.lengths =
             ModelLengths::new(first_models, &default_route.backends, &mut length_sets);
+        // A request that names no model must not escape the caps of the model that it gets.
+        let is_default = |rule: &&RouteRule| {
+            let first_names = groups.iter().filter_map(|group| group.models.first());
+            first_names.map(|model| &model.id).any(|id| id == rule.target())
+        };
+        default_route.caps = rules.iter().filter(is_default).find_map(|rule| rule.caps.clone());
         let default_route = share_positions(default_route);
         let unknown_route = ModelRoute::new(ModelLabel::Unknown, None, unlisted.iter().copied());
         let absent = previous.absent_models(&by_name, backends_left, clock::now());
@@ -331,11 +342,13 @@ impl RouteRule {
         });
         let served_as = model.alias_of().map(Arc::from);
         let permissions = Permissions::new(&model.allow);
+        let caps = model.caps.clone().map(Arc::new);
         Self {
             name: model.name.as_str().into(),
             served_as,
             eligible_positions,
             permissions,
+            caps,
             policy: model.policy,
         }
     }
