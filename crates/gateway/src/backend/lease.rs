@@ -12,14 +12,18 @@ use tokenweir_net::supervise::{self, BackgroundTask};
 use tokenweir_protocol::clock;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::openai::{Api, Usage};
-use tokenweir_request::observe::BackendMonitor;
+use tokenweir_request::observe::{Admission, BackendMonitor};
 use tokenweir_request::record::{BackendCondition, ObservedResponse, UsageSource, WaitReports};
 use tokenweir_routing::resilience::FailureKind;
 use tokenweir_routing::{Candidate, LoadEstimator, PromptFingerprint, Reservation};
 
 /// The lease of one attempt on one backend. Dropping the lease releases the load of the attempt.
 #[derive(Debug)]
-pub struct Lease(Arc<LeaseState>);
+pub struct Lease {
+    state: Arc<LeaseState>,
+    /// How the request was admitted, until its exchange takes it. `None`: there is no gate of admission.
+    pub(crate) admission: Option<Admission>,
+}
 
 /// The state of a lease. As a [`BackendMonitor`], it receives observations of the response.
 #[derive(Debug)]
@@ -44,54 +48,56 @@ impl Lease {
         let reservation = backend.load.estimator.reserve(candidate, prompt, is_stream, now);
         backend.publish_load_hint(now);
         backend.on_load_change(Some(prompt));
-        Self(Arc::new(LeaseState {
+        let state = Arc::new(LeaseState {
             reservation: Mutex::new(reservation),
             facets: LeaseFacets::new(&backend.facets, candidate, prompt, is_stream, now),
             backend,
-        }))
+        });
+        Self { state, admission: None }
     }
 
     /// The leased backend.
     pub fn backend(&self) -> &Arc<Backend> {
-        &self.0.backend
+        &self.state.backend
     }
 
     /// Adds the headers that optional parts of the backend need to the headers of the request with this prompt.
     pub(crate) fn set_headers(&self, prompt: &Arc<PromptFingerprint>, headers: &mut HeaderMap) {
-        self.0.facets.set_headers(&self.backend().facets, prompt, headers);
+        self.state.facets.set_headers(&self.backend().facets, prompt, headers);
     }
 
     /// The kind of a refusal that concerns an optional part of the backend. `says`: whether the response
     /// contains a text. `None`: it concerns none.
     pub(crate) fn refusal(&self, says: impl Fn(&[u8]) -> bool) -> Option<FailureKind> {
-        self.0.facets.refusal(says)
+        self.state.facets.refusal(says)
     }
 
     /// Removes the prefill of the request from the load of this backend, because another backend
     /// computes it. Without `is_removed`, adds the prefill again.
     pub(crate) fn move_prefill(&self, is_removed: bool) {
-        self.0.observe(|estimator, reservation| estimator.move_prefill(reservation, is_removed));
+        self.state
+            .observe(|estimator, reservation| estimator.move_prefill(reservation, is_removed));
         self.backend().on_change(clock::now());
     }
 
     /// Records that the prefill for another backend has ended with success. `usage`: the token counts
     /// in its response.
     pub(crate) fn on_prefilled(&self, usage: &Usage, now: Instant) {
-        self.0.on_first_output(now);
-        self.0.observe(|estimator, reservation| estimator.answered(reservation, usage));
+        self.state.on_first_output(now);
+        self.state.observe(|estimator, reservation| estimator.answered(reservation, usage));
         self.backend().on_response_started(now);
     }
 
     /// The interface through which the observation of the request reads the state of the backend, and
     /// reports what it observed in the response.
     pub fn backend_feedback(&self) -> Arc<dyn BackendMonitor> {
-        self.0.clone()
+        self.state.clone()
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let reservation = *lock(&self.0.reservation);
+        let reservation = *lock(&self.state.reservation);
         let now = clock::now();
         let backend = self.backend();
         let was_pending = reservation.is_pending();

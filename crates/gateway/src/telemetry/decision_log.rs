@@ -41,6 +41,8 @@ pub struct DecisionLogEntry {
     request: RequestFacts,
     route: Option<&'static str>,
     decision: Arc<RoutingDecision>,
+    /// Why the gate of admission let the request in. `None`: there is no gate.
+    admission: Option<&'static str>,
     attempts: Box<[Attempt]>,
     /// Time from sending the request to the backend to the first output, in seconds. `None`: the
     /// response is not a stream, or has no output.
@@ -117,6 +119,7 @@ impl DecisionLogEntry {
             request: RequestFacts::from_record(record),
             route: record.route,
             decision: record.decision.clone()?,
+            admission: record.admission,
             attempts: record.attempts.as_slice().into(),
             continuations: record.continuations.clone(),
             prefill_legs: record.prefill_legs.clone(),
@@ -163,7 +166,7 @@ impl DecisionLogEntry {
         let excluded = decision
             .excluded_backends()
             .map(|(backend, reason)| json!({ "backend": backend.as_str(), "reason": reason }));
-        json!({
+        let mut detail = json!({
             "request_id": request.request_id,
             "time": humantime::format_rfc3339_millis(request.started).to_string(),
             "model": request.model.name(),
@@ -204,7 +207,11 @@ impl DecisionLogEntry {
             "omitted_candidates": decision.omitted_candidates,
             "excluded": excluded.collect::<Vec<_>>(),
             "chunk_timings": self.chunk_timings.as_deref().map(|it| chunks_to_json(it, ended_ms)),
-        })
+        });
+        if let Some(admission) = self.admission {
+            detail["admission"] = admission.into();
+        }
+        detail
     }
 }
 

@@ -54,6 +54,9 @@ pub struct RequestRecord {
     /// Tenant and key of the request. `None`: no keys are configured, or the request has no known
     /// key.
     pub caller: Option<Arc<ClientIdentity>>,
+    /// Why the [gate](crate::observe::Admission) of admission let the request in, from a closed set. `None`:
+    /// there is no gate, or the request was not let in.
+    pub admission: Option<&'static str>,
     /// The routing decision of the last attempt. `None`: no backend was selected.
     pub decision: Option<Arc<RoutingDecision>>,
     /// All attempts, in order.
@@ -140,6 +143,7 @@ impl RequestRecord {
                 model: ModelLabel::Unknown,
                 tier: Tier::default(),
                 caller: None,
+                admission: None,
                 decision: None,
                 attempts: Vec::new(),
                 not_retried: None,

@@ -65,6 +65,7 @@ pub(super) fn request(
         tokens: 100,
         work: 0,
         is_begun: false,
+        gated_until: None,
         deadline,
         payload: number,
     }
@@ -239,7 +240,7 @@ proptest! {
                     let deadline = checked.now + Duration::from_secs(timeout_seconds);
                     let group = group(index);
                     let payload = checked.entered_count;
-                    let request = QueuedRequest { class, tenant, group, tokens, work: 0, is_begun: false, deadline, payload };
+                    let request = QueuedRequest { class, tenant, group, tokens, work: 0, is_begun: false, gated_until: None, deadline, payload };
                     checked.enter(request);
                 }
                 QueueStep::Leave(index) => checked.leave(index),

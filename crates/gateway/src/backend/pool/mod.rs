@@ -14,7 +14,7 @@ mod snapshot;
 pub use backend_pool::BackendPool;
 pub use eligible_backends::BackendRequirements;
 
-use super::facets::{BackendFacets, FacetSettings, RequestPart};
+use super::facets::{BackendFacets, FacetSettings, RequestPart, Suitability};
 use super::routes::{ModelRoute, RouteTable};
 use super::{Backend, Drain, DrainInitiator, Lease};
 use arc_swap::Guard;
@@ -237,6 +237,26 @@ impl BackendPool {
             (counted as u64).max(backend.load.in_flight().into())
         };
         backends.map(count).sum()
+    }
+
+    /// The positions of the backends of a model.
+    pub fn model_backends(&self, model: Option<&str>) -> Arc<[usize]> {
+        self.snapshot().routes.lookup(model).backends.clone()
+    }
+
+    /// The capacity of the KV caches of those backends at `positions` that are up, in tokens. `None`: none is up,
+    /// or one of them does not report its capacity.
+    pub fn cache_tokens(&self, positions: &[usize]) -> Option<u64> {
+        let snapshot = self.snapshot();
+        let mut total = 0;
+        for backend in positions.iter().filter_map(|position| snapshot.backends.get(*position)) {
+            let suitability = backend.facets.suitability(RequestPart::Whole);
+            let is_whole = suitability == Suitability::Suitable;
+            if is_whole && backend.weight() > 0 && backend.health.is_serving() {
+                total += backend.health.state().sample?.load.capacity()?;
+            }
+        }
+        Some(total).filter(|total| *total > 0)
     }
 
     /// The current routes. The returned guard must be dropped soon and must not be stored.

@@ -106,11 +106,12 @@ impl AdmissionController {
         let group = self.pool.capacity_group(&requirements, now);
         let (mut request, result_receiver) = queue_entry(requirements, group, flow, None, ends_at);
         request.is_begun = true;
+        request.payload.is_admitted = true;
         let key = self.with_queue(|queue| enqueue(queue, request, now))?;
         let mut guard = QueueGuard { controller: self, key, result_receiver };
         // As for a new request, capacity may have become free before this request was queued.
         self.with_queue(|queue| self.dispatch_queued(queue, Some(settings), now));
-        let limit = WaitLimit { ends_at, objective: None };
+        let limit = WaitLimit { ends_at, gated_until: None, objective: None };
         guard.wait_for_lease(settings, requirements, limit).await.0
     }
 }

@@ -32,6 +32,8 @@ pub struct AdmissionSettings {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WaitLimit {
     pub(super) ends_at: Instant,
+    /// The end of the time for which a gate can hold the request. `None`: none can.
+    pub(super) gated_until: Option<Instant>,
     /// The TTFT limit of the objective from which `ends_at` follows. `None`: `ends_at` follows from
     /// a maximum wait.
     pub(super) objective: Option<Duration>,
@@ -57,7 +59,7 @@ impl AdmissionSettings {
     ) -> WaitLimit {
         if is_without_backend {
             let left = self.max_backend_wait.saturating_sub(record.timings.without_backend);
-            return WaitLimit { ends_at: now + left, objective: None };
+            return WaitLimit { ends_at: now + left, gated_until: None, objective: None };
         }
         let ends_at = now + self.max_wait;
         let limits = self.objectives.iter().filter_map(|objective| objective.ttft_limit(record));
@@ -65,8 +67,8 @@ impl AdmissionSettings {
         let from = record.timings.received.unwrap_or(now);
         let late_at = objective.map(|limit| (from + limit).max(now)).filter(|at| *at < ends_at);
         match late_at {
-            Some(late_at) => WaitLimit { ends_at: late_at, objective },
-            None => WaitLimit { ends_at, objective: None },
+            Some(late_at) => WaitLimit { ends_at: late_at, gated_until: None, objective },
+            None => WaitLimit { ends_at, gated_until: None, objective: None },
         }
     }
 }

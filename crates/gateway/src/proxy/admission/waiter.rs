@@ -29,6 +29,8 @@ pub(super) struct LeaseWaiter {
     excluded: Box<[Arc<Backend>]>,
     session: Option<u64>,
     seed: u64,
+    /// Whether the gate has nothing to decide: it has let the request in already, or the stream has begun.
+    pub(super) is_admitted: bool,
     result_sender: oneshot::Sender<WaitResult>,
 }
 
@@ -70,6 +72,7 @@ pub(super) fn queue_entry(
         excluded: requirements.excluded.into(),
         session: requirements.session,
         seed: requirements.seed,
+        is_admitted: false,
         result_sender,
     };
     let output = requirements.output_limit().unwrap_or(u64::MAX).min(EXPECTED_OUTPUT_TOKENS);
@@ -81,6 +84,7 @@ pub(super) fn queue_entry(
         tokens,
         work: work.unwrap_or(tokens),
         is_begun: false,
+        gated_until: None,
         deadline,
         payload,
     };

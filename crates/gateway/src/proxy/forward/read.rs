@@ -55,7 +55,10 @@ pub(super) async fn forward<B: IncomingBody>(
     }
     checked.steps.begin(exchange, context, original);
     let headers = &mut head.headers;
-    let leased = state.admission.lease(exchange.record(), headers, requirements).await?;
+    let mut leased = state.admission.lease(exchange.record(), headers, requirements).await?;
+    if let Some(admission) = leased.0.admission.take() {
+        exchange.admit(admission);
+    }
     let record = exchange.record();
     let deadlines = RequestDeadlines::new(record, headers, settings, &route.policy, route_total);
     deadlines.apply(&route.policy, exchange.policy());

@@ -84,6 +84,7 @@ impl Simulation<'_> {
             tokens: tokens as u64,
             work: work.fold(f64::INFINITY, f64::min) as u64,
             is_begun: false,
+            gated_until: None,
             deadline: self.setup.epoch + deadline,
             payload: arrival,
         }
