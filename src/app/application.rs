@@ -81,11 +81,11 @@ impl Application {
             telemetry.clone(),
         );
         health_checks.wait_first_checks(FIRST_SCRAPE_TIMEOUT).await;
-        let extras = Arc::new(Extras::start(config, &client, &env)?);
         let settings = config.proxy_settings(memory_limit::available_bytes(), &env)?;
         let stored = pipeline.stored_responses;
         let mut proxy = ProxyContext::new(settings, pool, access, stored, guard, telemetry, client);
         proxy.state.recording = pipeline.recording;
+        let extras = Arc::new(Extras::start(config, &proxy, exchange.clone(), &env)?);
         let mut status_sources = listeners.status_sources();
         status_sources.extend(extras.status_sources(OptionParts {
             exchange: exchange.clone(),

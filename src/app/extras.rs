@@ -7,6 +7,7 @@ use crate::config::Config;
 use gpu::{GpuBackend, GpuMonitor};
 use payload_log::PayloadLog;
 use quality::QualityMonitor;
+use sessions::SessionAdmission;
 use std::any::Any;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -18,7 +19,7 @@ use tokenweir_gateway::backend::facets::kv_events::{self, CacheKnowledge};
 use tokenweir_gateway::backend::facets::{ranks, sleep};
 use tokenweir_gateway::metric::MetricDescriptor;
 use tokenweir_gateway::proxy::rows::{continuation, prefill_leg, resume};
-use tokenweir_gateway::proxy::{ProxyState, TextSample, TextSampling};
+use tokenweir_gateway::proxy::{ProxyContext, ProxyState, TextSample, TextSampling};
 use tokenweir_gateway::status::{StatusBlocks, StatusSource};
 use tokenweir_gateway::telemetry::catalog;
 use tokenweir_gateway::telemetry::otel;
@@ -32,6 +33,7 @@ use webhooks::{WebhookNotifier, WebhookSettings};
 pub use tokenweir_gpu as gpu;
 pub use tokenweir_payload_log as payload_log;
 pub use tokenweir_quality as quality;
+pub use tokenweir_sessions as sessions;
 pub use tokenweir_trace_capture as trace_capture;
 pub use tokenweir_webhooks as webhooks;
 
@@ -57,6 +59,7 @@ pub fn metric_rows() -> impl Iterator<Item = &'static MetricDescriptor> {
         otel::rows::ROWS,
         trace_capture::rows::ROWS,
         payload_log::rows::ROWS,
+        sessions::rows::ROWS,
     ];
     catalog::rows().chain(options.into_iter().flatten())
 }
@@ -88,6 +91,7 @@ pub(super) struct OutputTargets {
 pub(crate) struct Extras {
     gpus: Arc<GpuMonitor>,
     webhooks: Arc<WebhookNotifier>,
+    sessions: Arc<SessionAdmission>,
 }
 
 /// The settings of options that are read from files of secrets.
@@ -169,12 +173,15 @@ impl Extras {
     /// Starts the options.
     pub(super) fn start(
         config: &Config,
-        client: &HttpClient,
+        proxy: &ProxyContext,
+        exchange: Option<Arc<PeerExchange>>,
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, ApplicationError> {
         let secrets = SecretSettings::read(config, env)?;
-        let extras = Self { gpus: Arc::default(), webhooks: Arc::default() };
-        extras.gpus.configure(&config.gpu, client);
+        let sessions = Arc::new(SessionAdmission::new(&proxy.state, exchange));
+        let extras = Self { gpus: Arc::default(), webhooks: Arc::default(), sessions };
+        extras.gpus.configure(&config.gpu, &proxy.backend_client);
+        extras.sessions.configure(config.sessions);
         extras.webhooks.configure(secrets.webhooks);
         Ok(extras)
     }
@@ -191,6 +198,7 @@ impl Extras {
         if has_new_client || config.gpu != previous.gpu {
             self.gpus.configure(&config.gpu, client);
         }
+        self.sessions.configure(config.sessions);
         // The content of a token file may have changed, although its path in the configuration has not.
         self.webhooks.configure(secrets.webhooks);
     }
@@ -207,6 +215,7 @@ impl Extras {
         sources.extend(sinks);
         sources.push(resume::status_source(proxy.resumption.clone()));
         sources.push(continuation::status_source(proxy.continuation_memory.clone()));
+        sources.push(sessions::rows::status_source(self.sessions.clone()));
         sources
     }
 }

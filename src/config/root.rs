@@ -2,7 +2,7 @@
 
 use super::backends::{client_tls, section as backends, usage};
 use super::options::telemetry::{quality, trace_capture};
-use super::options::{discovery, gpu, kv_events, peer_exchange, sleep, webhooks};
+use super::options::{discovery, gpu, kv_events, peer_exchange, sessions, sleep, webhooks};
 use super::sections::clients::{access, identities, limits, listeners, routes, tiers, tls};
 use super::sections::process::{drain, reload};
 use super::sections::responses::{refusal_detection, slow, stalls, streams};
@@ -89,6 +89,9 @@ define_config! {
     routing: routing::Section,
     /// The admission queue, in which requests wait while every backend of a model is full.
     admission: admission::Section,
+    /// Admission by live sessions: while the contexts of the sessions in progress do not fit into the KV caches of
+    /// the backends, new sessions wait in the admission queue.
+    sessions: sessions::Section,
     /// Authentication and permissions of clients and operators.
     access: access::Section,
     /// TLS of the client listener and the admin listener.

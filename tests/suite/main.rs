@@ -77,6 +77,7 @@ mod scaling;
 mod scraping;
 mod secret_leaks;
 mod server_dialects;
+mod sessions;
 mod simulated_backends;
 mod sleep;
 mod slow_clients;

@@ -6,6 +6,7 @@ pub(super) mod gpu;
 pub(super) mod kv_events;
 pub(super) mod peer_exchange;
 pub(super) mod resume;
+pub(super) mod sessions;
 pub(super) mod sleep;
 pub(super) mod telemetry;
 pub(super) mod webhooks;

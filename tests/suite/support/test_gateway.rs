@@ -15,6 +15,7 @@ use tokenweir::app::extras;
 use tokenweir::app::extras::gpu::{self, GpuExporter, GpuMonitor, GpuSettings};
 use tokenweir::app::extras::payload_log::PayloadLogSettings;
 use tokenweir::app::extras::quality::{self, QualityMonitor};
+use tokenweir::app::extras::sessions::{self, SessionAdmission, SessionSettings};
 use tokenweir::app::extras::trace_capture::{self, TraceCapture};
 use tokenweir::config::{self, Config};
 use tokenweir_diagnose::Diagnosis;
@@ -129,6 +130,8 @@ pub(crate) struct Setup {
     pub observation: observe::ObservationSettings,
     /// Admission settings. `None`: the gateway has no admission queue.
     pub admission: Option<admission::AdmissionSettings>,
+    /// Admission by live sessions.
+    pub sessions: SessionSettings,
     /// Access control of clients.
     pub access: Arc<AccessControl>,
     /// Access control of the admin listener.
@@ -235,6 +238,7 @@ impl Default for Setup {
             continuous_usage: 0.0,
             observation: observe::ObservationSettings::default(),
             admission: Some(admission_settings(&config::AdmissionConfig::default())),
+            sessions: SessionSettings::default(),
             access: Arc::default(),
             guard: AdminAuthorizer::default(),
             tiers: TierResolver::default(),
@@ -516,6 +520,9 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     };
     gpus.configure(&gpu_settings, &client);
     status_sources.push(gpu::rows::status_source(gpus));
+    let sessions = Arc::new(SessionAdmission::new(&proxy.state, None));
+    sessions.configure(setup.sessions);
+    status_sources.push(sessions::rows::status_source(sessions));
     status_sources.push(resume::status_source(proxy.state.resumption.clone()));
     status_sources.push(continuation::status_source(proxy.state.continuation_memory.clone()));
     let admin = Arc::new(Admin {
