@@ -250,10 +250,9 @@ def code(files: dict[str, str]) -> Code:
 def crate_of(path: str) -> str:
     """The folder of the crate: `src`, `crates/NAME`, `extras/NAME`, `lab` or `lab/crates/NAME`."""
     parts = path.split("/")
-    for folder in ("crates", "extras"):
-        if folder in parts:
-            return "/".join(parts[: parts.index(folder) + 2])
-    return parts[0]
+    root = 1 if parts[0] == "lab" else 0
+    is_member = len(parts) > root + 1 and parts[root] in ("crates", "extras")
+    return "/".join(parts[: root + 2]) if is_member else parts[0]
 
 
 def packages() -> int:

@@ -235,12 +235,12 @@ mod tests {
     }
 
     #[test]
-    fn the_definition_of_the_command_line_has_no_errors() {
+    fn the_definition_has_no_errors() {
         command().debug_assert();
     }
 
     #[test]
-    fn the_ids_and_environment_variables_of_serve_flags_follow_from_the_flag_names() {
+    fn ids_and_variables_follow_from_flags() {
         let program = command();
         let serve = program.find_subcommand("serve").unwrap();
         for (long, flag) in serve.get_arguments().map(|flag| (flag.get_long().unwrap(), flag)) {
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn serve_takes_backends_from_all_backend_flags_and_comma_separated_lists() {
+    fn serve_takes_all_backend_flags() {
         let line = "tokenweir serve --backend http://a:1 --backend b:2,c:3";
         let CliCommand::Serve(serve) = parse_line(line).unwrap().command else { panic!("{line}") };
         let backends = serve.overrides.backends.unwrap();
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_of_tokenweir_lab_gives_an_error_that_names_this_program() {
+    fn a_command_of_the_lab_names_its_program() {
         for command in LAB_COMMANDS {
             let error = parse_line(&format!("tokenweir {command} x")).unwrap_err();
             assert!(error.contains(&format!("tokenweir-lab {command}")), "{error}");
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn the_help_of_the_program_is_short_and_has_examples() {
+    fn the_help_is_short_with_examples() {
         let help = parse_line("tokenweir --help").unwrap_err();
         assert!(help.contains("tokenweir serve --backend"), "{help}");
         assert!(help.lines().count() < 40, "{help}");
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn the_help_of_each_command_has_one_sentence_about_environment_variables() {
+    fn each_help_has_one_sentence_about_variables() {
         for command in command().get_subcommands().map(clap::Command::get_name) {
             let help = parse_line(&format!("tokenweir {command} --help")).unwrap_err();
             assert!(!help.contains("[env: "), "{help}");
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn the_source_text_of_a_help_paragraph_has_no_line_breaks() {
+    fn help_paragraphs_have_no_line_breaks() {
         let program = command();
         for command in std::iter::once(&program).chain(program.get_subcommands()) {
             let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();

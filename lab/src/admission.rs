@@ -2,21 +2,24 @@
 
 use std::time::Duration;
 use tokenweir::config::AdmissionConfig;
+use tokenweir_replay::results::LatencyObjectives;
 use tokenweir_replay::simulation::SimulatedAdmission;
+use tokenweir_routing::saturation::{LatencyLimits, SaturationThresholds};
 
-/// Admission control of the simulated gateways. `objective`: the TTFT objective of the simulation, as `slos`
-/// would state it. `None`: the configuration disables admission control.
+/// Admission control of the simulated gateways. `objectives`: those of the simulation, as `slos` would state
+/// them. `None`: the configuration disables admission control.
 pub(crate) fn simulated(
     config: &AdmissionConfig,
-    objective: Duration,
+    objectives: LatencyObjectives,
 ) -> Option<SimulatedAdmission> {
     if !config.enabled {
         return None;
     }
+    let limits = LatencyLimits { ttft: Some(objectives.ttft), tpot: Some(objectives.tpot) };
     Some(SimulatedAdmission {
-        thresholds: config.marks(),
+        thresholds: SaturationThresholds { limits, ..config.marks() },
         max_wait: config.max_wait,
-        objective: Some(objective),
+        objective: Some(Duration::from_secs_f64(objectives.ttft)),
         has_tenants: true,
     })
 }

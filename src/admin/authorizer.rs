@@ -13,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use tokenweir_request::access::{KeyDigest, bearer};
+use tokenweir_settings::Environment;
 
 /// The path prefix of the calls of KEDA, the Kubernetes autoscaler, to its external scaler. The name of
 /// the called method follows.
@@ -38,7 +39,7 @@ impl AdminAuthorizer {
     pub fn from_config(
         access: &AccessConfig,
         address: SocketAddr,
-        env: impl Fn(&str) -> Option<String>,
+        env: impl Environment,
     ) -> Result<Self, UnreadableSecret> {
         Ok(Self {
             is_read_only: access.admin_token.is_none() && !address.ip().is_loopback(),

@@ -6,18 +6,15 @@ use tokenweir_api::BackendFacts;
 use tokenweir_diagnose::DrainSummary;
 use tokenweir_engine::dialect::EngineKind;
 use tokenweir_engine::model::ServedModel;
-use tokenweir_engine::prefill_leg::Role;
+use tokenweir_engine::role::Role;
 use tokenweir_gateway::backend::pool::BackendPool;
 use tokenweir_gateway::backend::{
     Backend, BackendAvailability, BackendState, Drain, Health, Readiness,
 };
 use tokenweir_gateway::status::{
-    BackendEstimates, BackendMetricAvailability, BackendStatusSnapshot, LEAVING_STATE, StatusBlocks,
+    BackendEstimates, BackendMetricAvailability, BackendStatusSnapshot, LEAVING_STATE,
 };
 use tokenweir_routing::resilience::Availability;
-
-/// A function that adds the blocks of options to the status of a backend.
-pub type BackendBlockSource = fn(&Backend, &mut StatusBlocks);
 
 /// Returns the status of each backend of the pool, and of each removed backend that still has open
 /// requests. If a backend of the pool has the name of a removed backend, the open requests of the
@@ -25,14 +22,12 @@ pub type BackendBlockSource = fn(&Backend, &mut StatusBlocks);
 pub(super) fn backend_statuses(
     pool: &BackendPool,
     readiness: &Readiness,
-    add_blocks: BackendBlockSource,
     now: Instant,
 ) -> Vec<BackendStatusSnapshot> {
     let to_status = |availability: &BackendAvailability| {
         let mut status = backend_status(&availability.backend, now);
         status.facts.state = availability.availability.as_str().into();
         status.facts.up = availability.is_up;
-        add_blocks(&availability.backend, &mut status.blocks);
         status
     };
     let mut statuses: Vec<BackendStatusSnapshot> =
@@ -47,34 +42,56 @@ pub(super) fn backend_statuses(
             leaving.facts.health = LEAVING_STATE.into();
             leaving.facts.state = LEAVING_STATE.into();
             leaving.facts.up = false;
-            add_blocks(&backend, &mut leaving.blocks);
             statuses.push(leaving);
         }
     }
     statuses
 }
 
-/// Returns the status of one backend at `now`, without regard to panic mode and without blocks.
+/// Returns the status of one backend at `now`, without regard to panic mode.
 pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot {
     let state = backend.health.state();
+    let engine = state.sample.map(|sample| sample.load);
+    let load = engine.unwrap_or_default();
+    BackendStatusSnapshot {
+        backend: backend.identity.id.to_string(),
+        facts: backend_facts(backend, &state, now),
+        ejections: backend.health.breaker.ejections(),
+        role: backend.facets.role.get().map(Role::as_str),
+        stalls: backend.load.stall_count(),
+        cost: backend.identity.settings().cost,
+        restarts: backend.load.restart_count(),
+        engine,
+        preemptions: load.preemptions,
+        asleep: load.is_asleep(),
+        dialect: load.server.map(EngineKind::as_str),
+        metrics: metric_availability(&state),
+        models_error: state.models_error.as_deref().map(Into::into),
+        learned: learned_estimates(backend, now),
+        pod: backend.identity.settings().pod.as_deref().map(Into::into),
+        blocks: backend.facets.status(),
+    }
+}
+
+fn backend_facts(backend: &Backend, state: &BackendState, now: Instant) -> BackendFacts {
+    let health = &backend.health;
     let availability = backend.availability(now);
     let load = state.sample.map(|sample| sample.load).unwrap_or_default();
     let age = state.sample.map(|sample| now.saturating_duration_since(sample.scraped_at));
-    let gpu_cost = backend.facets.gpu.cost();
-    let facts = BackendFacts {
+    BackendFacts {
         url: backend.identity.address.to_string(),
         health: state.health.as_str().to_owned(),
-        breaker: backend.health.breaker.state().as_str().to_owned(),
+        breaker: health.breaker.state().as_str().to_owned(),
         state: availability.as_str().to_owned(),
         up: availability == Availability::Available,
-        reason: unavailability_reason(&state),
-        drained: backend.health.is_drained(),
-        drain: backend.health.drain().map(|drain| drain_summary(&drain, now)),
+        reason: unavailability_reason(state),
+        drained: health.is_drained(),
+        drain: health.drain().map(|drain| drain_summary(&drain, now)),
         weight: backend.weight(),
         version: state.version.as_deref().map(Into::into),
         front_end: state.front_end.map(|front_end| front_end.as_str().to_owned()),
         max_model_len: longest_contexts(state.models()),
-        unserved: backend.health.unserved(now).into_iter().map(str::to_owned).collect(),
+        unserved: health.unserved(now).into_iter().map(str::to_owned).collect(),
         models: state.models().iter().map(|model| model.id.to_string()).collect(),
         kv_usage: load.kv_usage,
         kv_capacity_tokens: load.capacity(),
@@ -84,25 +101,6 @@ pub fn backend_status(backend: &Backend, now: Instant) -> BackendStatusSnapshot 
         stalled: backend.load.stalled_streams(),
         scrape_age_seconds: age.map(|age| age.as_secs_f64()),
         scrape_error: state.metrics_error.map(|error| error.as_str().to_owned()),
-    };
-    BackendStatusSnapshot {
-        backend: backend.identity.id.to_string(),
-        facts,
-        ejections: backend.health.breaker.ejections(),
-        role: backend.facets.prefill_leg.role().map(Role::as_str),
-        stalls: backend.load.stall_count(),
-        gpu_count: gpu_cost.gpus,
-        price_per_hour: gpu_cost.hour_price,
-        restarts: backend.load.restart_count(),
-        engine: state.sample.map(|sample| sample.load),
-        preemptions: load.preemptions,
-        asleep: load.is_asleep(),
-        dialect: load.server.map(EngineKind::as_str),
-        metrics: metric_availability(&state),
-        models_error: state.models_error.as_deref().map(Into::into),
-        learned: learned_estimates(backend, now),
-        pod: backend.identity.settings().pod.as_deref().map(Into::into),
-        blocks: StatusBlocks::default(),
     }
 }
 

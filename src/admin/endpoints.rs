@@ -169,7 +169,7 @@ pub(super) async fn get_decision(
     let decision = request_id.ok().and_then(|Path(id)| admin.decisions.get(&id));
     without_caching(match decision {
         Some(decision) => {
-            let mut detail = decision.detail();
+            let mut detail = admin.decisions.detail(&decision);
             let trace_id = detail["trace_id"].as_str();
             let url = admin.trace_ui_url.as_deref().zip(trace_id);
             detail["trace_url"] = url.map(|(ui, id)| ui.replace("{trace_id}", id)).into();

@@ -16,8 +16,8 @@ mod state;
 pub mod streams;
 
 pub use authorizer::AdminAuthorizer;
+pub use backend_status::backend_status;
 pub(crate) use backend_status::drain_summary;
-pub use backend_status::{BackendBlockSource, backend_status};
 pub use configuration::{ActiveConfiguration, ReloadRequest, ReloadRequests};
 pub use router::router;
 pub use scaler::MAX_SCALER_STREAMS;

@@ -1,7 +1,7 @@
 //! The parts of the gateway that the admin listener reads or changes.
 
 use super::authorizer::AdminAuthorizer;
-use super::backend_status::{BackendBlockSource, backend_statuses};
+use super::backend_status::backend_statuses;
 use super::configuration::ActiveConfiguration;
 use arc_swap::ArcSwap;
 use serde::Serialize;
@@ -48,8 +48,6 @@ pub struct Admin {
     /// Functions that write the state of other parts into the status snapshot: listeners, certificates,
     /// sinks and options.
     pub status_sources: Vec<StatusSource>,
-    /// Adds the blocks of options to the status of a backend.
-    pub backend_blocks: BackendBlockSource,
     /// The latest diagnosis of the backends. It is empty until the first diagnosis is stored.
     pub diagnosis: Arc<ArcSwap<Diagnosis>>,
     /// The active configuration.
@@ -97,7 +95,7 @@ impl Admin {
             queue: queue_status(admission),
             model_queues: model_queues(pool, admission, now),
             clients: self.recent_requests.clients(open_streams, now),
-            backends: backend_statuses(pool, &readiness, self.backend_blocks, now),
+            backends: backend_statuses(pool, &readiness, now),
             short_list_bytes: pool.candidate_sampler_bytes(),
             models: pool.labelled_models(now),
             tenants: tenant_labels(access),

@@ -10,14 +10,11 @@ use axum::response::{IntoResponse, Response};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokenweir_api::{
-    BackendCondition, BackendMinute, BackendSummary, EndedRequest, GatewaySnapshot, GpuSummary,
-    LastMinute, RequestTotals, StreamSummary, StreamsSummary, condition_counts, set_conditions,
+    BackendMinute, BackendSummary, EndedRequest, GatewaySnapshot, LastMinute, RequestTotals,
+    StreamSummary, StreamsSummary, condition_counts, set_conditions,
 };
-use tokenweir_engine::gpu::GpuCondition;
-use tokenweir_gateway::backend::facets::kv_events::CacheStatus;
 use tokenweir_gateway::status::BackendStatusSnapshot;
 use tokenweir_gateway::telemetry::recent_requests::FinishedRequest;
-use tokenweir_gpu::{BackendGpu, BackendGpus, GpuExporterStatus, GpuExporters};
 use tokenweir_protocol::clock;
 use tokenweir_request::observe::{OpenStream, OpenStreamsSnapshot};
 use tokenweir_request::record::ClientIdentity;
@@ -38,8 +35,7 @@ fn build_document(admin: &Admin, now: Instant) -> GatewaySnapshot {
     let last_minute = admin.recent_requests.last_minute(now);
     let snapshot = admin.proxy.open_streams.snapshot(MAX_LISTED_STREAMS, now);
     let LatestDiagnosis { diagnosis } = status.blocks.get_or_default();
-    let GpuExporters(exporters) = status.blocks.get_or_default();
-    let mut backends = backend_documents(&status.backends, &exporters, &last_minute);
+    let mut backends = backend_documents(&status.backends, &last_minute);
     set_conditions(&mut backends, &diagnosis.verdicts);
     GatewaySnapshot {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -84,7 +80,6 @@ fn build_document(admin: &Admin, now: Instant) -> GatewaySnapshot {
 /// part of the requests of all backends that ended in the last minute or are in flight.
 fn backend_documents(
     backends: &[BackendStatusSnapshot],
-    exporters: &[GpuExporterStatus],
     last_minute: &LastMinute,
 ) -> Vec<BackendSummary> {
     let minute = |backend: &BackendStatusSnapshot| {
@@ -98,13 +93,10 @@ fn backend_documents(
         let BackendMinute {
             attempts, failed_attempts, client_errors, streams, ttft_seconds, ..
         } = minute(backend);
-        let cache: Option<CacheStatus> = backend.blocks.get_or_default();
-        let BackendGpus(gpus) = backend.blocks.get_or_default();
         let share_of_attempts = |count: u64| (attempts > 0).then(|| count as f64 / attempts as f64);
-        BackendSummary {
+        let mut summary = BackendSummary {
             name: backend.backend.clone(),
             facts: backend.facts.clone(),
-            kv_events: cache.map(|events| events.state.to_owned()),
             share: (total > 0.0).then(|| recent_requests(backend) / total),
             ttft_seconds,
             ended_streams: streams,
@@ -112,32 +104,13 @@ fn backend_documents(
             failed_share: share_of_attempts(failed_attempts),
             client_error_share: share_of_attempts(client_errors.values().sum()),
             client_errors,
-            gpus: gpu_summary(&gpus, exporters),
-            // `set_conditions` sets these fields later, from the entries of all backends.
-            condition: BackendCondition::default(),
-            condition_reason: None,
-        }
+            // `set_conditions` sets the condition later, from the entries of all backends.
+            ..BackendSummary::default()
+        };
+        backend.blocks.summarize(&mut summary);
+        summary
     };
     backends.iter().map(document).collect()
-}
-
-/// Summarizes all GPUs of one backend. `None`: the gateway knows no GPU of the backend.
-fn gpu_summary(gpus: &[BackendGpu], exporters: &[GpuExporterStatus]) -> Option<GpuSummary> {
-    if gpus.is_empty() {
-        return None;
-    }
-    let condition = GpuCondition::of(gpus.iter().map(|gpu| &gpu.values));
-    let reports =
-        |exporter: &&GpuExporterStatus| gpus.iter().any(|gpu| gpu.exporter == exporter.exporter);
-    let ages = exporters.iter().filter(reports).filter_map(|exporter| exporter.scrape_age_seconds);
-    Some(GpuSummary {
-        count: condition.count,
-        utilization: condition.utilization,
-        memory_usage: condition.memory_usage(),
-        max_temperature_celsius: condition.max_temperature_celsius,
-        is_throttled: condition.is_throttled,
-        scrape_age_seconds: ages.fold(0.0, f64::max),
-    })
 }
 
 fn stream_summary(snapshot: &OpenStreamsSnapshot, now: Instant) -> StreamsSummary {

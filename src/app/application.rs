@@ -4,8 +4,8 @@ use super::banner::StartSummary;
 use super::diagnosis::DiagnosisTask;
 use super::discovery_sources::DiscoverySources;
 use super::error::ApplicationError;
-use super::extras::{self, Extras, OptionParts};
-use super::keys_file;
+use super::extras::{self, BackendOptions, Extras};
+use super::keys_file::{self, KeysFileWatcher};
 use super::listeners::BoundListeners;
 use super::process::logging::LogWriters;
 use super::process::{memory_limit, systemd};
@@ -13,21 +13,20 @@ use super::reload::{ReloadTriggers, Reloader};
 use super::secret_files::SecretFiles;
 use super::telemetry_pipeline::{TelemetryPipeline, TelemetryWorkers};
 use crate::admin::{ActiveConfiguration, Admin, AdminAuthorizer};
-use crate::config::{Config, LoadedConfig, Overrides};
+use crate::config::{BackendConfig, Config, LoadedConfig, Overrides};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use tokenweir_gateway::backend::HealthCheckSupervisor;
-use tokenweir_gateway::backend::facets::PoolFacets;
-use tokenweir_gateway::backend::facets::exchange::PeerExchange;
 use tokenweir_gateway::backend::pool::BackendPool;
 use tokenweir_gateway::proxy::{OverloadGuard, ProxyContext};
-use tokenweir_gateway::server::{DrainOutcome, Server, ServerState};
+use tokenweir_gateway::server::{DrainOutcome, Server};
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
-use tokenweir_net::tls::TlsPeer;
+use tokenweir_net::tls::{Credentials, TlsPeer};
 use tokenweir_protocol::atomic::AtomicInstant;
 use tokenweir_protocol::clock;
+use tokenweir_settings::Environment;
 use tokio::sync::Mutex;
 
 /// A gateway with bound listeners, after the first checks of its backends.
@@ -55,7 +54,7 @@ impl Application {
         loaded: &LoadedConfig,
         overrides: Overrides,
         logs: &LogWriters,
-        env: impl Fn(&str) -> Option<String>,
+        env: impl Environment,
     ) -> Result<Self, ApplicationError> {
         let config = &loaded.config;
         let (configuration, reload_requests) =
@@ -66,79 +65,36 @@ impl Application {
             tracing::warn!("{warning}");
         }
         let listeners = BoundListeners::bind(config)?;
-        let guard = listeners.overload_guard.clone();
-        let exchange = config.peer_exchange.start(&env)?;
-        let (sources, pool, client) = build_pool(config, exchange.clone(), &guard, &env).await?;
-        let secret_files = SecretFiles::new(config, &sources.backends(config));
-        let (access, keys_watcher) = keys_file::build_access(config, &env)?;
-        let pipeline = TelemetryPipeline::start(loaded, logs, &pool, &access, &env)?;
-        let TelemetryPipeline { telemetry, workers, .. } = pipeline;
-        let cache_knowledge = pool.facets.kv_events.clone();
-        let health_checks = HealthCheckSupervisor::new(
-            pool.clone(),
-            client.clone(),
-            config.scrape,
-            telemetry.clone(),
-        );
-        health_checks.wait_first_checks(FIRST_SCRAPE_TIMEOUT).await;
-        let extras = Arc::new(Extras::start(config, &client, &env)?);
-        let settings = config.proxy_settings(memory_limit::available_bytes(), &env)?;
-        let stored = pipeline.stored_responses;
-        let mut proxy = ProxyContext::new(settings, pool, access, stored, guard, telemetry, client);
-        proxy.state.recording = pipeline.recording;
-        let mut status_sources = listeners.status_sources();
-        status_sources.extend(extras.status_sources(OptionParts {
-            exchange: exchange.clone(),
-            cache_knowledge,
-            proxy: &proxy.state,
-            sinks: pipeline.status_sources,
-        }));
-        let admin = Arc::new(Admin {
-            authorizer: AdminAuthorizer::from_config(&config.access, *config.admin, &env)?,
-            proxy: proxy.state.clone(),
-            decisions: pipeline.decisions,
-            recent_requests: pipeline.recent_requests,
-            status_sources,
-            backend_blocks: extras::add_backend_blocks,
-            diagnosis: Arc::default(),
-            configuration,
-            trace_ui_url: config.tracing.ui.clone(),
-            metrics_read_at: AtomicInstant::default(),
-        });
-        let credentials = &listeners.tls.credentials;
-        credentials.register_outbound(TlsPeer::Backend, proxy.backend_client.outbound_tls());
-        for outbound in workers.outbound_tls() {
-            credentials.register_outbound(TlsPeer::Collector, outbound);
-        }
+        let path = RequestPath::build(loaded, logs, &listeners.overload_guard, &env).await?;
+        let admin = path.admin(&listeners, configuration, config, &env)?;
+        path.register_outbound(&listeners.tls.credentials);
+        let RequestPath { pipeline, extras, proxy, keys_watcher, .. } = path;
         let keys_task = keys_watcher.map(|file| keys_file::watch_keys(file, &admin.proxy.access));
-        let request_counters = pipeline.request_counters;
-        let diagnosis =
-            DiagnosisTask { admin: admin.clone(), extras: extras.clone(), request_counters }
-                .start();
+        let diagnosis = DiagnosisTask {
+            admin: admin.clone(),
+            extras: extras.clone(),
+            request_counters: pipeline.request_counters,
+        };
+        let background_tasks = keys_task.into_iter().chain([diagnosis.start()]).collect();
+        let workers = pipeline.workers;
         let summary = StartSummary::new(config, &listeners, &workers, &proxy.state.pool);
-        let BoundListeners { clients, limits, connection_limiter, descriptors, tls, .. } =
-            listeners;
-        let state = ServerState::new(proxy, limits, connection_limiter);
+        let descriptors = listeners.descriptors;
+        // Listening is the last step. No later step can fail, so every connection that the kernel
+        // accepts from here on is served.
+        let server = listeners.serve(proxy, admin.clone())?;
         let reloader = Reloader {
             loaded: loaded.clone(),
             overrides,
             triggers,
-            sources,
-            secret_files,
-            health_checks,
+            sources: path.sources,
+            secret_files: path.secret_files,
+            health_checks: path.health_checks,
             descriptors,
-            state: state.clone(),
-            admin: admin.clone(),
+            state: server.state.clone(),
+            admin,
             extras,
             set_log_level: Box::new(logs.level_setter()),
         };
-        // Listening is the last step. No later step can fail, so every connection that the kernel
-        // accepts from here on is served.
-        let client_listener = clients.listen()?;
-        let admin_router = crate::admin::router(admin);
-        let admin_listener = listeners.admin;
-        let server = Server { client_listener, admin_listener, state, admin_router, tls };
-        let background_tasks = keys_task.into_iter().chain([diagnosis]).collect();
         Ok(Self { summary, server, workers, reloader, _background_tasks: background_tasks })
     }
 
@@ -188,12 +144,87 @@ impl Application {
     }
 }
 
+/// The parts that a request passes, after the first checks of the backends.
+struct RequestPath {
+    sources: DiscoverySources,
+    secret_files: SecretFiles,
+    keys_watcher: Option<KeysFileWatcher>,
+    pipeline: TelemetryPipeline,
+    health_checks: HealthCheckSupervisor,
+    extras: Arc<Extras>,
+    proxy: ProxyContext,
+}
+
+impl RequestPath {
+    async fn build(
+        loaded: &LoadedConfig,
+        logs: &LogWriters,
+        guard: &Arc<OverloadGuard>,
+        env: impl Environment,
+    ) -> Result<Self, ApplicationError> {
+        let config = &loaded.config;
+        let options = BackendOptions::new(config, &env)?;
+        let (sources, pool, client) = build_pool(config, &options, guard, &env).await?;
+        let secret_files = SecretFiles::new(config, &sources.backends(config));
+        let (access, keys_watcher) = keys_file::build_access(config, &env)?;
+        let pipeline = TelemetryPipeline::start(loaded, logs, &pool, &access, &env)?;
+        let telemetry = pipeline.telemetry.clone();
+        let health_checks = HealthCheckSupervisor::new(
+            pool.clone(),
+            client.clone(),
+            config.scrape,
+            telemetry.clone(),
+            options.drivers(),
+        );
+        health_checks.wait_first_checks(FIRST_SCRAPE_TIMEOUT).await;
+        let settings = config.proxy_settings(memory_limit::available_bytes(), &env)?;
+        let stored = pipeline.stored_responses.clone();
+        let guard = guard.clone();
+        let mut proxy = ProxyContext::new(settings, pool, access, stored, guard, telemetry, client);
+        proxy.state.recording = pipeline.recording.clone();
+        let extras = Arc::new(Extras::start(config, &proxy, options, &env)?);
+        extras.request.attach(&mut proxy.state.extensions);
+        Ok(Self { sources, secret_files, keys_watcher, pipeline, health_checks, extras, proxy })
+    }
+
+    fn admin(
+        &self,
+        listeners: &BoundListeners,
+        configuration: Arc<ActiveConfiguration>,
+        config: &Config,
+        env: impl Environment,
+    ) -> Result<Arc<Admin>, ApplicationError> {
+        let proxy = &self.proxy.state;
+        let mut status_sources = listeners.status_sources();
+        status_sources.extend(self.extras.status_sources(self.pipeline.status_sources.clone()));
+        Ok(Arc::new(Admin {
+            authorizer: AdminAuthorizer::from_config(&config.access, *config.admin, env)?,
+            proxy: proxy.clone(),
+            decisions: self.pipeline.decisions.clone(),
+            recent_requests: self.pipeline.recent_requests.clone(),
+            status_sources,
+            diagnosis: Arc::default(),
+            configuration,
+            trace_ui_url: config.tracing.ui.clone(),
+            metrics_read_at: AtomicInstant::default(),
+        }))
+    }
+
+    /// Lets the credentials reload the certificates of the connections to backends and to the collector.
+    fn register_outbound(&self, credentials: &Credentials) {
+        credentials.register_outbound(TlsPeer::Backend, self.proxy.backend_client.outbound_tls());
+        for outbound in self.pipeline.workers.outbound_tls() {
+            credentials.register_outbound(TlsPeer::Collector, outbound);
+        }
+    }
+}
+
 /// Starts discovery, and builds the pool of the backends and the client for requests to them.
 async fn build_pool(
     config: &Config,
-    exchange: Option<Arc<PeerExchange>>,
+    options: &BackendOptions,
     overload_guard: &OverloadGuard,
-    env: impl Fn(&str) -> Option<String>,
+    env: impl Environment,
 ) -> Result<(DiscoverySources, Arc<BackendPool>, HttpClient), ApplicationError> {
     let mut sources = DiscoverySources::start(&config.discovery);
     sources.wait_for_all_sources(FIRST_SCRAPE_TIMEOUT).await;
@@ -201,8 +232,8 @@ async fn build_pool(
     overload_guard.set_health_checkers(entries.len() + extras::scraped_pages(config));
     let mut client = HttpClient::with_tls(config.timeouts, config.outbound_tls(&entries)?);
     client.descriptors = overload_guard.descriptors.clone();
-    let backends = config.build_backends(&entries, env)?;
-    let facets = PoolFacets::new(config.kv_events, exchange);
-    let pool = BackendPool::with_facets(backends, &config.pool_settings(), facets);
+    let facets = |entry: &BackendConfig| options.facets(config, entry);
+    let backends = config.build_backends(&entries, env, facets)?;
+    let pool = BackendPool::with_facets(backends, &config.pool_settings(), options.pool_facets());
     Ok((sources, Arc::new(pool), client))
 }

@@ -24,8 +24,8 @@ pub(crate) struct StartSummary {
     pub(crate) listen: SocketAddr,
     /// The address of the admin listener.
     pub(crate) admin: SocketAddr,
-    /// Whether the client listener and the admin listener use TLS.
-    is_https: [bool; 2],
+    client_url: String,
+    admin_url: String,
     /// Whether the admin listener requires a token.
     has_admin_token: bool,
     /// Maximum number of client connections. `usize::MAX`: no limit.
@@ -38,22 +38,22 @@ pub(crate) struct StartSummary {
 }
 
 impl StartSummary {
-    /// Returns the URLs of the client listener and of the admin listener.
-    fn urls(&self) -> [String; 2] {
-        let [client, admin] = self.is_https.map(|is_https| if is_https { "https" } else { "http" });
-        [format!("{client}://{}/v1", self.listen), format!("{admin}://{}", self.admin)]
-    }
-
     pub(super) fn new(
         config: &Config,
         listeners: &BoundListeners,
         workers: &TelemetryWorkers,
         pool: &Arc<BackendPool>,
     ) -> Self {
+        let listen = listeners.clients.address();
+        let admin = listeners.admin_address(*config.admin);
+        let scheme = |is_https: bool| if is_https { "https" } else { "http" };
+        let client_scheme = scheme(listeners.tls.client_acceptor.is_some());
+        let admin_scheme = scheme(listeners.tls.admin_acceptor.is_some());
         Self {
-            listen: listeners.clients.address(),
-            admin: listeners.admin_address(*config.admin),
-            is_https: listeners.is_https(),
+            listen,
+            admin,
+            client_url: format!("{client_scheme}://{listen}/v1"),
+            admin_url: format!("{admin_scheme}://{admin}"),
             has_admin_token: config.access.admin_token.is_some(),
             max_connections: listeners.limits.max_connections,
             traces: workers.traces_endpoint().map(str::to_owned),
@@ -74,12 +74,11 @@ pub(crate) fn show(summary: &StartSummary, logs: &LogWriters) {
 
 /// Logs the content of the banner as fields: one line for the gateway, and one for each backend.
 fn log_fields(summary: &StartSummary) {
-    let [client_url, admin_url] = summary.urls();
     let max_connections = summary.max_connections;
     tracing::info!(
         version = env!("CARGO_PKG_VERSION"),
-        clients = client_url,
-        admin = admin_url,
+        clients = summary.client_url,
+        admin = summary.admin_url,
         admin_token = summary.has_admin_token,
         policy = summary.pool.policy().name(),
         max_connections = (max_connections != usize::MAX).then_some(max_connections),
@@ -116,7 +115,6 @@ fn render(summary: &StartSummary) -> String {
         Some(endpoint) => format!("to {endpoint}"),
         None => "off; set OTEL_EXPORTER_OTLP_ENDPOINT to a collector".into(),
     };
-    let [client_url, admin_url] = summary.urls();
     let limits = match summary.max_connections {
         usize::MAX => "no limit of connections".into(),
         max => format!("{max} connections, each with a request"),
@@ -124,8 +122,8 @@ fn render(summary: &StartSummary) -> String {
     let token = if summary.has_admin_token { "a token is required" } else { "no token" };
     let paths = "a page, /metrics /status /decisions /config /readyz";
     let mut lines = vec![
-        ("clients", client_url),
-        ("admin", format!("{admin_url}  {paths}; {token}")),
+        ("clients", summary.client_url.clone()),
+        ("admin", format!("{}  {paths}; {token}", summary.admin_url)),
         ("limits", limits),
         ("policy", summary.pool.policy().name().into()),
         ("traces", traces),

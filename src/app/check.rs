@@ -1,6 +1,7 @@
 //! `tokenweir check`: finds the mistakes of a configuration file, and what would keep the gateway from
 //! starting with it on this machine.
 
+use super::extras;
 use super::process::environment::ErrorChain;
 use crate::config::{
     self, CheckedFile, Config, ConfigError, ConfigLocation, ListedSecret, LoadedConfig, Mistakes,
@@ -12,6 +13,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use tokenweir_gateway::server::bind_socket;
 use tokenweir_net::tls::TlsError;
+use tokenweir_settings::Environment;
 
 /// The result of `tokenweir check` for one file.
 #[derive(Debug, Default)]
@@ -31,11 +33,7 @@ pub struct ConfigCheck {
 
 /// Checks a file of the kind `checked`: a configuration, a keys file or a list of backends. `env`
 /// returns the value of an environment variable.
-pub fn check(
-    file: &Path,
-    checked: CheckedFile,
-    env: impl Fn(&str) -> Option<String>,
-) -> ConfigCheck {
+pub fn check(file: &Path, checked: CheckedFile, env: impl Environment) -> ConfigCheck {
     let mut check = ConfigCheck { file: file.to_owned(), ..ConfigCheck::default() };
     match checked {
         CheckedFile::Keys => {
@@ -55,7 +53,7 @@ pub fn check(
 }
 
 /// Finds the reasons why the gateway does not start with a valid configuration on this machine.
-fn obstacles(loaded: &LoadedConfig, env: impl Fn(&str) -> Option<String>) -> Vec<ConfigError> {
+fn obstacles(loaded: &LoadedConfig, env: impl Environment) -> Vec<ConfigError> {
     let mut found = Vec::new();
     for ListedSecret { path, secret, .. } in loaded.config.secrets() {
         if let Err(error) = secret.resolve(&env) {
@@ -68,10 +66,7 @@ fn obstacles(loaded: &LoadedConfig, env: impl Fn(&str) -> Option<String>) -> Vec
 
 /// Finds the reasons why the gateway does not start with a valid configuration on this machine,
 /// except secrets that cannot be read.
-pub(crate) fn file_obstacles(
-    loaded: &LoadedConfig,
-    env: impl Fn(&str) -> Option<String>,
-) -> Vec<ConfigError> {
+pub(crate) fn file_obstacles(loaded: &LoadedConfig, env: impl Environment) -> Vec<ConfigError> {
     let config = &loaded.config;
     let at = |path: &str, error: &dyn std::error::Error| {
         loaded.error_at(path, &ErrorChain(error).to_string())
@@ -80,11 +75,7 @@ pub(crate) fn file_obstacles(
     found.extend(input_obstacles(loaded));
     found.extend(output_obstacles(loaded));
     found.extend(loaded.tracing_settings(&env).err().map(|error| at("tracing", &error)));
-    // `obstacles` already lists secrets that cannot be read, so only a key that is too short is added
-    // here.
-    if let Err(error @ config::PeerExchangeError::Key(_)) = config.peer_exchange.start(&env) {
-        found.push(at("peer_exchange.key", &error));
-    }
+    found.extend(extras::obstacle(config, &env).map(|(path, error)| at(path, &error)));
     match config.proxy_settings(None, &env).err() {
         None | Some(config::ProxySettingsError::Secret(_)) => {}
         Some(error) => found.push(at("metrics.buckets", &error)),
@@ -143,7 +134,7 @@ fn is_missing(error: &io::Error) -> bool {
 }
 
 /// Finds problems of a valid configuration that do not keep the gateway from starting.
-fn notes(loaded: &LoadedConfig, env: impl Fn(&str) -> Option<String>) -> Vec<String> {
+fn notes(loaded: &LoadedConfig, env: impl Environment) -> Vec<String> {
     let config = &loaded.config;
     let mut notes = Vec::new();
     if config.backends.is_empty() && config.discovery.is_empty() {
@@ -197,7 +188,7 @@ impl ConfigCheck {
         &mut self,
         loaded: Option<LoadedConfig>,
         is_machine_checked: bool,
-        env: impl Fn(&str) -> Option<String>,
+        env: impl Environment,
     ) {
         let Some(loaded) = loaded else { return };
         if is_machine_checked {

@@ -2,6 +2,7 @@
 //! can be guessed, and about settings that contradict each other.
 
 use crate::config::{Contradiction, ListedSecret, LoadedConfig};
+use tokenweir_settings::Environment;
 
 /// The configuration keys of the secrets that must be hard to guess.
 const GUESSED_SECRETS: [&str; 3] =
@@ -13,7 +14,7 @@ const MIN_SECRET_CHARS: usize = 16;
 /// Returns the warnings about a configuration. The gateway logs them at the start, and `tokenweir
 /// check` prints them. `env` returns the value of an environment variable. A secret that cannot be
 /// read causes no warning.
-pub(super) fn warnings(loaded: &LoadedConfig, env: impl Fn(&str) -> Option<String>) -> Vec<String> {
+pub(super) fn warnings(loaded: &LoadedConfig, env: impl Environment) -> Vec<String> {
     let config = &loaded.config;
     let mut warnings = Vec::new();
     for ListedSecret { path, secret, .. } in config.secrets() {
@@ -59,14 +60,14 @@ mod tests {
     }
 
     #[test]
-    fn a_configured_secret_that_can_be_guessed_causes_a_warning() {
+    fn a_guessable_secret_causes_a_warning() {
         let found = warnings_of("access: { admin_token: { env: SHORT } }\n");
         assert!(found[0].starts_with("access.admin_token has less than 16"), "{found:?}");
         assert_eq!(warnings_of("access: { admin_token: { env: ABSENT } }\n"), Vec::<String>::new());
     }
 
     #[test]
-    fn a_listener_for_other_machines_causes_a_warning_unless_it_needs_a_key_or_a_token() {
+    fn an_open_listener_causes_a_warning() {
         assert_eq!(warnings_of(""), Vec::<String>::new());
         let open = "listen: 0.0.0.0:8080\nadmin: '[::]:9090'\n";
         let found = warnings_of(open);

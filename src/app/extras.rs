@@ -1,43 +1,75 @@
 //! The options of the gateway. No other file names all of them: here they are started and reloaded, and here
 //! their metrics and their parts of the status are put together.
 
+mod backends;
+
+pub use backends::BackendOptions;
+pub(super) use backends::obstacle;
+
 use super::diagnosis::{self, DiagnosisHooks};
 use super::error::{ApplicationError, in_part};
 use crate::config::Config;
-use gpu::{GpuBackend, GpuMonitor};
+use continuation::{ContinuationSettings, ContinuationStreams};
+use gpu::{GpuFacet, GpuMonitor};
 use payload_log::PayloadLog;
+use prefill_legs::PrefillLegs;
 use quality::QualityMonitor;
+use resume::Resumption;
+use sessions::SessionAdmission;
 use std::any::Any;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
-use tokenweir_diagnose::Diagnosis;
-use tokenweir_engine::gpu::GpuCondition;
+use tokenweir_diagnose::{Diagnosis, DiagnosisSample};
+use tokenweir_engine::address::BackendId;
 use tokenweir_gateway::backend::Backend;
-use tokenweir_gateway::backend::facets::exchange::{self, PeerExchange};
-use tokenweir_gateway::backend::facets::kv_events::{self, CacheKnowledge};
-use tokenweir_gateway::backend::facets::{ranks, sleep};
 use tokenweir_gateway::metric::MetricDescriptor;
-use tokenweir_gateway::proxy::rows::{continuation, prefill_leg, resume};
-use tokenweir_gateway::proxy::{ProxyState, TextSample, TextSampling};
-use tokenweir_gateway::status::{StatusBlocks, StatusSource};
+use tokenweir_gateway::proxy::extensions::Extensions;
+use tokenweir_gateway::proxy::option::RequestOptions;
+use tokenweir_gateway::proxy::{ProxyContext, TextSample, TextSampling};
+use tokenweir_gateway::status::StatusSource;
 use tokenweir_gateway::telemetry::catalog;
+use tokenweir_gateway::telemetry::decision_log::DecisionPart;
 use tokenweir_gateway::telemetry::otel;
 use tokenweir_gateway::telemetry::otel::resource::host_name;
 use tokenweir_net::client::HttpClient;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::TextConsumer;
 use trace_capture::TraceCapture;
+use usage_log::UsageLog;
 use webhooks::{WebhookNotifier, WebhookSettings};
 
+pub use tokenweir_continuation as continuation;
 pub use tokenweir_gpu as gpu;
+pub use tokenweir_kv_event_routing as kv_event_routing;
 pub use tokenweir_payload_log as payload_log;
+pub use tokenweir_peer_exchange as peer_exchange;
+pub use tokenweir_prefill_legs as prefill_legs;
 pub use tokenweir_quality as quality;
+pub use tokenweir_ranks as ranks;
+pub use tokenweir_resume as resume;
+pub use tokenweir_sessions as sessions;
+pub use tokenweir_sleep as sleep;
 pub use tokenweir_trace_capture as trace_capture;
+pub use tokenweir_usage_log as usage_log;
 pub use tokenweir_webhooks as webhooks;
 
 /// The consumers of sampled prompts and responses.
 const PAYLOAD_LOG: TextConsumer = TextConsumer::new(0);
 const QUALITY: TextConsumer = TextConsumer::new(1);
+
+/// What options add to an entry of the decision log.
+pub const DECISION_PARTS: &[DecisionPart] =
+    &[prefill_legs::add_to_decision, continuation::add_to_decision, resume::add_to_decision];
+
+/// The options of the path of a request.
+#[derive(Default)]
+pub struct RequestExtras {
+    /// The continuation of streams at other backends.
+    pub continuation: Arc<ContinuationStreams>,
+    /// The requests to whose responses clients can return.
+    pub resumption: Arc<Resumption>,
+}
 
 /// Returns the rows of all metrics, in the order of the metrics reference: those of the core, and those of
 /// each option.
@@ -45,11 +77,11 @@ pub fn metric_rows() -> impl Iterator<Item = &'static MetricDescriptor> {
     let options = [
         ranks::rows::ROWS,
         sleep::rows::ROWS,
-        prefill_leg::ROWS,
-        continuation::ROWS,
-        resume::ROWS,
-        kv_events::rows::ROWS,
-        exchange::rows::ROWS,
+        prefill_legs::rows::ROWS,
+        continuation::rows::ROWS,
+        resume::rows::ROWS,
+        kv_event_routing::rows::ROWS,
+        peer_exchange::rows::ROWS,
         diagnosis::rows::ROWS,
         webhooks::rows::ROWS,
         gpu::rows::ROWS,
@@ -57,16 +89,10 @@ pub fn metric_rows() -> impl Iterator<Item = &'static MetricDescriptor> {
         otel::rows::ROWS,
         trace_capture::rows::ROWS,
         payload_log::rows::ROWS,
+        usage_log::rows::ROWS,
+        sessions::rows::ROWS,
     ];
     catalog::rows().chain(options.into_iter().flatten())
-}
-
-/// Adds the blocks of options to the status of a backend.
-pub fn add_backend_blocks(backend: &Backend, blocks: &mut StatusBlocks) {
-    blocks.add(backend.facets.ranks.status());
-    blocks.add(backend.facets.sleep.counts());
-    let cache = backend.facets.kv_events.cache();
-    blocks.add(cache.map(|cache| cache.status()));
 }
 
 /// Returns the number of pages that options scrape.
@@ -84,10 +110,15 @@ pub(super) struct OutputTargets {
     pub(super) quality: Option<String>,
 }
 
-/// The options that run beside the path of requests.
+/// The options that have a state.
 pub(crate) struct Extras {
+    /// The options that know the backends.
+    pub(super) backends: BackendOptions,
+    /// The options of the path of a request.
+    pub(super) request: RequestExtras,
     gpus: Arc<GpuMonitor>,
     webhooks: Arc<WebhookNotifier>,
+    sessions: Arc<SessionAdmission>,
 }
 
 /// The settings of options that are read from files of secrets.
@@ -100,20 +131,15 @@ pub(super) struct SecretSettings {
 pub(super) struct ExtraSinks {
     /// The sinks. They get records in batches.
     pub(super) sinks: Vec<Arc<dyn Sink>>,
+    /// The sinks that get each record when its request ends.
+    pub(super) immediate: Vec<Arc<dyn Sink>>,
     /// The guards of their workers.
     pub(super) guards: Vec<Box<dyn Any + Send>>,
+    /// What a shutdown waits for.
+    pub(super) ends: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
     pub(super) status_sources: Vec<StatusSource>,
     /// The consumers of prompts and responses, each with its sample.
     samples: Vec<TextSample>,
-}
-
-/// The parts of the gateway whose status is that of an option.
-pub(super) struct OptionParts<'a> {
-    pub(super) exchange: Option<Arc<PeerExchange>>,
-    pub(super) cache_knowledge: Arc<CacheKnowledge>,
-    pub(super) proxy: &'a ProxyState,
-    /// The status sources of spans and of the sinks of options.
-    pub(super) sinks: Vec<StatusSource>,
 }
 
 // === impl OutputTargets ===
@@ -163,18 +189,67 @@ fn quality_target(config: &Config) -> Option<String> {
     (share > 0.0).then(|| format!("{share} % of requests to {}", targets.join(" and ")))
 }
 
+// === impl RequestExtras ===
+
+impl RequestExtras {
+    /// The options with the settings of a configuration.
+    pub fn of(config: &Config) -> Self {
+        let extras = Self::default();
+        extras.configure(config);
+        extras
+    }
+
+    /// Applies the settings of a configuration to new requests.
+    fn configure(&self, config: &Config) {
+        self.resumption.configure(config.streams.resume.settings());
+        self.continuation.configure(ContinuationSettings {
+            mode: config.streams.continuation,
+            is_greedy_only: config.streams.continuation_greedy_only,
+            memory_bytes: config.limits.continuation_memory,
+        });
+    }
+
+    /// Attaches the options, in the order of their steps.
+    pub fn attach(&self, extensions: &mut Extensions) {
+        extensions.add(Arc::new(RequestOptions(vec![
+            self.resumption.clone(),
+            Arc::new(PrefillLegs),
+            self.continuation.clone(),
+        ])));
+        extensions.add(self.resumption.clone());
+    }
+
+    /// Functions that add the blocks of the options to a status.
+    pub fn status_sources(&self) -> [StatusSource; 2] {
+        [
+            resume::rows::status_source(self.resumption.clone()),
+            continuation::rows::status_source(self.continuation.clone()),
+        ]
+    }
+}
+
 // === impl Extras ===
 
 impl Extras {
     /// Starts the options.
     pub(super) fn start(
         config: &Config,
-        client: &HttpClient,
+        proxy: &ProxyContext,
+        backends: BackendOptions,
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<Self, ApplicationError> {
         let secrets = SecretSettings::read(config, env)?;
-        let extras = Self { gpus: Arc::default(), webhooks: Arc::default() };
-        extras.gpus.configure(&config.gpu, client);
+        let request = RequestExtras::of(config);
+        let sessions = SessionAdmission::new(&proxy.state, backends.gateway_count());
+        let extras = Self {
+            backends,
+            request,
+            sessions: Arc::new(sessions),
+            gpus: Arc::default(),
+            webhooks: Arc::default(),
+        };
+        extras.gpus.configure(&config.gpu, &proxy.backend_client);
+        extras.sessions.configure(config.sessions);
         extras.webhooks.configure(secrets.webhooks);
         Ok(extras)
     }
@@ -188,53 +263,53 @@ impl Extras {
         client: &HttpClient,
         has_new_client: bool,
     ) {
+        self.backends.configure(config);
+        self.request.configure(config);
         if has_new_client || config.gpu != previous.gpu {
             self.gpus.configure(&config.gpu, client);
         }
+        self.sessions.configure(config.sessions);
         // The content of a token file may have changed, although its path in the configuration has not.
         self.webhooks.configure(secrets.webhooks);
     }
 
     /// Returns functions that add the blocks of options to a status, in the order of `/status`.
-    pub(super) fn status_sources(&self, parts: OptionParts<'_>) -> Vec<StatusSource> {
-        let OptionParts { exchange: peers, cache_knowledge, proxy, sinks } = parts;
+    /// `sinks`: those of spans and of the sinks of options.
+    pub(super) fn status_sources(&self, sinks: Vec<StatusSource>) -> Vec<StatusSource> {
         let mut sources = vec![
             gpu::rows::status_source(self.gpus.clone()),
             webhooks::rows::status_source(self.webhooks.clone()),
-            exchange::rows::status_source(peers),
-            kv_events::rows::status_source(cache_knowledge),
         ];
+        sources.extend(self.backends.status_sources());
         sources.extend(sinks);
-        sources.push(resume::status_source(proxy.resumption.clone()));
-        sources.push(continuation::status_source(proxy.continuation_memory.clone()));
+        sources.extend(self.request.status_sources());
+        sources.push(sessions::rows::status_source(self.sessions.clone()));
         sources
     }
 }
 
 impl DiagnosisHooks for Extras {
     /// Also tells each backend whether its GPUs lower their clock.
-    fn gpu_conditions(&self, backends: &[Arc<Backend>], now: Instant) -> Vec<Option<GpuCondition>> {
-        let owners = backends.iter().map(|backend| gpu_backend(backend));
-        let conditions: Vec<_> = self.gpus.assign(owners, now).conditions().collect();
-        for (backend, condition) in backends.iter().zip(&conditions) {
+    fn complete_samples(
+        &self,
+        backends: &[Arc<Backend>],
+        samples: &mut [(BackendId, DiagnosisSample)],
+        now: Instant,
+    ) {
+        let assignment = self.gpus.assign_to(backends, now);
+        let conditions = assignment.conditions();
+        for ((backend, (_, sample)), condition) in backends.iter().zip(samples).zip(conditions) {
             let is_throttled = condition.as_ref().and_then(|gpus| gpus.is_throttled);
-            backend.facets.gpu.is_throttled.set(is_throttled.unwrap_or(false));
+            if let Some(gpus) = backend.facets.get::<GpuFacet>() {
+                gpus.is_throttled.set(is_throttled.unwrap_or(false));
+            }
+            sample.gpus = condition;
         }
-        conditions
     }
 
     /// Passes the diagnosis to the webhooks.
     fn on_diagnosis(&self, diagnosis: &Diagnosis, now: Instant, wall_time: SystemTime) {
         self.webhooks.update(diagnosis, now, wall_time);
-    }
-}
-
-fn gpu_backend(backend: &Backend) -> GpuBackend<'_> {
-    let identity = &backend.identity;
-    GpuBackend {
-        id: identity.id.as_str(),
-        host: identity.address.host_and_port().0,
-        pod: identity.settings().pod.clone(),
     }
 }
 
@@ -252,11 +327,15 @@ impl SecretSettings {
 
 impl ExtraSinks {
     /// Starts the configured sinks.
-    pub(super) fn start(config: &Config) -> Result<Self, ApplicationError> {
+    pub(super) fn start(
+        config: &Config,
+        env: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, ApplicationError> {
         let mut started = Self::default();
         started.add_trace_capture(config)?;
         started.add_payload_log(config)?;
         started.add_quality(config)?;
+        started.add_usage_log(config, env)?;
         Ok(started)
     }
 
@@ -315,6 +394,26 @@ impl ExtraSinks {
             running = Some(self.add(quality, guard));
         }
         self.status_sources.push(quality::rows::status_source(running));
+        Ok(())
+    }
+
+    /// Adds the usage log. It starts only if a file is configured.
+    fn add_usage_log(
+        &mut self,
+        config: &Config,
+        env: impl Fn(&str) -> Option<String>,
+    ) -> Result<(), ApplicationError> {
+        let mut running = None;
+        if let Some(settings) = config.usage_log.settings(&host_name(), env)? {
+            let file = settings.file.display();
+            let problem = format!("cannot write the usage log {file} (usage_log.file)");
+            let (log, guard) = UsageLog::start(settings).map_err(in_part(problem))?;
+            let log = Arc::new(log);
+            self.immediate.push(log.clone());
+            self.ends.push(Box::pin(guard.shutdown()));
+            running = Some(log);
+        }
+        self.status_sources.push(usage_log::rows::status_source(running));
         Ok(())
     }
 

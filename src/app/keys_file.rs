@@ -9,6 +9,7 @@ use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_net::file_watcher::{FileWatcher, LoadError};
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
 use tokenweir_request::access::KeyFile;
+use tokenweir_settings::Environment;
 
 /// Reloads the keys file when it changes.
 #[derive(Clone)]
@@ -71,7 +72,7 @@ impl KeysFileWatcher {
 /// keys file is configured.
 pub(super) fn build_access(
     config: &Config,
-    env: impl Fn(&str) -> Option<String>,
+    env: impl Environment,
 ) -> Result<(Arc<AccessControl>, Option<KeysFileWatcher>), ApplicationError> {
     let file = config.access.keys_file.clone();
     let opened = file.map(|file| KeysFileWatcher::open(file, config.tiers.clone())).transpose()?;

@@ -1,13 +1,14 @@
 //! Binds the client listener and the admin listener, and sets up their limits and TLS.
 
 use super::error::ApplicationError;
+use crate::admin::{self, Admin};
 use crate::config::Config;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use tokenweir_gateway::proxy::{OverloadGuard, OverloadLimits};
+use tokenweir_gateway::proxy::{OverloadGuard, OverloadLimits, ProxyContext};
 use tokenweir_gateway::server::{
-    BoundSocket, ConnectionLimiter, DescriptorBudget, ServerLimits, ServerTls, bind_listener,
-    bind_socket, raise_file_limit,
+    BoundSocket, ConnectionLimiter, DescriptorBudget, Server, ServerLimits, ServerState, ServerTls,
+    bind_listener, bind_socket, raise_file_limit,
 };
 use tokenweir_gateway::status::StatusSource;
 use tokio::net::TcpListener;
@@ -57,9 +58,19 @@ impl BoundListeners {
         self.admin.local_addr().unwrap_or(configured)
     }
 
-    /// Whether the client listener (first) and the admin listener (second) use TLS.
-    pub(super) fn is_https(&self) -> [bool; 2] {
-        [&self.tls.client_acceptor, &self.tls.admin_acceptor].map(Option::is_some)
+    /// Starts to listen for clients.
+    pub(super) fn serve(
+        self,
+        proxy: ProxyContext,
+        admin: Arc<Admin>,
+    ) -> Result<Server, ApplicationError> {
+        Ok(Server {
+            client_listener: self.clients.listen()?,
+            admin_listener: self.admin,
+            state: ServerState::new(proxy, self.limits, self.connection_limiter),
+            admin_router: admin::router(admin),
+            tls: self.tls,
+        })
     }
 
     /// Returns functions that write the counts of client connections and of TLS certificates into

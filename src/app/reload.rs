@@ -4,7 +4,7 @@
 
 use super::discovery_sources::DiscoverySources;
 use super::error::ApplicationError;
-use super::extras::{self, Extras, SecretSettings};
+use super::extras::{self, BackendOptions, Extras, SecretSettings};
 use super::process::environment::{ErrorChain, variable};
 use super::process::signals::SighupListener;
 use super::process::{memory_limit, systemd};
@@ -134,9 +134,10 @@ impl Reloader {
         self.admin.configuration.set_discovery_problem(problem);
         let discovered = entries.len();
         let settings = Box::new(config.clone());
+        let options = self.extras.backends.clone();
         let reading = move || {
             let secret_files = SecretFiles::new(&settings, &entries);
-            Ok((secret_files, build_backends(&settings, &entries)?))
+            Ok((secret_files, build_backends(&settings, &entries, &options)?))
         };
         match self.read_files(reading).await {
             Ok((secret_files, (backends, tls_contexts))) => {
@@ -218,9 +219,10 @@ impl Reloader {
         let entries = sources.backends(config);
         let backend_count = entries.len();
         let new = Box::new(config.clone());
+        let options = self.extras.backends.clone();
         let reading = move || {
             let secret_files = SecretFiles::new(&new, &entries);
-            let backends = build_backends(&new, &entries)?;
+            let backends = build_backends(&new, &entries, &options)?;
             let settings = new.proxy_settings(memory_limit::available_bytes(), variable)?;
             Ok((secret_files, backends, settings, SecretSettings::read(&new, variable)?))
         };
@@ -289,8 +291,10 @@ impl Reloader {
 fn build_backends(
     config: &Config,
     entries: &[BackendConfig],
+    options: &BackendOptions,
 ) -> Result<(Vec<Backend>, BackendTlsContexts), ApplicationError> {
-    let backends = config.build_backends(entries, variable)?;
+    let facets = |entry: &BackendConfig| options.facets(config, entry);
+    let backends = config.build_backends(entries, variable, facets)?;
     Ok((backends, config::backend_tls_contexts(entries)?))
 }
 

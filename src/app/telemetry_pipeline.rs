@@ -5,6 +5,7 @@ use super::extras::{self, ExtraSinks};
 use super::process::logging::LogWriters;
 use crate::config::{Config, LoadedConfig};
 use std::any::Any;
+use std::pin::Pin;
 use std::sync::Arc;
 use tokenweir_diagnose::BackendRequestCounters;
 use tokenweir_gateway::backend::pool::BackendPool;
@@ -15,12 +16,13 @@ use tokenweir_gateway::telemetry::Telemetry;
 use tokenweir_gateway::telemetry::access_log::{AccessLog, AccessLogCounts};
 use tokenweir_gateway::telemetry::batch_dispatcher::BatchDispatcherGuard;
 use tokenweir_gateway::telemetry::decision_log::DecisionLog;
-use tokenweir_gateway::telemetry::metrics_registry::{MetricsLevel, MetricsSettings, Prometheus};
+use tokenweir_gateway::telemetry::metrics_registry::{MetricsSettings, Prometheus};
 use tokenweir_gateway::telemetry::otel::{self, Semconv, SpanSink, TracingSettings};
 use tokenweir_gateway::telemetry::recent_requests::RecentRequests;
 use tokenweir_net::tls::OutboundTls;
 use tokenweir_protocol::clock;
 use tokenweir_request::observe::Sink;
+use tokenweir_settings::Environment;
 
 /// The sinks of request records, and the values that other parts read from them.
 pub(super) struct TelemetryPipeline {
@@ -49,6 +51,8 @@ pub(super) struct TelemetryWorkers {
     /// The guards of the sinks. When the guard of a sink with a file is dropped, the file is
     /// flushed.
     _guards: Vec<Box<dyn Any + Send>>,
+    /// What the shutdown waits for.
+    ends: Vec<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
 /// The telemetry sinks that have been started, each with its counts and its worker.
@@ -71,40 +75,38 @@ impl TelemetryPipeline {
         logs: &LogWriters,
         pool: &Arc<BackendPool>,
         access: &Arc<AccessControl>,
-        env: impl Fn(&str) -> Option<String>,
+        env: impl Environment,
     ) -> Result<Self, ApplicationError> {
         let config = &loaded.config;
-        let now = clock::now();
         let tracing = loaded.tracing_settings(&env)?;
-        if env("OTEL_METRICS_EXPORTER").is_some_and(|value| value.contains("otlp")) {
-            tracing::warn!(
-                "OTEL_METRICS_EXPORTER=otlp has no effect: let the Prometheus receiver of a collector \
-                 scrape /metrics"
-            );
-        }
-        let decisions = Arc::new(DecisionLog::new(config.routing.decision_log_size));
-        let recent_requests = Arc::new(RecentRequests::new(now, config.slos.clone()));
+        warn_of_metrics_exporter(&env);
+        let size = config.routing.decision_log_size;
+        let decisions = Arc::new(DecisionLog::new(size, extras::DECISION_PARTS));
+        let recent_requests = Arc::new(RecentRequests::new(clock::now(), config.slos.clone()));
         let request_counters = Arc::<BackendRequestCounters>::default();
         let mut sinks = SinkSet::default();
         let stored_responses = Arc::<StoredResponses>::default();
-        sinks.immediate.extend([pool.clone() as Arc<dyn Sink>, decisions.clone(), access.clone()]);
-        sinks.immediate.push(stored_responses.clone());
+        sinks.immediate.extend([
+            pool.clone() as Arc<dyn Sink>,
+            decisions.clone(),
+            access.clone(),
+            stored_responses.clone(),
+        ]);
         let has_keys = config.access.keys_file.is_some();
         let access_log = sinks.add_access_log(logs, has_keys);
         let start_log = if config.log.access_start { access_log } else { None };
         let spans = sinks.add_spans(&tracing)?;
         sinks.batched.push(recent_requests.clone());
         sinks.batched.push(request_counters.clone());
-        let extras = ExtraSinks::start(config)?;
+        let extras = ExtraSinks::start(config, &env)?;
         let text_sampling = extras.text_sampling(config);
+        sinks.immediate.extend(extras.immediate);
         sinks.batched.extend(extras.sinks);
         sinks.guards.extend(extras.guards);
         sinks.status_sources.extend(extras.status_sources);
-        let semconv = tracing.style.semconv;
-        let build_metrics = |level| build_metrics(config, level, semconv);
-        let metrics = config.metrics.level.map(build_metrics).transpose()?;
-        let SinkSet { immediate, batched, status_sources, guards } = sinks;
-        let (telemetry, dispatcher) = Telemetry::with_batch_dispatcher(metrics, immediate, batched);
+        let metrics = build_metrics(config, tracing.style.semconv)?;
+        let (telemetry, dispatcher) =
+            Telemetry::with_batch_dispatcher(metrics, sinks.immediate, sinks.batched);
         let propagation = tracing.propagation();
         Ok(Self {
             telemetry: Arc::new(telemetry),
@@ -113,22 +115,33 @@ impl TelemetryPipeline {
             recent_requests,
             stored_responses,
             request_counters,
-            status_sources,
+            status_sources: sinks.status_sources,
             workers: TelemetryWorkers {
                 dispatcher,
                 traces_endpoint: tracing.endpoint,
                 spans,
-                _guards: guards,
+                _guards: sinks.guards,
+                ends: extras.ends,
             },
         })
     }
 }
 
+fn warn_of_metrics_exporter(env: impl Environment) {
+    if env("OTEL_METRICS_EXPORTER").is_some_and(|value| value.contains("otlp")) {
+        tracing::warn!(
+            "OTEL_METRICS_EXPORTER=otlp has no effect: let the Prometheus receiver of a collector \
+             scrape /metrics"
+        );
+    }
+}
+
+/// The metrics registry. `None`: metrics are disabled.
 fn build_metrics(
     config: &Config,
-    level: MetricsLevel,
     semconv: Semconv,
-) -> Result<Prometheus, ApplicationError> {
+) -> Result<Option<Prometheus>, ApplicationError> {
+    let Some(level) = config.metrics.level else { return Ok(None) };
     let metrics = Prometheus::with_settings(MetricsSettings {
         rows: extras::metric_rows().collect(),
         level,
@@ -138,7 +151,7 @@ fn build_metrics(
         objectives: config.slos.clone(),
     });
     let has_native = config.metrics.native_histograms;
-    Ok(if has_native { metrics.with_native_histograms() } else { metrics })
+    Ok(Some(if has_native { metrics.with_native_histograms() } else { metrics }))
 }
 
 // === impl TelemetryWorkers ===
@@ -157,6 +170,9 @@ impl TelemetryWorkers {
     /// Passes the remaining records to the sinks, and exports the remaining spans.
     pub(super) async fn shutdown(self) {
         drop(self.dispatcher);
+        for end in self.ends {
+            end.await;
+        }
         if let Some(spans) = self.spans {
             spans.shutdown().await;
         }
@@ -168,14 +184,16 @@ impl TelemetryWorkers {
 impl SinkSet {
     /// Adds the access log and returns it. `None`: the access log is disabled.
     fn add_access_log(&mut self, logs: &LogWriters, has_keys: bool) -> Option<Arc<AccessLog>> {
-        let (access_log, line_counter) = logs.access_log(has_keys).zip(logs.line_counter())?;
+        let (access_log, writer) = logs.access_log(has_keys)?;
         let access_log = Arc::new(access_log);
         self.batched.push(access_log.clone());
         let counted = access_log.clone();
         self.status_sources.push(Arc::new(move |status, _| {
-            let [written, dropped] = line_counter();
-            let rate_limited = counted.omitted();
-            status.blocks.add(AccessLogCounts { written, rate_limited, dropped });
+            status.blocks.add(AccessLogCounts {
+                written: writer.written(),
+                rate_limited: counted.omitted(),
+                dropped: writer.dropped(),
+            });
         }));
         Some(access_log)
     }

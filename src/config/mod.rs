@@ -6,7 +6,7 @@
 //! ```text
 //! text        a file as text, its YAML with positions, and the errors
 //! backends    the sections of the backends
-//! options     the sections of optional parts
+//! options     the sections of options
 //! sections    the other sections
 //! root        the configuration: the list of all sections
 //! references  what the rules of a section read from other sections
@@ -46,8 +46,6 @@ pub use files::{
 pub use load::LoadedConfig;
 pub use mistakes::Mistakes;
 pub use options::discovery::DiscoveryConfig;
-pub use options::gpu::CostConfig;
-pub use options::peer_exchange::PeerExchangeError;
 pub use options::telemetry::trace_capture::TraceCaptureConfig;
 pub use options::webhooks::WebhooksError;
 pub use overrides::{ConfigSources, OverrideValue, Overrides};

@@ -1,8 +1,8 @@
 //! The configuration: the list of its sections.
 
 use super::backends::{client_tls, section as backends, usage};
-use super::options::telemetry::{quality, trace_capture};
-use super::options::{discovery, gpu, kv_events, peer_exchange, sleep, webhooks};
+use super::options::telemetry::{quality, trace_capture, usage_log};
+use super::options::{discovery, sessions, webhooks};
 use super::sections::clients::{access, identities, limits, listeners, routes, tiers, tls};
 use super::sections::process::{drain, reload};
 use super::sections::responses::{refusal_detection, slow, stalls, streams};
@@ -12,9 +12,13 @@ use super::sections::upstream::{
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tokenweir_gpu as gpu;
+use tokenweir_kv_event_routing as kv_events;
+use tokenweir_peer_exchange as peer_exchange;
 use tokenweir_settings::{
     CheckResult, ConfigSection, ListedSecret, OutputFile, ReloadClass, Secret, SecretList,
 };
+use tokenweir_sleep as sleep;
 
 /// Defines [`Config`] from its sections: each line has a key and its [`ConfigSection`].
 macro_rules! define_config {
@@ -89,6 +93,9 @@ define_config! {
     routing: routing::Section,
     /// The admission queue, in which requests wait while every backend of a model is full.
     admission: admission::Section,
+    /// Admission by live sessions: while the contexts of the sessions in progress do not fit into the KV caches of
+    /// the backends, new sessions wait in the admission queue.
+    sessions: sessions::Section,
     /// Authentication and permissions of clients and operators.
     access: access::Section,
     /// TLS of the client listener and the admin listener.
@@ -150,6 +157,8 @@ define_config! {
     tracing: tracing::Section,
     /// Capture of the traffic to a file, without texts of prompts and responses.
     trace_capture: trace_capture::Section,
+    /// What each request used, in a file and pushed to a receiver.
+    usage_log: usage_log::Section,
 }
 
 impl Config {

@@ -4,6 +4,7 @@ use super::{Config, ConfigError, LoadedConfig, Overrides};
 use proptest::prelude::*;
 use serde_json::json;
 use std::path::Path;
+use tokenweir_gpu::GpuIndex;
 
 /// Parses the text of a file `gateway.yaml`.
 pub(crate) fn parse(text: &str) -> Result<LoadedConfig, ConfigError> {
@@ -13,6 +14,16 @@ pub(crate) fn parse(text: &str) -> Result<LoadedConfig, ConfigError> {
 /// The problem of an invalid configuration. `None`: the configuration is valid.
 pub(super) fn problem(text: &str) -> Option<String> {
     parse(text).err().map(|error| error.problem().to_owned())
+}
+
+#[test]
+fn an_exporter_assigns_indexes_and_mig_instances() {
+    let text = "backends: [{ url: a:1, name: a }]\n\
+                gpu: { exporters: [{ url: h:9400, backends: [{ name: a, gpus: [0, '1.2'] }] }] }";
+    let settings = parse(text).unwrap().config.gpu;
+    assert_eq!(settings.exporters[0].url.to_string(), "http://h:9400/metrics");
+    let indexes = settings.exporters[0].rules[0].gpus.clone().unwrap();
+    assert_eq!(indexes, ["0", "1.2"].map(|index| GpuIndex::parse(index).unwrap()));
 }
 
 /// Texts of invalid configuration files, each with its complete error text.
@@ -144,6 +155,11 @@ const INVALID_VALUES: &[(&str, &str)] = &[
     ("admission:\n  tenant_header: «a b»\n", "this is not a valid header name"),
     ("identities: { session_headers: «[»'a b'] }\n", "`a b` is not a valid header name"),
     ("trace_capture:\n  sample: «0»\n", "this must be more than 0 and at most 1"),
+    ("usage_log:\n  max_bytes: «64KiB»\n", "this must be at least 1MiB"),
+    (
+        "usage_log:\n  push: «{» url: 'http://a:1' }\n",
+        "the push reads the records from usage_log.file: set it",
+    ),
     (
         "log:\n  max_file_bytes: «64KiB»\n",
         "this must be at least 1MiB and at least 32 times log.payloads.max_bytes",

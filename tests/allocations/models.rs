@@ -87,7 +87,8 @@ impl ModelFixture {
             ..health_checker::ScrapeSettings::default()
         };
         let client = HttpClient::new(HttpClientTimeouts::default());
-        let health_checks = HealthCheckSupervisor::new(pool.clone(), client, settings, telemetry);
+        let health_checks =
+            HealthCheckSupervisor::new(pool.clone(), client, settings, telemetry, Vec::new());
         health_checks.wait_first_checks(Duration::from_secs(10)).await;
         Self { models, pool, prometheus: prometheus(), _health_checks: health_checks }
     }

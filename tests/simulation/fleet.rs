@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokenweir_protocol::clock;
-use tokenweir_request::continuation::ContinuationMode;
+use tokenweir_request::continuation::{ContinuationMode, Continuations};
 use tokenweir_request::record::Outcome;
 
 const BACKENDS: usize = 100;
@@ -82,11 +82,11 @@ async fn fleet(seed: u64, told: Arc<Mutex<String>>) {
     let records = gateway.records.0.lock().unwrap();
     let mut counts = BTreeMap::<String, usize>::new();
     for record in records.iter() {
-        let continued = record.continuations.begun.len();
+        let continued = Continuations::of(record).begun.len();
         let what = if record.outcome == Outcome::Ok {
             format!("whole after {continued} continuations")
         } else {
-            let refused = record.continuations.refusal.map(|reason| format!("{reason:?}"));
+            let refused = Continuations::of(record).refusal.map(|reason| format!("{reason:?}"));
             let not_retried = record.not_retried.map(|reason| format!("{reason:?}"));
             let reason = refused.or(not_retried);
             format!("refused: {}", reason.unwrap_or_else(|| panic!("a reason: {record:?}")))

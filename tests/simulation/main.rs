@@ -20,7 +20,7 @@ use bytes::Bytes;
 use engine::{Asked, PROMPT};
 use http::{Request, Response};
 use http_body::Body;
-use http_body_util::Full;
+use http_body_util::{BodyExt, Full};
 use network::World;
 use serde_json::Value;
 use std::any::Any;
@@ -34,15 +34,17 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Poll;
 use std::time::{Duration, Instant};
+use tokenweir::app::extras::{BackendOptions, RequestExtras};
 use tokenweir::config::{BackendConfig, Config, UsageMode};
 use tokenweir_engine::address::BackendAddress;
-use tokenweir_gateway::backend::facets::PoolFacets;
 use tokenweir_gateway::backend::pool::BackendPool;
 use tokenweir_gateway::backend::{Drain, DrainInitiator, HealthCheckSupervisor};
 use tokenweir_gateway::proxy::access::AccessControl;
+use tokenweir_gateway::proxy::extensions::Extension;
+use tokenweir_gateway::proxy::option::RequestOptions;
 use tokenweir_gateway::proxy::{
     AcceptedRequest, ClientInfo, EarlyResponse, OverloadGuard, OverloadLimits, ProxyContext,
-    ProxyResponseBody, Responding, StoredResponses, accept_request, handle_request, resume,
+    ProxyResponseBody, Responding, StoredResponses, accept_request, handle_request,
 };
 use tokenweir_gateway::telemetry::metrics_registry::{
     BucketOverrides, MetricsLevel, MetricsSettings, Prometheus,
@@ -55,9 +57,10 @@ use tokenweir_protocol::clock;
 use tokenweir_protocol::openai::engine_control::Permission;
 use tokenweir_request::access::cors::Cors;
 use tokenweir_request::access::{KeyDigest, KeyEntry, KeyFile, TenantEntry, UsageLimits};
-use tokenweir_request::continuation::ContinuationMode;
+use tokenweir_request::continuation::{ContinuationMode, Continuations};
 use tokenweir_request::observe::{ResponseAbortHandle, Sink};
 use tokenweir_request::record::{Outcome, RequestRecord};
+use tokenweir_request::runs::RunNote;
 
 const KEY: &str = "sk-tw-a-key-for-tests";
 const WINDOW: Duration = Duration::from_secs(3);
@@ -80,6 +83,7 @@ impl Sink for Records {
 /// A gateway without its server: the tests call its proxy with requests directly.
 struct Gateway {
     context: Arc<ProxyContext>,
+    extras: RequestExtras,
     records: Arc<Records>,
     mode: ContinuationMode,
     /// Whether the memory for resumable responses suffices to keep each response until its client returns.
@@ -147,9 +151,11 @@ impl Gateway {
             BackendConfig::at(address.unwrap())
         };
         let entries: Vec<BackendConfig> = (0..backends).map(entry).collect();
-        let backends = config.build_backends(&entries, |_| None).unwrap();
-        let facets = PoolFacets::new(config.kv_events, None);
-        let pool = BackendPool::with_facets(backends, &config.pool_settings(), facets);
+        let options = BackendOptions::new(&config, |_| None).unwrap();
+        let facets = |entry: &BackendConfig| options.facets(&config, entry);
+        let backends = config.build_backends(&entries, |_| None, facets).unwrap();
+        let pool =
+            BackendPool::with_facets(backends, &config.pool_settings(), options.pool_facets());
         let pool = Arc::new(pool);
         let client = HttpClient::with_tls(config.timeouts, outbound_tls()).with_dial(world.dial());
         let records = Arc::<Records>::default();
@@ -170,10 +176,11 @@ impl Gateway {
             client.clone(),
             config.scrape,
             telemetry.clone(),
+            options.drivers(),
         );
         health_checks.wait_first_checks(Duration::from_secs(10)).await;
         let guard = Arc::new(OverloadGuard::new(OverloadLimits::default()));
-        let context = ProxyContext::new(
+        let mut context = ProxyContext::new(
             config.proxy_settings(None, |_| None).unwrap(),
             pool,
             access,
@@ -182,8 +189,10 @@ impl Gateway {
             telemetry,
             client,
         );
+        let extras = RequestExtras::of(&config);
+        extras.attach(&mut context.state.extensions);
         let (context, mode) = (Arc::new(context), config.streams.continuation);
-        Self { context, records, mode, keeps_all, _health_checks: health_checks }
+        Self { context, extras, records, mode, keeps_all, _health_checks: health_checks }
     }
 
     /// Sends a request as the server does, with `key` as its `Idempotency-Key`.
@@ -208,9 +217,13 @@ impl Gateway {
         let shared = early.clone();
         Responding::new(
             Box::pin(async move {
-                match resume::run_key(&context, &mut recorded, request.headers()) {
-                    Some(key) => {
-                        resume::follow(context, recorded, key, abort, &shared, request).await
+                match RequestOptions::take_over(&context, &mut recorded, request.headers()) {
+                    Some(taken) => {
+                        let request = request.map(|body| {
+                            body.map_err(|never: std::convert::Infallible| match never {})
+                                .boxed_unsync()
+                        });
+                        taken.respond(&context, recorded, abort, &shared, request).await
                     }
                     None => handle_request(&context, recorded, abort, &shared, request).await,
                 }
@@ -360,7 +373,7 @@ async fn sweep(gateway: Arc<Gateway>) {
     loop {
         tokio::time::sleep(SWEEP).await;
         gateway.state().open_streams.sweep(clock::now());
-        gateway.state().resumption.sweep(clock::now());
+        gateway.extras.resumption.sweep(clock::now());
     }
 }
 
@@ -443,7 +456,7 @@ fn check_received(asked: Asked, received: &Received, is_counted: bool) {
 /// Whether the gateway knows the number of tokens of the response. After a continuation by text it does not,
 /// because the text does not show how many tokens it has.
 fn is_counted(gateway: &Gateway, record: &RequestRecord) -> bool {
-    gateway.mode != ContinuationMode::Text || record.continuations.begun.is_empty()
+    gateway.mode != ContinuationMode::Text || Continuations::of(record).begun.is_empty()
 }
 
 /// Compares the records of a client's request and its repetitions with what the client received.
@@ -460,7 +473,7 @@ fn check_records(
     assert!(reached <= attempts, "{reached} requests at engines, {attempts} attempts in records");
     let mut has_run = false;
     for record in records {
-        if record.resume_outcome() == Some("attached") {
+        if RunNote::outcome_of(record) == Some("attached") {
             assert!(record.attempts.is_empty() && record.output_tokens().is_none());
             continue;
         }
@@ -472,7 +485,7 @@ fn check_records(
             && record.timings.first_output.is_some()
         {
             assert!(
-                record.continuations.refusal.is_some(),
+                Continuations::of(record).refusal.is_some(),
                 "the record does not say why an interrupted stream was not continued: {record:?}"
             );
         }
@@ -491,7 +504,7 @@ fn check_records(
         let accepted = record.timings.accepted;
         let ends = received.iter().filter_map(|it| it.ended).filter(|ended| *ended < accepted);
         let is_again = has_run && ends.max().is_none_or(|end| accepted < end + WINDOW);
-        let has_key = record.resume_outcome().is_some();
+        let has_key = RunNote::outcome_of(record).is_some();
         assert!(
             !(is_again && has_key && gateway.keeps_all),
             "a repeated request ran again, although the gateway kept its run"
@@ -577,7 +590,7 @@ fn check(gateway: &Gateway, world: &World, all: &[(Asked, Vec<Received>)]) {
     for record in records.iter() {
         let attempts = record.attempts.iter().map(|it| (it.backend.as_str(), it.failure));
         let attempts: Vec<_> = attempts.collect();
-        let (refusal, resumed) = (record.continuations.refusal, record.resume_outcome());
+        let (refusal, resumed) = (Continuations::of(record).refusal, RunNote::outcome_of(record));
         world.log(format_args!("{:?} {attempts:?} {refusal:?} {resumed:?}", record.outcome));
     }
     assert!(!world.has_failed.load(Ordering::Relaxed), "a backend got a wrong request");
@@ -586,8 +599,8 @@ fn check(gateway: &Gateway, world: &World, all: &[(Asked, Vec<Received>)]) {
         state.pool.backends().iter().map(|backend| backend.load.in_flight()).sum::<u32>();
     let kept = [
         state.body_memory.used_bytes(),
-        state.continuation_memory.used_bytes(),
-        state.resumption.used_bytes(),
+        gateway.extras.continuation.used_bytes(),
+        gateway.extras.resumption.used_bytes(),
         state.open_streams.open(),
         in_flight as usize,
         state.access.keys().unwrap().open().map(|(_, count)| count as usize).sum(),

@@ -2,6 +2,7 @@
 //! paths that are served.
 
 mod cache_salt;
+mod caps;
 mod control;
 mod key_lookup_timing;
 mod limits;

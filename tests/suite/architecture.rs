@@ -46,7 +46,6 @@ const LAYERED: &[(&str, &[&[&str]])] = &[
             &["status"],
             &["metric"],
             &["backend"],
-            &["discovery"],
             &["telemetry"],
             &["local_routes"],
             &["proxy"],
@@ -59,11 +58,10 @@ const LAYERED: &[(&str, &[&[&str]])] = &[
 /// Maximum number of source files directly in a folder.
 const MAX_FILES: usize = 12;
 
-/// The modules of the proxy that name no optional feature. `steps` and `resume` attach such features to them.
-const PROXY_CORE: [&str; 8] =
-    ["accept", "access", "admission", "attempt", "forward", "handle", "relay", "retry"];
+/// The modules of the gateway that name no option of the path of a request. Options attach to them.
+const PATH_OF_REQUESTS: [&str; 3] = ["proxy", "server", "telemetry"];
 
-/// Words by which code names an optional feature of the proxy.
+/// Words by which code names an option of the path of a request.
 const PROXY_FEATURES: [&str; 4] = ["continuation", "prefill_leg", "PrefillLeg", "resum"];
 
 fn repository_root() -> &'static Path {
@@ -139,13 +137,13 @@ fn modules_import_only_from_lower_layers() {
     assert!(wrong.is_empty(), "imports from a higher layer:\n{}", wrong.join("\n"));
 }
 
-/// The parts of the program that may use an option: the composition, the configuration of its section, and the
-/// document of the GPUs of backends.
-const USERS_OF_OPTIONS: &[&str] = &["app/extras.rs", "config/", "admin/streams.rs"];
+/// The parts of the program that may use an option: the composition, the sources of backends, and the configuration
+/// of its section.
+const USERS_OF_OPTIONS: &[&str] = &["app/extras.rs", "app/discovery_sources/", "config/"];
 
 /// The crates that may use the diagnosis: what shows and what checks verdicts.
 const USERS_OF_DIAGNOSIS: &[&str] =
-    &["api", "diagnose", "doctor", "operations", "tokenweir", "top", "webhooks"];
+    &["api", "diagnose", "doctor", "gpu", "operations", "tokenweir", "top", "webhooks"];
 
 #[test]
 fn the_core_uses_no_option_and_no_diagnosis() {
@@ -187,42 +185,43 @@ fn files_and_modules_have_no_import_cycles() {
     }
 }
 
+/// Words by which code names an option that knows the backends.
+const BACKEND_OPTIONS: [&str; 8] = [
+    "kv_event",
+    "KvEvent",
+    "peer_exchange",
+    "PeerExchange",
+    "SleepSettings",
+    "wake_up",
+    "data_parallel_rank",
+    "RankFacet",
+];
+
 #[test]
-fn only_facets_and_drivers_name_optional_parts() {
-    let backend = repository_root().join("crates/gateway/src/backend");
-    let parts = fs::read_dir(backend.join("facets")).unwrap().map(|entry| entry.unwrap().path());
-    let parts: Vec<PathBuf> = parts.filter(|path| path.is_dir()).collect();
-    assert!(parts.len() > 3);
-    for (file, source) in sources(&backend) {
-        let is_test = file.ends_with("tests.rs");
-        if is_test || file.starts_with("facets/") || file.starts_with("drivers/") {
-            continue;
-        }
+fn the_backends_of_the_gateway_name_no_option() {
+    for (file, source) in sources(&repository_root().join("crates/gateway/src/backend")) {
         let code = source.split("#[cfg(test)]").next().unwrap();
-        for part in &parts {
-            let part = part.file_name().unwrap().to_str().unwrap();
-            for name in [format!("facets::{part}"), format!("facets.{part}")] {
-                assert!(!code.contains(&name), "backend/{file} names {name}");
-            }
-        }
+        let mut lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let named = lines.find(|line| BACKEND_OPTIONS.iter().any(|name| line.contains(name)));
+        assert_eq!(named, None, "{file} names an option");
     }
 }
 
 #[test]
-fn the_core_of_the_proxy_names_no_optional_feature() {
-    for (file, source) in sources(&repository_root().join("crates/gateway/src/proxy")) {
-        if !PROXY_CORE.contains(&module_of(&file).as_str()) {
+fn the_path_of_a_request_names_no_option() {
+    for (file, source) in sources(&repository_root().join("crates/gateway/src")) {
+        if !PATH_OF_REQUESTS.contains(&module_of(&file).as_str()) || file.ends_with("tests.rs") {
             continue;
         }
         let code = source.split("#[cfg(test)]").next().unwrap();
         let mut lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
         let named = lines.find(|line| PROXY_FEATURES.iter().any(|name| line.contains(name)));
-        assert_eq!(named, None, "{file} names an optional feature");
+        assert_eq!(named, None, "{file} names an option");
     }
 }
 
 #[test]
-fn a_section_of_an_option_imports_no_core_section() {
+fn option_sections_import_no_core_section() {
     for (file, imported) in import_graph(&repository_root().join("src")).imports() {
         if !file.starts_with("config/options/") {
             continue;
@@ -298,9 +297,9 @@ fn external_crates_are_used_where_allowed() {
         ("opentelemetry", &["telemetry"]),
         ("axum::", &["admin", "server"]),
         ("serde_saphyr", &["config"]),
-        ("hickory_resolver", &["discovery"]),
-        ("kube::", &["discovery"]),
-        ("k8s_openapi", &["discovery"]),
+        ("hickory_resolver", &[]),
+        ("kube::", &[]),
+        ("k8s_openapi", &[]),
         ("sd_notify", &["app"]),
         ("ratatui::", &["commands"]),
         ("clap::", &["cli", "commands", "config", "main"]),

@@ -194,7 +194,7 @@ const ARGUMENTS: &str = "TEST_ARGUMENTS";
 /// with the arguments in the environment variable [`ARGUMENTS`].
 #[test]
 #[ignore = "runs as a child of the tests below, with an environment of its own"]
-fn child_process_that_prints_the_configuration_that_serve_loads() {
+fn child_process_that_prints_the_loaded_configuration() {
     let arguments = std::env::var(ARGUMENTS).unwrap();
     match cli::parse(arguments.split(' ').map(OsString::from)) {
         Err(error) => println!("<<<{error}>>>"),
@@ -210,7 +210,7 @@ fn child_process_that_prints_the_configuration_that_serve_loads() {
 
 fn serve_in_a_child(arguments: &str, variables: &[(&str, &str)]) -> String {
     let mut child = Command::new(std::env::current_exe().unwrap());
-    let name = "config::child_process_that_prints_the_configuration_that_serve_loads";
+    let name = "config::child_process_that_prints_the_loaded_configuration";
     child.args(["--exact", name, "--ignored", "--nocapture"]);
     child.env_clear().env(ARGUMENTS, format!("tokenweir serve {arguments}").trim_end());
     child.envs(variables.iter().copied());

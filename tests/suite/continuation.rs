@@ -14,12 +14,14 @@ use crate::support::test_gateway::{
 };
 use serde_json::{Value, json};
 use std::time::Duration;
+use tokenweir::app::extras::continuation::ContinuationSettings;
 use tokenweir::config::AdmissionConfig;
 use tokenweir_gateway::backend::Health;
 use tokenweir_gateway::backend::routes::{ModelConfig, RoutePolicy};
 use tokenweir_gateway::proxy::retry::RetrySettings;
-use tokenweir_request::continuation::{ContinuationMode, ContinuationRefusal, InterruptionCause};
-use tokenweir_request::observe::{ObservationSettings, StreamRules};
+use tokenweir_request::continuation::{
+    ContinuationMode, ContinuationRefusal, Continuations, InterruptionCause,
+};
 use tokenweir_request::record::Outcome;
 
 const COMPLETIONS: &str = "/v1/completions";
@@ -124,9 +126,9 @@ async fn backends(cut: usize, how: Break) -> [ScriptedBackend; 2] {
 }
 
 fn setup(mode: ContinuationMode) -> Setup {
-    let streams = StreamRules { continuation: mode, ..StreamRules::default() };
-    let observation = ObservationSettings { streams, ..ObservationSettings::default() };
-    Setup { observation, injects_usage: true, ..Setup::default() }
+    let defaults = Setup::default();
+    let continuation = ContinuationSettings { mode, ..defaults.continuation };
+    Setup { continuation, injects_usage: true, ..defaults }
 }
 
 /// Sends this request. Returns the body of the response, and whether the body is complete.
@@ -193,7 +195,7 @@ async fn another_backend_continues_the_same_stream() {
             assert_eq!((record.outcome, record.attempts.len()), (Outcome::Ok, 2));
             let usage = &record.observed.usage;
             assert_eq!((usage.input, usage.output), (Some(3), Some(ANSWER as u64 + 1)));
-            let [continuation] = &record.continuations.begun[..] else {
+            let [continuation] = &Continuations::of(&record).begun[..] else {
                 panic!("one continuation")
             };
             assert_eq!(continuation.cause, InterruptionCause::Died);
@@ -224,7 +226,7 @@ async fn a_missing_end_is_completed_at_once() {
                 0 => (None, None),
                 _ => (Some(ContinuationRefusal::Completed), Some("connection_reset")),
             };
-            assert_eq!(record.continuations.refusal, refusal);
+            assert_eq!(Continuations::of(&record).refusal, refusal);
             assert_eq!(record.attempts[0].failure, failure);
         }
     }
@@ -248,8 +250,8 @@ async fn stalls_aborts_and_engine_errors_are_continued() {
         let received = answer(&gateway, CHAT, &request).await;
         assert_eq!(received, (whole.clone(), true), "{cause:?}");
         let record = gateway.record().await;
-        assert_eq!(record.continuations.begun[0].cause, cause);
-        assert_eq!(record.continuations.begun[0].tokens, 4);
+        assert_eq!(Continuations::of(&record).begun[0].cause, cause);
+        assert_eq!(Continuations::of(&record).begun[0].tokens, 4);
     }
 }
 
@@ -267,7 +269,7 @@ async fn a_truncated_stream_states_why() {
         assert!(!is_whole && whole.starts_with(&received), "{reason:?}");
         let record = gateway.record().await;
         assert_eq!(
-            (record.outcome, record.continuations.refusal),
+            (record.outcome, Continuations::of(&record).refusal),
             (Outcome::Truncated, Some(reason))
         );
         assert_eq!(fakes.iter().map(|fake| fake.seen().len()).sum::<usize>(), 1, "{reason:?}");
@@ -298,7 +300,7 @@ async fn output_of_a_fresh_start_is_dropped() {
     );
     let record = gateway.record().await;
     assert_eq!(record.outcome, Outcome::Truncated);
-    assert_eq!(record.continuations.refusal, Some(ContinuationRefusal::Diverged));
+    assert_eq!(Continuations::of(&record).refusal, Some(ContinuationRefusal::Diverged));
 }
 
 /// Starts two backends. The first one resets its stream after `cut` bytes, and the next request gets `next`.
@@ -324,7 +326,7 @@ async fn after_a_reset(
 }
 
 #[tokio::test]
-async fn a_success_status_without_a_continuation_is_asked_elsewhere_and_never_ends_the_stream() {
+async fn a_status_without_a_continuation_asks_elsewhere() {
     let bodies = ["", "null", "data: [DONE]\n\n", "data: {}\n\ndata: [DONE]\n\n"];
     for temperature in [0, 1] {
         let request = request(CHAT, &json!({"temperature": temperature}));
@@ -347,7 +349,7 @@ async fn a_success_status_without_a_continuation_is_asked_elsewhere_and_never_en
 }
 
 #[tokio::test]
-async fn an_early_end_in_order_after_a_crash_is_no_second_crash() {
+async fn an_early_end_is_no_second_crash() {
     let request = request(CHAT, &json!({}));
     let whole = unbroken(CHAT, &request, ContinuationMode::Exact).await;
     let early = |events: &[String]| stream_of(&events[..4]);
@@ -372,14 +374,18 @@ async fn two_crashes_or_one_backend_end_it() {
         let gateway = start_before(fakes, setup(ContinuationMode::Exact)).await;
         assert!(!body(&gateway.post(CHAT, &request).await).1);
         let record = gateway.record().await;
-        (record.continuations.refusal, record.continuations.begun.len(), record.attempts.len())
+        (
+            Continuations::of(&record).refusal,
+            Continuations::of(&record).begun.len(),
+            record.attempts.len(),
+        )
     };
     assert_eq!(refused(&fakes).await, (Some(ContinuationRefusal::PoisonRequest), 1, 2));
     assert_eq!(refused(&fakes[..1]).await, (Some(ContinuationRefusal::NoOtherBackend), 0, 1));
     let retry = RetrySettings { attempts: 0, ..RetrySettings::default() };
     let gateway = start_before(&fakes, Setup { retry, ..setup(ContinuationMode::Exact) }).await;
     assert!(!body(&gateway.post(CHAT, &request).await).1);
-    let refusal = gateway.record().await.continuations.refusal;
+    let refusal = Continuations::of(&gateway.record().await).refusal;
     assert_eq!(refusal, Some(ContinuationRefusal::MaxAttempts));
 }
 
@@ -399,8 +405,8 @@ async fn an_error_event_prevents_continuation() {
     assert!(received.trim_end().ends_with("data: [DONE]") && received.contains(DEAD), "{received}");
     assert_eq!(received.matches("data: ").count(), 3, "{received}");
     let record = gateway.record().await;
-    assert_eq!(record.continuations.refusal, Some(ContinuationRefusal::NoOtherBackend));
-    assert!(record.continuations.begun.is_empty());
+    assert_eq!(Continuations::of(&record).refusal, Some(ContinuationRefusal::NoOtherBackend));
+    assert!(Continuations::of(&record).begun.is_empty());
 }
 
 #[tokio::test]
@@ -435,7 +441,7 @@ async fn a_drain_with_migrate_moves_streams() {
     fakes[from].closed().await;
     assert_eq!(fakes[to].seen().len(), 1);
     let record = gateway.record().await;
-    assert_eq!(record.continuations.begun[0].cause, InterruptionCause::Migrated);
+    assert_eq!(Continuations::of(&record).begun[0].cause, InterruptionCause::Migrated);
     assert_eq!((record.attempts[0].failure, record.outcome), (None, Outcome::Ok));
     assert!(gateway.pool.backends()[from].load.in_flight() == 0);
 }
@@ -483,7 +489,7 @@ async fn other_streams_stay_at_a_drained_backend() {
     assert!(body(&received).1);
     let record = gateway.record().await;
     assert_eq!((record.outcome, record.attempts.len()), (Outcome::Ok, 1));
-    assert_eq!(record.continuations.refusal, Some(ContinuationRefusal::NoOtherBackend));
+    assert_eq!(Continuations::of(&record).refusal, Some(ContinuationRefusal::NoOtherBackend));
 }
 
 #[tokio::test]
@@ -503,7 +509,7 @@ async fn a_lost_backends_silent_stream_continues() {
     assert!(is_whole);
     assert_eq!(String::from_utf8(text).unwrap(), whole);
     let record = gateway.record().await;
-    assert_eq!(record.continuations.begun[0].cause, InterruptionCause::BackendDown);
+    assert_eq!(Continuations::of(&record).begun[0].cause, InterruptionCause::BackendDown);
     assert_eq!(record.attempts[0].failure, Some("backend_down"));
 }
 

@@ -7,6 +7,7 @@ use crate::support::test_gateway::{
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use tokenweir::app::extras::ranks::RankFacet;
 use tokenweir_routing::{Policy, PolicyKind};
 
 /// The rank numbers on the metrics page. The header `x-data-parallel-rank` counts ranks from 0 instead.
@@ -111,7 +112,7 @@ async fn each_rank_gets_requests_and_clients_choose_none() {
     assert_eq!(requests, [12, 12], "10 requests and 2 probes at each");
     let metrics = gateway.admin("/metrics").await;
     assert!(metrics.contains("tokenweir_backend_ranks{"), "{metrics}");
-    let page = gateway.pool.backends()[0].facets.ranks.status();
+    let page = RankFacet::status(&gateway.pool.backends()[0].facets.targets).0;
     assert_eq!(page.iter().map(|rank| rank.in_flight).collect::<Vec<_>>(), [0, 0], "released");
 }
 

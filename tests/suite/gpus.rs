@@ -8,8 +8,8 @@ use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use tokenweir::app::extras::gpu::GpuExporter;
+use tokenweir::app::extras::gpu::{GpuIndex, GpuPage, GpuRule};
 use tokenweir_engine::address::MetricsUrl;
-use tokenweir_engine::gpu::{GpuIndex, GpuPage, GpuRule};
 
 async fn serving() -> ScriptedBackend {
     ScriptedBackend::answering(stream_of(&WHOLE_STREAM)).await

@@ -5,7 +5,9 @@ use crate::support::scripted_backend::{Page, ScriptedBackend, json as json_respo
 use crate::support::simulated_fleet::Fleet;
 use crate::support::test_gateway::{Setup, body_text, post, read_rest, send_to, start_with};
 use serde_json::json;
-use tokenweir_gateway::backend::facets::kv_events::KvEventsSettings;
+use std::sync::Arc;
+use tokenweir::app::extras::kv_event_routing::{BackendCache, KvEventsFacet, KvEventsSettings};
+use tokenweir_gateway::backend::Backend;
 use tokenweir_request::record::{Outcome, RequestRecord};
 use tokenweir_routing::CachedSource;
 use tokenweir_sim::{PositiveNumber, Simulator, SimulatorSettings};
@@ -31,11 +33,18 @@ fn using_offered_events() -> Setup {
     Setup { kv_events: KvEventsSettings::default(), ..Setup::default() }
 }
 
+/// The prefix cache of the backend as its KV events show it.
+fn cache_of(backend: &Backend) -> Option<&Arc<BackendCache>> {
+    backend.facets.get::<KvEventsFacet>()?.cache()
+}
+
 async fn start(cache_tokens: u32) -> Fleet {
     let fleet = Fleet::simulate(engine(cache_tokens), using_offered_events()).await;
-    wait_until!(fleet.gateway.pool.backends().iter().all(|backend| {
-        backend.facets.kv_events.cache().is_some_and(|cache| cache.status().state == "exact")
-    }));
+    wait_until!(
+        fleet.gateway.pool.backends().iter().all(|backend| {
+            cache_of(backend).is_some_and(|cache| cache.status().state == "exact")
+        })
+    );
     fleet
 }
 
@@ -132,7 +141,7 @@ async fn a_restart_without_events_counts_as_none() {
     let mut fleet = start(8_192).await;
     let settings = SimulatorSettings { kv_events_port: None, ..engine(8_192) };
     restart(&mut fleet, settings).await;
-    wait_until!(fleet.gateway.pool.backends()[0].facets.kv_events.cache().is_none());
+    wait_until!(cache_of(&fleet.gateway.pool.backends()[0]).is_none());
 }
 
 #[tokio::test]
@@ -159,7 +168,7 @@ async fn unreachable_publishers_do_not_affect_requests() {
         assert!(answer.starts_with(b"HTTP/1.1 200"), "{sources}");
         let seen = fake.take_received().pop().unwrap();
         assert!(!seen.head.to_ascii_lowercase().contains("x-session-id"), "{}", seen.head);
-        assert!(gateway.pool.backends()[0].facets.kv_events.cache().is_none(), "{sources}");
+        assert!(cache_of(&gateway.pool.backends()[0]).is_none(), "{sources}");
     }
     assert!(other.accept().is_err(), "the gateway connects to no other host");
 }

@@ -77,6 +77,7 @@ mod scaling;
 mod scraping;
 mod secret_leaks;
 mod server_dialects;
+mod sessions;
 mod simulated_backends;
 mod sleep;
 mod slow_clients;
@@ -91,6 +92,7 @@ mod trace_capture;
 mod unknown_output;
 mod unread_requests;
 mod usage_injection;
+mod usage_log;
 mod webhook;
 
 mod support {

@@ -1,5 +1,4 @@
-//! The generated files for operations. Every query uses existing metrics, every alert has a test and a
-//! runbook, and the files in the repository equal the output of `tokenweir generate`.
+//! The files for operations. Every query uses existing metrics, every alert has a test and a runbook, and the files in the repository equal the output of `tokenweir generate`.
 
 use crate::support::promql::{self, Named};
 use serde_json::Value;
@@ -12,17 +11,17 @@ use tokenweir::commands::generate::run::{default_surroundings, metrics, tables};
 use tokenweir::config::{Config, LoadedConfig, Overrides};
 use tokenweir_diagnose::verdict_descriptions;
 use tokenweir_gateway::metric::{KnownLabelValues, MetricLabel};
-use tokenweir_operations::alerts::{AlertInhibition, INHIBITIONS, Runbook};
-use tokenweir_operations::{Artifact, DeploymentEndpoints, alerts, recording_rules};
+use tokenweir_operations::{Artifact, DeploymentEndpoints};
 use tokenweir_protocol::metric_kind::MetricKind;
 use tokenweir_protocol::openai::Api;
+use tokenweir_request::record::Outcome;
 
 /// Metrics that queries may use although the catalogue lacks them: metrics that Prometheus creates, and
 /// process metrics.
 const EXTERNAL_METRICS: [&str; 4] =
     ["up", "ALERTS", "process_cpu_seconds_total", "process_resident_memory_bytes"];
-/// Labels that Prometheus or Alertmanager creates.
-const EXTERNAL_LABELS: [&str; 5] = ["le", "job", "instance", "alertname", "alertstate"];
+/// Labels that Prometheus, its configuration or Alertmanager creates.
+const EXTERNAL_LABELS: [&str; 6] = ["le", "job", "instance", "cluster", "alertname", "alertstate"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -38,14 +37,28 @@ fn composed(profile: &str) -> LoadedConfig {
     Config::load(Some(&file), Overrides::default()).unwrap()
 }
 
-/// Returns every generated query, with the name of the alert, recording rule or panel that contains it.
+/// The rules in a file of Prometheus.
+fn rules(file: &str) -> Vec<Value> {
+    let file: Value = serde_saphyr::from_str(&read(&format!("config/prometheus/{file}"))).unwrap();
+    let groups = file["groups"].as_array().unwrap().iter();
+    groups.flat_map(|group| group["rules"].as_array().unwrap().clone()).collect()
+}
+
+fn alerts() -> Vec<Value> {
+    rules("alert-rules.yml")
+}
+
+fn text<'a>(rule: &'a Value, key: &str) -> &'a str {
+    rule[key].as_str().unwrap()
+}
+
+/// Returns every query, with the name of the alert, recording rule or panel that contains it.
 fn queries() -> Vec<(String, String)> {
     let mut queries = Vec::new();
-    for alert in alerts::all() {
-        queries.push((alert.name.to_owned(), alert.expr.into_owned()));
-    }
-    for rule in recording_rules::groups().into_iter().flat_map(|group| group.rules) {
-        queries.push((rule.record, rule.expr));
+    for (name, file) in [("alert", "alert-rules.yml"), ("record", "recording-rules.yml")] {
+        for rule in rules(file) {
+            queries.push((text(&rule, name).to_owned(), text(&rule, "expr").to_owned()));
+        }
     }
     for board in dashboards() {
         queries.extend(panel_queries(&board));
@@ -93,9 +106,9 @@ fn known_metrics() -> BTreeMap<String, Option<Vec<MetricLabel>>> {
             known.insert(format!("{}{end}", row.name), Some(labels.filter(has).collect()));
         }
     }
-    let recorded = recording_rules::groups().into_iter().flat_map(|group| group.rules);
-    let external_metrics = EXTERNAL_METRICS.map(str::to_owned).into_iter();
-    let free = recorded.map(|rule| rule.record).chain(external_metrics);
+    let recorded = rules("recording-rules.yml");
+    let recorded = recorded.iter().map(|rule| text(rule, "record").to_owned());
+    let free = recorded.chain(EXTERNAL_METRICS.map(str::to_owned));
     known.extend(free.map(|name| (name, None)));
     known
 }
@@ -217,42 +230,93 @@ fn every_alert_has_two_rule_tests() {
     let files = fs::read_dir(root().join("tests/operations")).unwrap();
     let cases: String =
         files.map(|file| fs::read_to_string(file.unwrap().path()).unwrap_or_default()).collect();
-    for alert in alerts::all() {
-        let name = format!("alertname=\"{}\"", alert.name);
+    for alert in alerts() {
+        let alert = text(&alert, "alert");
+        let name = format!("alertname=\"{alert}\"");
         let of_alert: Vec<&str> = cases.lines().filter(|line| line.contains(&name)).collect();
         let silent = of_alert.iter().filter(|line| line.contains("exp_samples: []")).count();
-        assert!(silent > 0, "{} has no test in which it does not fire", alert.name);
-        assert!(silent < of_alert.len(), "{} never fires", alert.name);
+        assert!(silent > 0, "{alert} has no test in which it does not fire");
+        assert!(silent < of_alert.len(), "{alert} never fires");
     }
 }
 
 #[test]
 fn alerts_have_unique_names_and_inhibit_existing_alerts() {
-    let alerts = alerts::all();
-    let names: BTreeSet<&str> = alerts.iter().map(|alert| alert.name).collect();
+    let alerts = alerts();
+    let names: BTreeSet<&str> = alerts.iter().map(|alert| text(alert, "alert")).collect();
     assert_eq!(names.len(), alerts.len());
     let is_verdict = |name: &str| verdict_descriptions().any(|verdict| verdict.name == name);
-    for AlertInhibition { by, verdict, alert, .. } in INHIBITIONS {
-        assert!(names.contains(by) && names.contains(alert), "{by} silences {alert}");
-        assert_ne!(by, alert);
-        assert!(verdict.is_none_or(is_verdict), "{verdict:?}");
+    let alertmanager = read("config/alertmanager/alertmanager.yml");
+    let alertmanager: Value = serde_saphyr::from_str(&alertmanager).unwrap();
+    for rule in alertmanager["inhibit_rules"].as_array().unwrap() {
+        for matcher in ["source_matchers", "target_matchers"]
+            .iter()
+            .flat_map(|side| rule[side].as_array().unwrap())
+        {
+            match matcher.as_str().unwrap().split_once(" = ").unwrap() {
+                ("alertname", alert) => assert!(names.contains(alert), "{alert}"),
+                ("verdict", verdict) => assert!(is_verdict(verdict), "{verdict}"),
+                (label, _) => panic!("{label}"),
+            }
+        }
+        assert_ne!(rule["source_matchers"], rule["target_matchers"]);
+        assert_eq!(rule["equal"][0], "cluster");
     }
-    for alert in &alerts {
-        // The runbook of an alert can be that of a verdict, whose text is in another place.
-        let texts = match alert.runbook {
-            Runbook::Own { meaning, confirm, action } => vec![meaning, confirm, action],
-            Runbook::EachVerdict(meaning) => vec![meaning],
-            Runbook::Verdict(verdict) => {
-                assert!(is_verdict(verdict), "{}: {verdict}", alert.name);
-                Vec::new()
-            }
-        };
-        for text in texts {
-            assert!(text.ends_with(['.', '?']), "{}: {text}", alert.name);
-            let words = text.split(|c: char| !c.is_alphanumeric());
-            for word in words.filter(|word| word.len() > 9 && word.starts_with("Tokenweir")) {
-                assert!(names.contains(word), "{}: {word}", alert.name);
-            }
+}
+
+#[test]
+fn each_alert_links_to_its_runbook() {
+    let page = read("docs/operate/diagnose.md");
+    let mut urgent = Vec::new();
+    for alert in alerts() {
+        let name = text(&alert, "alert");
+        let severity = text(&alert["labels"], "severity");
+        let section = format!("\n### {name}\n\n*{severity} after {}.* ", text(&alert, "for"));
+        assert!(page.contains(&section), "{section}");
+        let link = text(&alert["annotations"], "runbook_url");
+        let (_, anchor) = link.split_once("http://127.0.0.1:9090/runbooks#").unwrap();
+        let mut verdicts = verdict_descriptions();
+        if let Some(verdict) = verdicts.find(|verdict| verdict.name == anchor) {
+            assert_eq!(text(&alert["annotations"], "description"), verdict.meaning);
+            assert!(text(&alert, "expr").contains(&format!("\"{anchor}\"")), "{name}");
+        } else {
+            assert!(anchor == name.to_lowercase() || anchor == "{{ $labels.verdict }}", "{anchor}");
+        }
+        if severity == "page" {
+            urgent.push(format!("`{name}`"));
+        }
+    }
+    assert!(page.contains(&format!("`page` needs action now: {}.", urgent.join(", "))));
+}
+
+#[test]
+fn queries_have_the_labels_of_the_program() {
+    let expression = |name: &str| {
+        let alert = alerts().into_iter().find(|alert| alert["alert"] == name).unwrap();
+        text(&alert, "expr").to_owned()
+    };
+    let paging = verdict_descriptions().filter(|verdict| verdict.pages);
+    let paging: Vec<&str> = paging.map(|verdict| verdict.name).collect();
+    let critical = format!("verdict=~\"{}\"", paging.join("|"));
+    assert!(expression("TokenweirCriticalVerdict").contains(&critical), "{critical}");
+    let failed = Outcome::ALL.into_iter().filter(|outcome| outcome.is_backend_failure());
+    let failed: Vec<&str> = failed.map(Outcome::as_str).collect();
+    let failed = format!("outcome=~\"{}\"", failed.join("|"));
+    assert!(expression("TokenweirErrors").contains(&failed), "{failed}");
+    let refused = format!("outcome=\"{}\"", Outcome::Rejected.as_str());
+    assert!(expression("TokenweirRequestsShed").contains(&refused), "{refused}");
+}
+
+#[test]
+fn queries_stay_within_a_cluster() {
+    for rule in ["alert-rules.yml", "recording-rules.yml"].into_iter().flat_map(rules) {
+        let query = text(&rule, "expr");
+        for clause in [" by (", " on ("] {
+            let mut lists = query.split(clause).skip(1);
+            assert!(lists.all(|list| list.starts_with("cluster")), "{query}");
+        }
+        for operator in ["sum(", "min(", "max(", "avg("] {
+            assert!(!query.contains(operator), "{query}");
         }
     }
 }
@@ -326,8 +390,7 @@ fn both_dashboards_show_verdicts() {
 
 #[test]
 fn every_quality_metric_is_shown_and_alerted() {
-    let alerts = alerts::all().into_iter().map(|alert| alert.expr.into_owned());
-    let alerts: Vec<String> = alerts.collect();
+    let alerts: Vec<String> = alerts().iter().map(|alert| text(alert, "expr").to_owned()).collect();
     let [board, _] = dashboards();
     let panels: Vec<String> = panel_queries(&board).map(|(_, query)| query).collect();
     let rows = metric_rows().filter(|row| row.name.starts_with("tokenweir_quality_"));

@@ -12,7 +12,8 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokenweir_engine::prefill_leg::{PrefillSkip, Role};
+use tokenweir::app::extras::prefill_legs::{PrefillNote, PrefillSkip};
+use tokenweir_engine::role::Role;
 use tokenweir_gateway::backend::Backend;
 use tokenweir_gateway::telemetry::otel::TracingSettings;
 use tokenweir_protocol::clock;
@@ -141,8 +142,12 @@ async fn answered(gateway: &Running, name: usize) -> RequestRecord {
     gateway.record().await
 }
 
+fn note(record: &RequestRecord) -> PrefillNote {
+    *record.notes.get().unwrap()
+}
+
 fn skipped(record: &RequestRecord) -> Option<PrefillSkip> {
-    record.prefill_legs.as_ref().unwrap().skipped
+    note(record).skipped
 }
 
 fn is_unloaded(gateway: &Running) -> bool {
@@ -169,11 +174,11 @@ async fn the_decode_backend_reads_computed_blocks() {
         .map(|name| [&leg, &decoded].map(|seen| header(&seen.head, name).unwrap()));
     assert_eq!(id[0], id[1]);
     assert!(parents[0] != parents[1] && parents[0][..35] == parents[1][..35], "{parents:?}");
-    let legs = record.prefill_legs.as_ref().unwrap();
-    assert!(legs.is_used && legs.skipped.is_none() && legs.sent.len() == 1);
+    assert!(record.has_remote_prompt && skipped(&record).is_none());
+    assert_eq!(record.attempts_apart.len(), 1);
     assert_eq!(record.attempts.len(), 1);
     let phases = RequestPhases::from_record(&record);
-    assert!(phases.get(RequestPhase::PrefillLeg).is_some_and(|phase| !phase.took.is_zero()));
+    assert!(phases.get(RequestPhase::RemotePrefill).is_some_and(|phase| !phase.took.is_zero()));
     let id = record.request_id.as_str();
     let shown = &gateway.document(&format!("/decisions/{id}")).await["prefill_legs"];
     assert_eq!((&shown["used"], &shown["sent"][0]["status"]), (&json!(true), &json!(200)));
@@ -193,8 +198,7 @@ async fn legs_that_are_not_faster_are_not_sent() {
     gateway.assert_value(series, 1.0).await;
     teach(&gateway.pool.backends()[1], 20.0);
     let predicted = [answered(&gateway, 2).await, answered(&gateway, 2).await];
-    let [first, cached] =
-        predicted.map(|record| record.prefill_legs.unwrap().predicted.unwrap().alone);
+    let [first, cached] = predicted.map(|record| note(&record).predicted.unwrap().alone);
     assert!(cached < first / 10.0, "{cached} s after {first} s: the prefix is cached there");
 }
 
@@ -211,9 +215,8 @@ async fn a_failed_leg_is_repeated_or_left_out() {
     teach(&gateway.pool.backends()[0], 0.1);
     teach(&gateway.pool.backends()[1], 5.0);
     let record = answered(&gateway, 1).await;
-    let legs = record.prefill_legs.as_ref().unwrap();
-    let failures: Vec<_> = legs.sent.iter().map(|leg| leg.failure).collect();
-    assert_eq!((failures, legs.is_used), (vec![Some("server_error"), None], true));
+    let failures: Vec<_> = record.attempts_apart.iter().map(|leg| leg.failure).collect();
+    assert_eq!((failures, record.has_remote_prompt), (vec![Some("server_error"), None], true));
     assert_eq!(kinds(&decode), ["decode"]);
 
     let gateway = start(&[&broken, &decode], &[Role::Prefill, Role::Decode]).await;
@@ -281,13 +284,13 @@ async fn after_a_failure_only_unread_blocks_count() {
     if failures.len() > 1 {
         assert_eq!(failures, [Some("connect_error"), None]);
     }
-    let legs = &record.prefill_legs;
+    let legs = &record.attempts_apart;
     assert_eq!(
         (prefill.seen().len(), decode.seen().len(), blocks.kept()),
         (3, 2, 0),
         "{failures:?} {legs:?}"
     );
-    assert!(record.is_prefilled_elsewhere());
+    assert!(record.has_remote_prompt);
 }
 
 #[tokio::test]
@@ -321,7 +324,7 @@ async fn a_disconnect_ends_the_leg() {
     drop(client);
     prefill.closed().await;
     let record = gateway.record().await;
-    assert_eq!((record.attempts.len(), record.prefill_legs.unwrap().sent.len()), (0, 1));
+    assert_eq!((record.attempts.len(), record.attempts_apart.len()), (0, 1));
     assert_eq!(decode.seen().len(), 0);
     wait_until!(is_unloaded(&gateway));
 }

@@ -18,14 +18,14 @@ use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_protocol::openai::engine_control::Permission;
 use tokenweir_request::access::{TenantEntry, UsageLimits};
 use tokenweir_request::record::{Outcome, RequestRecord};
-use tokenweir_request::resume::ResumeSettings;
+use tokenweir_request::runs::{RunNote, RunSettings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 const STREAM: &str =
     r#"{"model":"tiny","stream":true,"stream_options":{"include_usage":true},"messages":[]}"#;
 const EVENTS: [&str; 6] = [ROLE, WORD, WORD, FINISH, USAGE, "[DONE]"];
 
-const RESUME: ResumeSettings = ResumeSettings { window: Duration::from_mins(1), memory: 256 << 20 };
+const RESUME: RunSettings = RunSettings { window: Duration::from_mins(1), memory: 256 << 20 };
 
 fn allowed() -> TenantEntry {
     TenantEntry { allow: vec![Permission::Resume], ..tenant() }
@@ -65,7 +65,7 @@ async fn pausing() -> (ScriptedBackend, Running) {
 /// which got the response of the first request, then the record of the first request.
 async fn attached_and_run(gateway: &Running) -> [RequestRecord; 2] {
     let mut records = [gateway.record().await, gateway.record().await];
-    records.sort_by_key(|record| record.resume_outcome() == Some("resumed"));
+    records.sort_by_key(|record| RunNote::outcome_of(record) == Some("resumed"));
     records
 }
 
@@ -87,7 +87,7 @@ async fn a_repetition_gets_the_whole_first_stream() {
     assert!(head.contains("idempotent-replayed: true"), "{head}");
     assert!(!String::from_utf8_lossy(&begun).to_ascii_lowercase().contains("idempotent-replayed"));
     let [attached, run] = attached_and_run(&gateway).await;
-    assert_eq!((attached.outcome, attached.resume_outcome()), (Outcome::Ok, Some("attached")));
+    assert_eq!((attached.outcome, RunNote::outcome_of(&attached)), (Outcome::Ok, Some("attached")));
     assert_eq!((attached.output_tokens(), attached.attempts.len()), (None, 0));
     assert_eq!((run.outcome, run.output_tokens()), (Outcome::Ok, Some(3)));
     // The gateway keeps the response even after its generation has ended.
@@ -120,7 +120,7 @@ async fn a_repetition_fails_with_the_first_request() {
 #[tokio::test]
 async fn without_return_the_request_is_aborted() {
     let window = Duration::from_millis(300);
-    let resume = Some(ResumeSettings { window, ..RESUME });
+    let resume = Some(RunSettings { window, ..RESUME });
     let setup = Setup { resume, ..setup(access(allowed())) };
     let steps = [begin(&[ROLE, WORD]), Step::AwaitClose];
     let (fake, gateway) = gateway_following_with(setup, steps).await;
@@ -131,7 +131,10 @@ async fn without_return_the_request_is_aborted() {
     fake.closed().await;
     assert!(left_at.elapsed() >= window);
     let record = gateway.record().await;
-    assert_eq!((record.outcome, record.resume_outcome()), (Outcome::Cancelled, Some("abandoned")));
+    assert_eq!(
+        (record.outcome, RunNote::outcome_of(&record)),
+        (Outcome::Cancelled, Some("abandoned"))
+    );
     wait_until!(gateway.admin("/metrics").await.contains("\ntokenweir_resume_memory_bytes 0\n"));
 }
 
@@ -341,7 +344,7 @@ async fn absent_clients_leave_places_to_others() {
         drop(client);
         if number >= 2 {
             let record = gateway.record().await;
-            assert_eq!(record.resume_outcome(), Some("absent_limit"), "{number}");
+            assert_eq!(RunNote::outcome_of(&record), Some("absent_limit"), "{number}");
             fake.closed().await;
         }
     }
@@ -379,13 +382,13 @@ async fn too_large_a_response_cannot_be_resumed() {
     let events: Vec<&str> = std::iter::repeat_n(WORD, 2_000).collect();
     let stream = stream_of(&events);
     let expected = body(&stream).0;
-    let resume = Some(ResumeSettings { memory: 1 << 20, ..RESUME });
+    let resume = Some(RunSettings { memory: 1 << 20, ..RESUME });
     let setup = Setup { resume, ..setup(access(allowed())) };
     let (fake, gateway) = gateway_answering_with(setup, stream).await;
     for runs in 1..=2 {
         let answer = gateway.raw(ask(STREAM, "idempotency-key: a")).await;
         assert_eq!(body(&answer), (expected.clone(), true));
-        assert_eq!(gateway.record().await.resume_outcome(), Some("response_memory"));
+        assert_eq!(RunNote::outcome_of(&gateway.record().await), Some("response_memory"));
         assert_eq!(fake.seen().len(), runs);
     }
     wait_until!(gateway.admin("/metrics").await.contains("\ntokenweir_resume_memory_bytes 0\n"));
@@ -429,7 +432,7 @@ async fn without_permission_a_repetition_is_sent() {
                 request = request.replace(&format!("authorization: Bearer {KEY}\r\n"), "");
             }
             assert_eq!(body_text(&gateway.raw(request).await), WHOLE);
-            assert_eq!(gateway.record().await.resume_outcome(), Some(expected));
+            assert_eq!(RunNote::outcome_of(&gateway.record().await), Some(expected));
         }
         assert_eq!(fake.seen().len(), 2, "{expected}");
     }
@@ -454,7 +457,7 @@ async fn without_configuration_the_key_is_ignored() {
             |line: &&str| line.starts_with("x-request-id") || line.starts_with("date");
         answers
             .push(answer.lines().filter(|line| !is_variable(line)).collect::<Vec<_>>().join("\n"));
-        assert_eq!(gateway.record().await.resume_outcome(), None);
+        assert_eq!(RunNote::outcome_of(&gateway.record().await), None);
     }
     assert!(answers.iter().all(|answer| *answer == answers[0]));
     assert_eq!(fake.seen().len(), lines.len());

@@ -187,6 +187,7 @@ async fn nothing_leaks(format: &str, more: &str) -> Ended {
     places.push(("access log".into(), ended.access_log.clone().into_bytes()));
     places.push(("log".into(), ended.log.clone().into_bytes()));
     places.push(("capture".into(), ended.capture.clone()));
+    places.push(("usage log".into(), ended.usage.clone()));
     for (place, text) in places {
         assert!(text.len() > 20, "{place} says something");
         let mut leaked = leaked(&text);

@@ -8,9 +8,9 @@ use crate::support::test_gateway::{
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tokenweir::app::extras::sleep::SleepSettings;
 use tokenweir::config::AdmissionConfig;
 use tokenweir_gateway::backend::Backend;
-use tokenweir_gateway::backend::facets::sleep::SleepSettings;
 use tokenweir_routing::resilience::Availability;
 
 const WAKE: &str = "POST /wake_up ";

@@ -2,7 +2,7 @@
 //! first.
 
 use crate::support::scripted_backend::{
-    FINISH, ROLE, Step, WORD, begin, begun_stream, data, json, stream_of,
+    FINISH, ROLE, Step, WORD, begin, begun_stream, data, framed, json, stream_of,
 };
 use crate::support::test_gateway::{
     ASK_STREAM, CHAT, Setup, body, gateway_following, gateway_following_with, read_until, status,
@@ -54,6 +54,30 @@ async fn the_backends_end_is_recorded_as_its_own() {
             (outcome, ending, TerminationInitiator::Backend),
             "{name}"
         );
+    }
+}
+
+#[tokio::test]
+async fn an_end_inside_an_event_is_no_end() {
+    let last = |event: &str, is_whole: bool, ending: &'static str| {
+        let chunks = [begun_stream(&[ROLE, WORD]), framed(&[event]), b"0\r\n\r\n".to_vec()];
+        (chunks.concat(), is_whole, ending)
+    };
+    let until_close = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n".to_vec();
+    let text = format!("{}{}data: {{\"id", data(ROLE), data(WORD));
+    let cases = [
+        last("data: {\"id", false, "truncated_clean"),
+        last("event: err", false, "truncated_clean"),
+        last("data: [DONE]", true, "ok"),
+        last(": comment", false, "truncated_clean"),
+        ([until_close, text.into_bytes()].concat(), false, "truncated_clean"),
+    ];
+    for (answer, is_whole, ending) in cases {
+        let name = String::from_utf8_lossy(&answer).into_owned();
+        let (_fake, gateway) = gateway_following([Step::Send(answer.clone()), Step::Close]).await;
+        let received = body(&gateway.post(CHAT, ASK_STREAM).await);
+        assert_eq!(received, (body(&answer).0, is_whole), "{name}");
+        assert_eq!(gateway.record().await.ending(), ending, "{name}");
     }
 }
 

@@ -120,6 +120,7 @@ impl Fleet {
 fn load_estimator(backend: usize, now: Instant) -> LoadEstimator {
     let load_estimator = LoadEstimator::new(now, Duration::from_secs(5));
     let report = LoadReport {
+        token_gaps: None,
         kv_usage: Some((backend % 100) as f64 / 100.0),
         waiting: (backend % 3) as f64,
         running: (backend % 40) as f64,

@@ -1,12 +1,12 @@
 //! The condition of a backend: whether an operator must look at it.
 
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// The condition of a backend. The first variant is the most urgent one.
     #[derive(
-        Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+        Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize,
     )]
     #[serde(rename_all = "snake_case")]
     pub enum BackendCondition {

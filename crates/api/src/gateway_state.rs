@@ -2,13 +2,13 @@
 //! `/status` show this state, so they cannot disagree.
 
 use super::harm::{Harm, HarmLevel};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use tokenweir_diagnose::{Verdict, VerdictScope, VerdictSeverity};
 use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// The state of the gateway.
-    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
     #[serde(rename_all = "snake_case")]
     pub enum GatewayState {
         /// Every backend that should get requests gets them, and no client is harmed.

@@ -6,7 +6,7 @@ use super::debounce::VerdictDebounce;
 use super::evaluation::{Evaluation, RuleMatch, RuleResult};
 use super::fleet::{FleetDiagnoser, FleetObservation};
 use super::harm::is_critical_harm;
-use super::history::{BackendHistory, DiagnosisSample, FAST, LONG_WINDOW, StepSignal};
+use super::history::{BackendHistory, DiagnosisSample, FAST, StepSignal};
 use super::rules::{DiagnosisRule, LoadDependence, RULES, RequestEvidence};
 use super::verdict::{
     Confidence, DiagnosedBackend, Diagnosis, UndeterminedRule, Verdict, VerdictSeverity,
@@ -28,14 +28,20 @@ pub struct Diagnoser {
 struct BackendDiagnosis {
     id: BackendId,
     history: BackendHistory,
-    debounces: [VerdictDebounce; RULES.len()],
-    /// The last match of each rule. `None`: no verdict of the rule holds, and the rule has not matched
-    /// recently.
-    last_matches: [Option<RuleMatch>; RULES.len()],
-    /// Whether the evidence of each rule has expired, because the load has ended.
-    has_expired: [bool; RULES.len()],
-    /// The requests since the last match of each rule that depends on requests.
-    since_match: [RequestsSinceMatch; RULES.len()],
+    /// The state of each rule, in the order of [`RULES`].
+    rules: [RuleState; RULES.len()],
+}
+
+/// The state of a rule at one backend.
+#[derive(Debug, Default)]
+struct RuleState {
+    debounce: VerdictDebounce,
+    /// `None`: no verdict of the rule holds, and the rule has not matched recently.
+    last_match: Option<RuleMatch>,
+    /// Whether the evidence of the rule has expired, because the load has ended.
+    has_expired: bool,
+    /// The requests since the last match, if the rule depends on requests.
+    since_match: RequestsSinceMatch,
 }
 
 /// The requests at a backend since a rule last matched there.
@@ -154,16 +160,16 @@ impl Diagnoser {
             let models = models.get(&backend.id).copied().unwrap_or_default();
             let is_unasked =
                 !models.is_empty() && models.iter().all(|model| !requested.contains(model));
-            for (index, rule) in RULES.iter().enumerate() {
-                backend.has_expired[index] = match rule.load_dependence() {
+            for (rule, state) in RULES.iter().zip(&mut backend.rules) {
+                state.has_expired = match rule.load_dependence() {
                     LoadDependence::None => false,
                     LoadDependence::Backend => is_expired,
                     LoadDependence::Fleet => is_fleet_idle,
                     LoadDependence::Requests => is_fleet_idle || is_unasked,
                 };
-                if backend.has_expired[index] {
-                    backend.debounces[index] = VerdictDebounce::default();
-                    backend.last_matches[index] = None;
+                if state.has_expired {
+                    state.debounce = VerdictDebounce::default();
+                    state.last_match = None;
                 }
             }
         }
@@ -194,10 +200,10 @@ impl Diagnoser {
         if evaluation.short_window().len() < MIN_EVALUATED_STEPS {
             return std::array::from_fn(|_| Err(vec![MISSING_SAMPLES]));
         }
-        std::array::from_fn(|rule| RULES[rule].judge(&evaluation, backend.has_expired[rule]))
+        std::array::from_fn(|rule| RULES[rule].judge(&evaluation, backend.rules[rule].has_expired))
     }
 
-    /// Adds the anomalies and correlated pairs of a backend.
+    /// Adds the anomalies of a backend.
     fn add_anomalies(&self, index: usize, diagnosis: &mut Diagnosis) {
         let id = self.backends[index].id.as_str();
         let evaluation = self.evaluation(index);
@@ -208,7 +214,6 @@ impl Diagnoser {
             return;
         }
         diagnosis.anomalies.extend(anomaly::anomalies(id, &evaluation));
-        diagnosis.pairs.extend(anomaly::pairs(id, evaluation.history.window(LONG_WINDOW)));
     }
 }
 
@@ -216,14 +221,8 @@ impl Diagnoser {
 
 impl BackendDiagnosis {
     fn new(id: BackendId) -> Self {
-        Self {
-            id,
-            history: BackendHistory::default(),
-            debounces: [VerdictDebounce::default(); RULES.len()],
-            last_matches: [const { None }; RULES.len()],
-            has_expired: [false; RULES.len()],
-            since_match: [RequestsSinceMatch::default(); RULES.len()],
-        }
+        let rules = std::array::from_fn(|_| RuleState::default());
+        Self { id, history: BackendHistory::default(), rules }
     }
 
     /// The sum of a signal in the last minute.
@@ -233,34 +232,12 @@ impl BackendDiagnosis {
 
     /// Whether no verdict holds, except for one that lasts for so long that it shows what is usual now.
     fn is_healthy(&self, now: Instant) -> bool {
-        self.debounces.iter().zip(&RULES).all(|(debounce, rule)| match debounce.since() {
+        self.rules.iter().zip(&RULES).all(|(state, rule)| match state.debounce.since() {
             Some(since) => {
                 rule.becomes_usual() && now.saturating_duration_since(since) >= USUAL_AFTER
             }
             None => true,
         })
-    }
-
-    /// Whether the backend got too few requests since the last match to show that the condition of the rule
-    /// has ended. `is_found`: whether the current evaluation found the condition.
-    fn lacks_requests(&mut self, index: usize, is_found: bool) -> bool {
-        let Some(evidence) = RULES[index].request_evidence() else { return false };
-        let RequestEvidence { sum, count, min_count } = evidence;
-        let requests = &mut self.since_match[index];
-        if is_found {
-            let matched = self.history.window(FAST).ratio(sum, count, 1.0);
-            *requests = RequestsSinceMatch { matched, ..RequestsSinceMatch::default() };
-            return false;
-        }
-        let latest = |signal| self.history.window(FAST).latest(signal).unwrap_or(0.0);
-        requests.sum += latest(sum);
-        requests.count += latest(count);
-        let has_recovered = requests
-            .matched
-            .is_none_or(|matched| requests.sum <= RECOVERED_PART * matched * requests.count);
-        let is_enough = requests.count >= min_count && has_recovered
-            || requests.count >= ENOUGH_REQUESTS * min_count;
-        !is_enough
     }
 
     /// Updates the verdicts of the backend with the results of an evaluation. Adds the verdicts, the
@@ -278,24 +255,35 @@ impl BackendDiagnosis {
         let mut is_determined = is_excluded;
         for (index, result) in results.into_iter().enumerate() {
             let rule = &RULES[index];
-            let (rule_match, missing) = match result {
-                Ok(_) if self.is_explained(rule) => (None, None),
-                Ok(rule_match) => (rule_match, None),
-                Err(missing) => (None, Some(missing)),
-            };
+            let is_explained = self.is_explained(rule);
+            let state = &mut self.rules[index];
             // The rule for unreadable metrics does not count, because it does not diagnose the
             // engine.
-            is_determined |= missing.is_none() && !rule.is_metrics_unreadable();
-            let is_held = missing.is_none() && self.lacks_requests(index, rule_match.is_some());
-            if is_held && !self.is_explained(rule) {
-                self.debounces[index].hold(now);
+            is_determined |= result.is_ok() && !rule.is_metrics_unreadable();
+            let mut is_held = false;
+            let mut missing = None;
+            match result {
+                Ok(found) => {
+                    let found = if is_explained { None } else { found };
+                    is_held = state.lacks_requests(rule, &self.history, found.is_some());
+                    if is_held && !is_explained {
+                        state.debounce.hold(now);
+                    }
+                    state.debounce.update(found.is_some(), now);
+                    if let Some(found) = found {
+                        state.last_match = Some(state.hold_remedy(found));
+                    }
+                }
+                Err(reasons) => {
+                    state.debounce.update(false, now);
+                    missing = Some(reasons);
+                }
             }
-            self.debounces[index].update(rule_match.is_some(), now);
-            if let Some(rule_match) = rule_match {
-                self.last_matches[index] = Some(self.hold_remedy(index, rule_match));
-            }
-            let is_critical = is_critical_harm(self.sum(rule.harm().harmed), totals[index]);
-            if let Some(mut verdict) = self.active_verdict(index, is_critical, now) {
+            let harmed = self.sum(rule.harm().harmed);
+            let is_critical = is_critical_harm(harmed, totals[index]);
+            let verdict = self.rules[index].active_verdict(rule, is_critical, now);
+            if let Some(mut verdict) = verdict {
+                verdict.backend = self.id.to_string();
                 if is_held {
                     verdict.is_held = true;
                     verdict.add_to_cause(AVOIDED_NOTE);
@@ -315,50 +303,78 @@ impl BackendDiagnosis {
     /// Whether the condition of a rule that explains `rule` holds or was found recently. The
     /// explaining rules come earlier in the table, so their debounces are already up to date.
     fn is_explained(&self, rule: &DiagnosisRule) -> bool {
-        let explains = |(other, debounce): (&DiagnosisRule, &VerdictDebounce)| {
-            rule.explained_by.contains(&other.name) && debounce.is_active_or_pending()
+        let explains = |(other, state): (&DiagnosisRule, &RuleState)| {
+            rule.explained_by.contains(&other.name) && state.debounce.is_active_or_pending()
         };
-        RULES.iter().zip(&self.debounces).any(explains)
+        RULES.iter().zip(&self.rules).any(explains)
+    }
+}
+
+// === impl RuleState ===
+
+impl RuleState {
+    /// Whether the backend got too few requests since the last match to show that the condition of the rule
+    /// has ended. `is_found`: whether the current evaluation found the condition.
+    fn lacks_requests(
+        &mut self,
+        rule: &DiagnosisRule,
+        history: &BackendHistory,
+        is_found: bool,
+    ) -> bool {
+        let Some(evidence) = rule.request_evidence() else { return false };
+        let RequestEvidence { sum, count, min_count } = evidence;
+        let window = history.window(FAST);
+        let requests = &mut self.since_match;
+        if is_found {
+            let matched = window.ratio(sum, count, 1.0);
+            *requests = RequestsSinceMatch { matched, ..RequestsSinceMatch::default() };
+            return false;
+        }
+        requests.sum += window.latest(sum).unwrap_or(0.0);
+        requests.count += window.latest(count).unwrap_or(0.0);
+        let has_recovered = requests
+            .matched
+            .is_none_or(|matched| requests.sum <= RECOVERED_PART * matched * requests.count);
+        let is_enough = requests.count >= min_count && has_recovered
+            || requests.count >= ENOUGH_REQUESTS * min_count;
+        !is_enough
     }
 
     /// Returns the match. If it and the previous match recommend about the same value, it gets the remedy of
     /// the previous match, so that the number in the remedy does not change at each evaluation.
-    fn hold_remedy(&self, index: usize, rule_match: RuleMatch) -> RuleMatch {
-        let is_about_same = |before: &&RuleMatch| {
-            let values = before.recommended.zip(rule_match.recommended);
-            values.is_some_and(|(before, now)| before.abs_diff(now) * 4 <= before)
-        };
-        match self.last_matches[index].as_ref().filter(is_about_same) {
-            Some(before) => RuleMatch {
-                remedy: before.remedy.clone(),
-                recommended: before.recommended,
-                ..rule_match
-            },
-            None => rule_match,
+    fn hold_remedy(&self, rule_match: RuleMatch) -> RuleMatch {
+        if let Some(before) = &self.last_match
+            && let Some(held) = before.recommended
+            && let Some(now) = rule_match.recommended
+            && held.abs_diff(now) * 4 <= held
+        {
+            let remedy = before.remedy.clone();
+            return RuleMatch { remedy, recommended: before.recommended, ..rule_match };
         }
+        rule_match
     }
 
-    /// The verdict of the rule with this index in [`RULES`]. `None`: no verdict holds.
-    fn active_verdict(&mut self, index: usize, is_critical: bool, now: Instant) -> Option<Verdict> {
-        let Some(since) = self.debounces[index].since() else {
-            if !self.debounces[index].is_active_or_pending() {
-                self.last_matches[index] = None;
+    /// The verdict of the rule, without its backend. `None`: no verdict holds.
+    fn active_verdict(
+        &mut self,
+        rule: &DiagnosisRule,
+        is_critical: bool,
+        now: Instant,
+    ) -> Option<Verdict> {
+        let Some(since) = self.debounce.since() else {
+            if !self.debounce.is_active_or_pending() {
+                self.last_match = None;
             }
             return None;
         };
-        let rule = &RULES[index];
-        let rule_match = self.last_matches[index].as_ref()?;
+        let rule_match = self.last_match.as_ref()?;
         let remedy = match &rule_match.remedy {
             Some(specific) => format!("{specific} {}", rule.remedy),
             None => rule.remedy.to_owned(),
         };
-        let severity = if is_critical && rule.is_about_requests() {
-            VerdictSeverity::Critical
-        } else {
-            rule.severity
-        };
+        let is_critical = is_critical && rule.is_about_requests();
+        let severity = if is_critical { VerdictSeverity::Critical } else { rule.severity };
         Some(Verdict {
-            backend: self.id.to_string(),
             confidence: Confidence::from_signals(rule_match.signals),
             age_seconds: now.saturating_duration_since(since).as_secs_f64(),
             evidence: rule_match.evidence.clone(),

@@ -40,11 +40,11 @@ pub use fleet::{
 pub use harm::{HARMED_SHARE, is_critical_harm};
 pub use history::{
     BackendHistory, BackendRequestCounts, DiagnosisSample, EVERY, FAST, GatewayObservations,
-    LONG_WINDOW, SLOW_START,
+    GpuCondition, LONG_WINDOW, SLOW_START,
 };
 pub use request_counters::BackendRequestCounters;
 pub use rules::{DiagnosisRule, RULES, safe_max_num_seqs};
 pub use verdict::{
-    Anomaly, Confidence, CorrelatedPair, DiagnosedBackend, Diagnosis, Evidence, UndeterminedRule,
-    Verdict, VerdictDescription, VerdictGroup, VerdictScope, VerdictSeverity,
+    Anomaly, Confidence, DiagnosedBackend, Diagnosis, Evidence, UndeterminedRule, Verdict,
+    VerdictDescription, VerdictGroup, VerdictScope, VerdictSeverity,
 };

@@ -147,7 +147,7 @@ pub enum VerdictScope {
 
 named_enum! {
     /// The severity of a condition.
-    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum VerdictSeverity {
         /// The condition is deliberate, or a fault of clients.
@@ -162,7 +162,7 @@ named_enum! {
 
 named_enum! {
     /// Confidence of a verdict: the number of independent signals that show the condition.
-    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+    #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
     #[serde(rename_all = "lowercase")]
     pub enum Confidence {
         /// One signal.
@@ -190,21 +190,6 @@ pub struct Anomaly {
     pub usual: f64,
 }
 
-/// Two time series of a backend that were correlated in the last five minutes.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct CorrelatedPair {
-    /// The name of the backend.
-    pub backend: String,
-    /// The name of the first time series, such as `kv_usage`.
-    pub first: Cow<'static, str>,
-    /// The name of the second time series.
-    pub second: Cow<'static, str>,
-    /// Spearman's rank correlation, from -1 to 1.
-    pub correlation: f64,
-    /// Number of samples in which both values are known.
-    pub moments: usize,
-}
-
 /// The diagnosis of all backends at one time.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Diagnosis {
@@ -215,8 +200,6 @@ pub struct Diagnosis {
     pub undetermined: Vec<UndeterminedRule>,
     /// Measures whose values are far from their usual values. They are hints and no verdicts.
     pub anomalies: Vec<Anomaly>,
-    /// Pairs of values that were correlated in the last five minutes.
-    pub pairs: Vec<CorrelatedPair>,
     /// The diagnosed backends.
     pub backends: Vec<DiagnosedBackend>,
 }

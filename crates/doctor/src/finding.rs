@@ -5,8 +5,7 @@ use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// The severity of a finding.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-    #[serde(rename_all = "lowercase")]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
     pub enum FindingSeverity {
         /// The observation is useful to know, or the check could not observe enough.
         Note = "note",

@@ -1,9 +1,8 @@
-//! What the gateway knows about inference engines: their addresses, metrics pages, models and GPUs,
-//! and the requests of a prefill leg. No module does I/O.
+//! What the gateway knows about inference engines: their addresses, metrics pages, models, GPUs
+//! and roles. No module does I/O.
 
 pub mod address;
 pub mod dialect;
 pub mod engine_metrics;
-pub mod gpu;
 pub mod model;
-pub mod prefill_leg;
+pub mod role;

@@ -28,9 +28,8 @@
 pub mod metric;
 pub mod status;
 
-// Layer 2: backends and their discovery.
+// Layer 2: backends.
 pub mod backend;
-pub mod discovery;
 
 // Layer 3: sinks of records.
 pub mod telemetry;

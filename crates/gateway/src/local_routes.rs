@@ -2,7 +2,7 @@
 //! `/health`, `/version`, `/v1/models` with all known models in one list, and
 //! `/v1/models/{model}`.
 
-use crate::backend::facets::FacetSettings;
+use crate::backend::facets::PoolFacets;
 use crate::backend::pool::BackendPool;
 use crate::backend::routes::RouteTable;
 use bytes::Bytes;
@@ -62,13 +62,13 @@ struct ModelStates<'a> {
     routes: &'a RouteTable,
     /// The state of each backend, by its position in the pool.
     availabilities: Vec<Availability>,
-    /// The settings of the optional parts of all backends.
-    facets: FacetSettings,
+    /// What options share between all backends.
+    facets: &'a PoolFacets,
 }
 
 impl<'a> ModelStates<'a> {
-    fn new(routes: &'a RouteTable, pool: &BackendPool) -> Self {
-        Self { routes, availabilities: pool.availabilities(), facets: pool.facet_settings() }
+    fn new(routes: &'a RouteTable, pool: &'a BackendPool) -> Self {
+        Self { routes, availabilities: pool.availabilities(), facets: &pool.facets }
     }
 
     /// The models that the client may use, sorted by name.

@@ -22,7 +22,7 @@ use tokio::task::JoinHandle;
 named_enum! {
     /// The kinds of background tasks, and the parts of a request in which panics are caught. Panics are
     /// counted by kind.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum BackgroundTask {
         /// Accepts client connections.
         Listener = "listener",
@@ -74,6 +74,8 @@ named_enum! {
         ContentLog = "content_log",
         /// Redacts samples of responses and sends them to the quality judge.
         QualitySamples = "quality_samples",
+        /// Writes the usage log or pushes its events.
+        UsageLog = "usage_log",
     }
 }
 

@@ -1,19 +1,13 @@
-//! Generates the files that a deployment of the gateway needs, from tables: the configuration and rules of
-//! Prometheus, the configurations of Alertmanager and of a trace collector, the page about the diagnosis, and
-//! the reference pages of the configuration and of the metrics. The dashboards are not generated: they are
-//! edited in Grafana, and this crate contains their files. A test checks each metric, label and label value
-//! of their queries against the catalogue of metrics.
+//! Prints the files that a deployment of the gateway needs. The rules of Prometheus, the configuration of Alertmanager
+//! and the dashboards are files of this repository, in which addresses are replaced. The scrape configuration, the page
+//! about the diagnosis, and the reference pages of the configuration and of the metrics are generated from tables. A
+//! test checks each metric, label and label value of all queries against the catalogue of metrics.
 
-mod alertmanager;
-pub mod alerts;
 pub mod catalogue;
 mod deployment;
 mod diagnosis_page;
-mod outcomes;
 mod prometheus_config;
-pub mod recording_rules;
 mod reference;
-mod rule_files;
 mod yaml;
 
 use catalogue::MetricCatalogue;
@@ -64,6 +58,14 @@ pub struct GatewayTables {
     /// The JSON Schema of the configuration file.
     pub schema: Schema,
 }
+
+/// The recording rules.
+const RECORDING_RULES: &str = include_str!("../../../config/prometheus/recording-rules.yml");
+/// The alert rules, for runbooks at `http://127.0.0.1:9090/runbooks`.
+const ALERT_RULES: &str = include_str!("../../../config/prometheus/alert-rules.yml");
+/// The configuration file of Alertmanager for a webhook at `http://webhook:8080`, to which it appends the
+/// severity.
+const ALERTMANAGER_CONFIG: &str = include_str!("../../../config/alertmanager/alertmanager.yml");
 
 /// The main dashboard.
 const OVERVIEW_DASHBOARD: &str = include_str!("../../../config/grafana/dashboards/overview.json");
@@ -133,9 +135,15 @@ impl Artifact {
         let GatewayTables { metrics, schema } = gateway;
         match self {
             Self::Prometheus => prometheus_config::print(endpoints),
-            Self::RecordingRules => rule_files::render_recording_rules(),
-            Self::AlertRules => rule_files::render_alert_rules(&endpoints.runbooks),
-            Self::Alertmanager => alertmanager::print(&endpoints.webhook),
+            Self::RecordingRules => Ok(RECORDING_RULES.to_owned()),
+            Self::AlertRules => {
+                let runbooks = ("http://127.0.0.1:9090/runbooks", &*endpoints.runbooks);
+                yaml::with_values(ALERT_RULES, &[runbooks])
+            }
+            Self::Alertmanager => {
+                let webhook = ("http://webhook:8080", &*endpoints.webhook);
+                yaml::with_values(ALERTMANAGER_CONFIG, &[webhook])
+            }
             Self::DashboardOverview => Ok(OVERVIEW_DASHBOARD.to_owned()),
             Self::DashboardBackend => Ok(BACKEND_DASHBOARD.to_owned()),
             Self::GrafanaDatasources => {
@@ -143,7 +151,7 @@ impl Artifact {
             }
             Self::GrafanaProvider => Ok(GRAFANA_PROVIDER.to_owned()),
             Self::Collector => Ok(collector_config(&endpoints.jaeger)),
-            Self::Runbooks => Ok(diagnosis_page::print()),
+            Self::Runbooks => Ok(diagnosis_page::print(ALERT_RULES)),
             Self::Schema => Ok(format!("{:#}\n", schema.as_value())),
             Self::ConfigurationReference => Ok(reference::configuration::print(schema)),
             Self::MetricsReference => Ok(reference::metrics::print(metrics)),

@@ -18,8 +18,6 @@ use std::time::{Duration, SystemTime};
 pub const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// The header whose value vLLM copies into the KV events that a request causes.
 const X_SESSION_ID: HeaderName = HeaderName::from_static("x-session-id");
-/// The header with which vLLM lets a request choose its data-parallel rank.
-pub const X_DATA_PARALLEL_RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
 /// Header with the reason of an error, as one word, in every error response of the gateway itself.
 pub const X_GATEWAY_ERROR: HeaderName = HeaderName::from_static("x-gateway-error");
 /// Header that states for the client libraries of OpenAI whether to retry a request: `true` or

@@ -1,7 +1,10 @@
 //! Enums whose variants each have one name in metrics, logs and documents.
 
+#[doc(hidden)]
+pub use serde;
+
 /// Declares an enum with the name of each variant, as metrics, logs and documents show it. The macro
-/// generates `ALL`, `NAMES` and `as_str`, so that each variant and its name are written once.
+/// generates `ALL`, `NAMES`, `as_str` and `Serialize`, so that each variant and its name are written once.
 ///
 /// ```
 /// tokenweir_protocol::named_enum! {
@@ -42,6 +45,15 @@ macro_rules! named_enum {
                 match self {
                     $(Self::$variant => $name,)+
                 }
+            }
+        }
+
+        impl $crate::named_enum::serde::Serialize for $enum {
+            fn serialize<S: $crate::named_enum::serde::Serializer>(
+                &self,
+                serializer: S,
+            ) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(self.as_str())
             }
         }
     };

@@ -9,5 +9,5 @@ pub mod continuation;
 pub mod error;
 pub mod observe;
 pub mod record;
-pub mod resume;
+pub mod runs;
 pub mod slo;

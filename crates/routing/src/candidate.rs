@@ -20,6 +20,10 @@ pub struct Candidate {
     /// Configured share of the requests, relative to the weights of the other backends. 0 counts as
     /// 1.
     pub weight: u32,
+    /// Requests that the backend still has to get for its share, in millionths. Negative: it had more. See
+    /// [`shares`](super::shares).
+    #[serde(skip)]
+    pub credit: i64,
     /// Whether the backend has loaded the LoRA adapter of the request. True if the request needs
     /// no adapter.
     pub has_adapter: bool,
@@ -71,6 +75,10 @@ pub struct Candidate {
     /// Seconds for which the engine seems to be at a standstill: the oldest request without output is overdue, and
     /// no other request has had output since, or all streams have stalled. 0: neither holds.
     pub overdue: f64,
+    /// Mean time in seconds between two tokens of a sequence in the engine, if it is at least twice its least
+    /// value. 0: it is not, or not known.
+    #[serde(skip)]
+    pub token_gap: f64,
 }
 
 impl Candidate {
@@ -96,7 +104,8 @@ impl Candidate {
                 + self.running
                 + self.kv_usage.unwrap_or(0.0)
                 + self.certainty
-                + self.overdue);
+                + self.overdue
+                + self.token_gap);
         sum == 0.0
     }
 }

@@ -21,11 +21,12 @@ pub mod resilience;
 mod routing_context;
 mod sampling;
 pub mod saturation;
+pub mod shares;
 
 pub use candidate::Candidate;
 pub use estimation::{
     CachedSource, KnownPrefix, LearnedEstimates, LoadEstimator, LoadReport, LocalLoad, MAX_PEERS,
-    PredictedLeg, PrefillCost, ReportedLoad, ReportedQueues, Reservation,
+    PredictedLeg, PrefillCost, ReportedLoad, ReportedQueues, Reservation, TokenGapSum,
 };
 pub use hash::{mix, unit};
 pub use imputation::impute_missing_estimates;

@@ -3,15 +3,15 @@
 use super::policies::{
     kv_aware, least_requests, p2c, prefix_affinity, random, round_robin, session,
 };
-use super::{Candidate, PolicyChoice, RoutingRequest};
+use super::{Candidate, PolicyChoice, RoutingRequest, shares};
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// A routing policy.
     #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-    #[derive(Serialize, Deserialize, JsonSchema)]
+    #[derive(Deserialize, JsonSchema)]
     #[serde(rename_all = "snake_case")]
     pub enum PolicyKind {
         /// The least predicted time to first token, from queue, prompt, cached prefix and KV cache
@@ -22,7 +22,7 @@ named_enum! {
         RoundRobin = "round_robin",
         /// A random backend, by weight.
         Random = "random",
-        /// The fewest requests of this gateway in flight, relative to the weight.
+        /// The fewest requests of this gateway in flight.
         LeastRequests = "least_requests",
         /// The less loaded of two random backends.
         P2c = "p2c",
@@ -53,7 +53,21 @@ impl Policy {
         if candidates.len() < 2 {
             return candidates.first().map(|_| PolicyChoice { index: 0, reason: "only_candidate" });
         }
-        Some(match self.kind {
+        if !self.kind.weighs_load() || shares::are_equal(candidates) {
+            return Some(self.pick_among(candidates, request));
+        }
+        let within = shares::within(candidates);
+        let own: Vec<Candidate> = within.iter().map(|index| candidates[*index]).collect();
+        if own.len() < 2 {
+            return within.first().map(|index| PolicyChoice { index: *index, reason: "weight" });
+        }
+        let choice = self.pick_among(&own, request);
+        Some(PolicyChoice { index: within[choice.index], ..choice })
+    }
+
+    /// Chooses one of at least two candidates.
+    fn pick_among(&self, candidates: &[Candidate], request: &RoutingRequest) -> PolicyChoice {
+        match self.kind {
             PolicyKind::KvAware => kv_aware::pick(&self.kv_aware, candidates, request),
             PolicyKind::RoundRobin => round_robin::pick(candidates, request),
             PolicyKind::Random => random::pick(candidates, request),
@@ -61,7 +75,14 @@ impl Policy {
             PolicyKind::P2c => p2c::pick(candidates, request),
             PolicyKind::PrefixAffinity => prefix_affinity::pick(candidates, request),
             PolicyKind::Session => session::pick(candidates, request),
-        })
+        }
+    }
+}
+
+impl PolicyKind {
+    /// Whether the policy weighs the load of the candidates. The others follow the weights themselves.
+    pub(crate) const fn weighs_load(self) -> bool {
+        matches!(self, Self::KvAware | Self::LeastRequests | Self::P2c | Self::PrefixAffinity)
     }
 }
 
@@ -71,6 +92,7 @@ pub const PANIC: &str = "panic_mode";
 /// All reasons of a choice. They are label values of metrics.
 pub const REASONS: &[&str] = &[
     "only_candidate",
+    "weight",
     "lowest_ttft",
     "lowest_cost",
     "tie",

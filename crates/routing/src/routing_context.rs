@@ -60,7 +60,7 @@ impl RoutingContext {
 
     /// The cost that `kv_aware` compares.
     pub fn cost(&self, candidate: &Candidate) -> f64 {
-        self.cost_terms(candidate).cost(candidate)
+        self.cost_terms(candidate).cost()
     }
 
     fn is_session_candidate(&self, candidate: &Candidate) -> bool {

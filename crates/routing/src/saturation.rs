@@ -2,10 +2,13 @@
 //! engine, where the gateway can no longer move it to another backend.
 //!
 //! ```text
-//! full    = waiting ≥ max(max_waiting, running ÷ 16) ∨ k ÷ (1 − k) ≥ max_kv_usage ÷ (1 − max_kv_usage), both × certainty
+//! full    = waiting ≥ max(max_waiting, running ÷ 16) ∨ k ÷ (1 − k) ≥ max_kv_usage ÷ (1 − max_kv_usage) ∨ gap ≥ 0.7 × TPOT limit,
+//!           all three × certainty, ∨ backlog ≥ 2,048 tokens ∧ backlog × per_token ≥ 0.15 × TTFT limit
 //! waiting = reported_waiting + sent_since                if the last report had waiting requests
 //!         = sent_since − (batch − running)               if not
 //! k       = estimated KV cache usage
+//! gap     = mean time between two tokens of a sequence in the last second, if it is twice its least value or more
+//! backlog = prompt tokens that the engine has to compute first, at `per_token` seconds for each
 //! batch   = max(256, 2 × running)
 //! ```
 //!
@@ -15,6 +18,9 @@
 //! - `sent_since` is the number of requests sent since the last report, less those that ended.
 //! - An engine without waiting requests does not report how many more it could run. `batch` is the number
 //!   of requests that it is assumed to run at once.
+//! - The limits are the least ones of the objectives of the model, also for requests with another objective or
+//!   none: such a request would delay the others. At 110 % of the capacity, the two rules gain 7 and 9 points of
+//!   goodput in the tournament of `lab`.
 //! - `certainty`, from 0 to 1, falls with the age of the report, so a backend whose scrapes fail does not
 //!   stay full.
 //! - An idle backend is never full, whatever KV cache usage it reports.
@@ -22,7 +28,7 @@
 //!   are full, requests wait in the admission queue and are not sent to this engine.
 //! - `max_in_flight` is a limit of each backend: a backend at the limit is no candidate.
 
-use super::{Candidate, PolicyKind, ReportedLoad};
+use super::{Candidate, PolicyKind, ReportedLoad, shares};
 
 /// The thresholds from which a backend counts as full, one for each measure of load. `None`: this measure
 /// does not make a backend full.
@@ -35,6 +41,17 @@ pub struct SaturationThresholds {
     pub kv_usage: Option<f64>,
     /// Threshold for the number of requests that this gateway has in flight at the backend.
     pub in_flight: Option<u32>,
+    /// The limits of the objectives of the model.
+    pub limits: LatencyLimits,
+}
+
+/// The limits that the objectives of a model set to the latency of its requests, in seconds. `None`: no limit.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct LatencyLimits {
+    /// Limit of the TTFT.
+    pub ttft: Option<f64>,
+    /// Limit of the TPOT.
+    pub tpot: Option<f64>,
 }
 
 /// Share of the running requests that may wait before the engine counts as full. An engine that runs more
@@ -46,6 +63,16 @@ const WAITING_SHARE: f64 = 1.0 / 16.0;
 const MIN_ASSUMED_BATCH: f64 = 256.0;
 /// KV cache usage above which the value of [`pressure`] does not grow, so that the value stays finite.
 const MAX_PRESSURE_USAGE: f64 = 0.99;
+
+/// Share of the TTFT limit that the backlog of an engine may take. The prefill of the request itself, the wait
+/// in the gateway and errors of the estimate take the rest.
+const BACKLOG_SHARE: f64 = 0.15;
+/// Prompt tokens with which vLLM fills a step: the default of `--max-num-batched-tokens` on small GPUs. With
+/// less backlog, the engine would run steps that are not full.
+const MIN_BACKLOG_TOKENS: f64 = 2_048.0;
+/// Share of the TPOT limit from which on the gaps between tokens count as long. The TPOT of about half of the
+/// requests is above the mean gap.
+const TOKEN_GAP_SHARE: f64 = 0.7;
 
 /// Seconds for which a candidate must be overdue to count as stuck.
 const STUCK_OVERDUE_SECONDS: f64 = 2.0;
@@ -66,7 +93,8 @@ pub fn retain_moving(candidates: &mut Vec<Candidate>) {
 impl Default for SaturationThresholds {
     /// 4 waiting requests or a KV cache usage of 0.97, and any number of requests in flight.
     fn default() -> Self {
-        Self { waiting: Some(4), kv_usage: Some(0.97), in_flight: None }
+        let limits = LatencyLimits::default();
+        Self { waiting: Some(4), kv_usage: Some(0.97), in_flight: None, limits }
     }
 }
 
@@ -77,9 +105,10 @@ impl SaturationThresholds {
         if candidates.iter().all(|candidate| self.is_full(candidate)) {
             candidates.clear();
         }
-        // These policies weigh no queue, so a slow backend would get its share of the requests however long
-        // its queue is.
-        let is_blind = matches!(policy, PolicyKind::RoundRobin | PolicyKind::Random);
+        // Round robin, random choices and shares weigh no queue, so a slow backend would get its share of the
+        // requests however long its queue is.
+        let is_blind = matches!(policy, PolicyKind::RoundRobin | PolicyKind::Random)
+            || !shares::are_equal(candidates);
         candidates.retain(|candidate| {
             let is_excluded =
                 if is_blind { self.is_full(candidate) } else { self.is_at_limit(candidate) };
@@ -109,7 +138,22 @@ impl SaturationThresholds {
             let usage = candidate.kv_usage.unwrap_or(0.0);
             candidate.certainty * pressure(usage) >= pressure(threshold)
         };
-        self.waiting.is_some_and(exceeds_waiting) || self.kv_usage.is_some_and(exceeds_usage)
+        self.waiting.is_some_and(exceeds_waiting)
+            || self.kv_usage.is_some_and(exceeds_usage)
+            || self.limits.are_near(candidate)
+    }
+}
+
+// === impl LatencyLimits ===
+
+impl LatencyLimits {
+    /// Whether a further request at this candidate would probably exceed a limit, or make others exceed it.
+    fn are_near(&self, candidate: &Candidate) -> bool {
+        let gap = candidate.certainty * candidate.token_gap;
+        let backlog = candidate.backlog * candidate.prefill.per_token;
+        self.tpot.is_some_and(|limit| gap >= TOKEN_GAP_SHARE * limit)
+            || candidate.backlog >= MIN_BACKLOG_TOKENS
+                && self.ttft.is_some_and(|limit| backlog >= BACKLOG_SHARE * limit)
     }
 }
 
@@ -129,12 +173,18 @@ fn pressure(usage: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::PrefillCost;
     use super::super::tests::idle_candidate;
     use super::*;
     use proptest::prelude::*;
 
-    const THRESHOLDS: SaturationThresholds =
-        SaturationThresholds { waiting: Some(16), kv_usage: Some(0.97), in_flight: None };
+    const THRESHOLDS: SaturationThresholds = SaturationThresholds {
+        waiting: Some(16),
+        kv_usage: Some(0.97),
+        in_flight: None,
+        limits: NO_LIMITS,
+    };
+    const NO_LIMITS: LatencyLimits = LatencyLimits { ttft: None, tpot: None };
 
     /// A backend that reported this load and eight running requests. Nothing has changed since.
     fn reporting_candidate(waiting: f64, kv_usage: f64) -> Candidate {
@@ -252,6 +302,30 @@ mod tests {
         let thresholds = SaturationThresholds { in_flight: Some(1_000), ..THRESHOLDS };
         assert!(thresholds.is_full(&unreported));
         assert!(!thresholds.is_full(&Candidate { in_flight: 999, ..unreported }));
+    }
+
+    #[test]
+    fn long_gaps_between_tokens_fill() {
+        let limits = LatencyLimits { tpot: Some(0.1), ..NO_LIMITS };
+        let slowed = |token_gap| Candidate { token_gap, ..reporting_candidate(0.0, 0.5) };
+        let is_full = |candidate| SaturationThresholds { limits, ..THRESHOLDS }.is_full(&candidate);
+        assert!(is_full(slowed(0.07)) && !is_full(slowed(0.069)));
+        assert!(!is_full(Candidate { certainty: 0.5, ..slowed(0.08) }), "an old report");
+        assert!(!is_full(Candidate { token_gap: 0.5, ..idle_candidate() }), "an idle engine");
+        assert!(!THRESHOLDS.is_full(&slowed(0.5)), "no objective limits the TPOT");
+    }
+
+    #[test]
+    fn a_long_backlog_fills() {
+        let limits = LatencyLimits { ttft: Some(2.0), ..NO_LIMITS };
+        let prefill = PrefillCost { base: 9.0, per_token: 1e-4 };
+        let behind = |backlog| Candidate { backlog, prefill, ..reporting_candidate(0.0, 0.5) };
+        let is_full = |candidate| SaturationThresholds { limits, ..THRESHOLDS }.is_full(&candidate);
+        assert!(is_full(behind(3_000.0)) && !is_full(behind(2_900.0)));
+        let slow = PrefillCost { base: 9.0, per_token: 1.0 };
+        let less = Candidate { prefill: slow, ..behind(2_000.0) };
+        assert!(!is_full(less), "less than a step");
+        assert!(!THRESHOLDS.is_full(&behind(1e6)), "no objective limits the TTFT");
     }
 
     #[test]

@@ -107,17 +107,54 @@ fn every_policy_spreads_requests_over_an_idle_fleet() {
     }
 }
 
-#[test]
-fn twice_the_weight_gets_twice_the_requests() {
-    let fleet = [(1, 2), (2, 1)].map(|(key, weight)| Candidate {
-        key: mix(key),
-        weight,
+/// Sends 2,000 requests, of which each backend answers one after each decision. Returns the number of
+/// requests of each backend.
+fn shares_of(kind: PolicyKind, weights: &[u32]) -> Vec<usize> {
+    let policy = Policy { kind, ..Policy::default() };
+    let candidate = |(position, weight): (usize, &u32)| Candidate {
+        position,
+        weight: *weight,
+        key: mix(position as u64 + 1),
         ..idle_candidate()
-    });
-    for kind in [PolicyKind::RoundRobin, PolicyKind::Random, PolicyKind::Session] {
-        let counts = counts(kind, &fleet);
-        assert!((2_500..2_850).contains(&counts[0]), "{kind:?} {counts:?}");
+    };
+    let mut fleet: Vec<Candidate> = weights.iter().enumerate().map(candidate).collect();
+    let mut counts = vec![0; fleet.len()];
+    let mut random = fastrand::Rng::with_seed(3);
+    for sequence in 0..2_000 {
+        let session = Some(random.u64(..));
+        let request = RoutingRequest { sequence, seed: random.u64(..), session };
+        let chosen = policy.pick(&fleet, &request).unwrap().index;
+        let changes = shares::credit_changes(&fleet, chosen);
+        for (candidate, change) in fleet.iter_mut().zip(changes) {
+            candidate.credit += change;
+            candidate.in_flight = candidate.in_flight.saturating_sub(1);
+        }
+        counts[chosen] += 1;
+        fleet[chosen].in_flight += 1;
+        fleet[chosen].backlog += 10.0;
     }
+    counts
+}
+
+#[test]
+fn a_weight_is_a_share_under_every_policy() {
+    for kind in PolicyKind::ALL {
+        let counts = shares_of(kind, &[19, 1]);
+        let is_exact = kind.weighs_load() || kind == PolicyKind::RoundRobin;
+        let expected = if is_exact { 94..=106 } else { 75..=125 };
+        assert!(expected.contains(&counts[1]), "{kind:?} {counts:?}");
+        let counts = shares_of(kind, &[2, 1, 1]);
+        assert!((930..1_070).contains(&counts[0]), "{kind:?} {counts:?}");
+    }
+}
+
+#[test]
+fn shares_bind_only_in_the_long_run() {
+    let warm = Candidate { weight: 1, cached: 900.0, cached_blocks: 7, ..idle_candidate() };
+    let heavy = Candidate { weight: 9, ..idle_candidate() };
+    let pick = |credit| pick(PolicyKind::KvAware, &[heavy, Candidate { credit, ..warm }]);
+    assert_eq!(pick(0), PolicyChoice { index: 1, reason: "cached_prefix" });
+    assert_eq!(pick(-9_000_000), PolicyChoice { index: 0, reason: "weight" });
 }
 
 #[test]

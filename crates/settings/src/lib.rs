@@ -18,8 +18,8 @@ pub use rule::{
     require, sample_share, share, violation_at, violation_of,
 };
 pub use secret::{
-    ConfiguredSecret, Secret, SecretError, SecretMistake, SecretValue, UnreadableSecret,
-    working_folder,
+    ConfiguredSecret, Environment, Secret, SecretError, SecretMistake, SecretValue,
+    UnreadableSecret, working_folder,
 };
 pub use section::{
     ConfigSection, KnownBackends, ListedSecret, OutputFile, ReloadClass, SecretList,

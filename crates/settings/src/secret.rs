@@ -97,10 +97,7 @@ impl<'a> ConfiguredSecret<'a> {
     }
 
     /// Reads the secret. `env` returns the value of an environment variable.
-    pub fn resolve(
-        &self,
-        env: impl Fn(&str) -> Option<String>,
-    ) -> Result<SecretValue, UnreadableSecret> {
+    pub fn resolve(&self, env: impl Environment) -> Result<SecretValue, UnreadableSecret> {
         let purpose = self.purpose.clone();
         self.secret.resolve(env).map_err(|source| UnreadableSecret { purpose, source })
     }
@@ -108,11 +105,16 @@ impl<'a> ConfiguredSecret<'a> {
     /// Reads a secret if it is configured.
     pub fn resolve_any(
         secret: Option<Self>,
-        env: impl Fn(&str) -> Option<String>,
+        env: impl Environment,
     ) -> Result<Option<SecretValue>, UnreadableSecret> {
         secret.map(|secret| secret.resolve(env)).transpose()
     }
 }
+
+/// The environment of the process: returns the value of a variable. `None`: the variable is not set.
+pub trait Environment: Fn(&str) -> Option<String> {}
+
+impl<F: Fn(&str) -> Option<String>> Environment for F {}
 
 /// Where a relative path begins, as the end of an error text. Empty: the path is absolute.
 pub fn working_folder(path: &Path) -> String {
@@ -126,10 +128,7 @@ pub fn working_folder(path: &Path) -> String {
 
 impl Secret {
     /// Reads the secret. `env` returns the value of an environment variable.
-    pub fn resolve(
-        &self,
-        env: impl Fn(&str) -> Option<String>,
-    ) -> Result<SecretValue, SecretError> {
+    pub fn resolve(&self, env: impl Environment) -> Result<SecretValue, SecretError> {
         let text = match self {
             Self::Env(name) => env(name).ok_or_else(|| SecretError::Unset(name.clone()))?,
             Self::File(path) => {

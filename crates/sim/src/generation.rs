@@ -36,11 +36,6 @@ impl Generation {
         &self.progress
     }
 
-    /// Counts bytes of the response that were handed to the connection.
-    pub(super) fn count_bytes(&self, bytes: usize) {
-        self.backend.count_bytes(bytes);
-    }
-
     /// Waits until each sequence has produced its number of tokens in `token_counts`. Returns the
     /// number of cached prompt tokens.
     pub(super) async fn wait_until_finished(&self, token_counts: &[u32]) -> u32 {

@@ -6,7 +6,6 @@ use std::time::Duration;
 use super::engine::EngineSpec;
 use super::faults::SimulatedFaults;
 use super::positive_number::PositiveNumber;
-use super::telemetry::MetricNaming;
 use tokenweir_engine::address::parse_listen_address;
 
 /// Number, addresses, size and speed of the simulated backends.
@@ -62,12 +61,6 @@ pub struct SimulatorSettings {
     /// Seed of the random ids.
     #[arg(long, default_value_t = Self::default().seed)]
     pub seed: u64,
-    /// Return the X-Request-Id header, like the vLLM option of the same name.
-    #[arg(long = "enable-request-id-headers")]
-    pub request_id_headers: bool,
-    /// Metric names on the metrics page.
-    #[arg(long, value_enum, default_value_t = Self::default().metrics_dialect)]
-    pub metrics_dialect: MetricNaming,
     /// URL of an OTLP/gRPC collector that receives one span per request, as from vLLM.
     #[arg(long, value_name = "URL")]
     pub otlp_traces_endpoint: Option<String>,
@@ -111,8 +104,6 @@ impl Default for SimulatorSettings {
             time_scale: PositiveNumber(1.0),
             keep_alive: Duration::from_secs(5).into(),
             seed: 0,
-            request_id_headers: false,
-            metrics_dialect: MetricNaming::Current,
             otlp_traces_endpoint: None,
             kv_events_port: None,
             kv_events_replay_port: 0,

@@ -2,11 +2,9 @@
 //! statistics.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use serde::Serialize;
 use tokio::sync::Notify;
 
 use super::engine::{
@@ -38,8 +36,6 @@ pub struct SimulatedBackend {
     has_work: Notify,
     /// Notified when a condition of [`SimulatedBackend::until`] can have changed.
     changed: Notify,
-    /// Response bytes handed to connections.
-    bytes: AtomicU64,
     /// The exporter of spans. `None`: no spans are exported.
     spans: Option<Arc<RequestSpanExporter>>,
     /// The publisher of KV events. `None`: no KV events are published.
@@ -55,7 +51,7 @@ struct SimulatedBackendState {
     engine: Engine,
     telemetry: EngineTelemetry,
     /// The statistics, with the engine load after the last step or abort. The metrics page reports this
-    /// load, so its gauges do not change during a step. The field `bytes` is not counted here.
+    /// load, so its gauges do not change during a step.
     stats: SimulatedBackendStats,
     subscribers: HashMap<SequenceId, SequenceSubscriber>,
     next_sequence_id: u64,
@@ -82,7 +78,7 @@ struct SequenceSubscriber {
 }
 
 /// Cumulative and current statistics of a backend.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct SimulatedBackendStats {
     /// Number of generating requests that the engine accepted.
     pub requests: u64,
@@ -91,10 +87,7 @@ pub struct SimulatedBackendStats {
     /// Number of finished requests.
     pub finished: u64,
     /// The current load of the engine.
-    #[serde(flatten)]
     pub load: SimulatedEngineLoad,
-    /// Response bytes handed to connections.
-    pub bytes: u64,
 }
 
 impl SimulatedBackend {
@@ -124,7 +117,6 @@ impl SimulatedBackend {
             spec,
             has_work: Notify::new(),
             changed: Notify::new(),
-            bytes: AtomicU64::new(0),
             spans,
             kv_events,
             started_at: clock::now(),
@@ -135,11 +127,7 @@ impl SimulatedBackend {
     /// Returns the current statistics.
     pub fn stats(&self) -> SimulatedBackendStats {
         let state = self.lock_state();
-        SimulatedBackendStats {
-            load: state.engine.load(),
-            bytes: self.bytes.load(Ordering::Relaxed),
-            ..state.stats
-        }
+        SimulatedBackendStats { load: state.engine.load(), ..state.stats }
     }
 
     /// Waits until the statistics satisfy `condition`, which is checked after every step and every
@@ -169,7 +157,7 @@ impl SimulatedBackend {
             load: &state.stats.load,
             telemetry: &state.telemetry,
         };
-        render_metrics_page(&source, self.settings.metrics_dialect)
+        render_metrics_page(&source)
     }
 
     /// Waits without end if the backend hangs now (`hang_after`).
@@ -193,10 +181,6 @@ impl SimulatedBackend {
 
     pub(super) fn random_id(&self) -> String {
         format!("{:016x}", self.lock_state().random.u64(..))
-    }
-
-    pub(super) fn count_bytes(&self, bytes: usize) {
-        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     /// Adds the sequences of one request to the queue of the engine. Returns their ids and their progress. If

@@ -3,15 +3,15 @@
 //! the engine reuses the blocks in which the output was computed.
 
 use std::ops::Range;
+use tokenweir_protocol::named_enum;
 
 const TOKEN_BYTES: usize = 4;
 
-const OPENING_WORDS: [&str; 8] = ["Nunc", "Quid", "Haec", "Amor", "Vita", "Urbs", "Luna", "Quae"];
-const WORDS: [&str; 32] = [
-    " sit", " est", " qui", " non", " sed", " nec", " vel", " aut", " hic", " cum", " dum", " per",
-    " pro", " res", " lex", " pax", " lux", " vox", " rex", " dux", " ars", " vis", " mos", " ius",
-    " sol", " mel", " nox", " sal", " via", ", et", ", ut", ". At",
-];
+/// Words of [`TOKEN_BYTES`] bytes, with which outputs begin.
+const OPENING_WORDS: &str = "NuncQuidHaecAmorVitaUrbsLunaQuae";
+/// Words of [`TOKEN_BYTES`] bytes.
+const WORDS: &str = " sit est qui non sed nec vel aut hic cum dum per pro res lex pax lux vox rex dux \
+                     ars vis mos ius sol mel nox sal via, et, ut. At";
 
 /// A prompt, as the bytes of its tokens.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -53,17 +53,13 @@ impl SimulatedPrompt {
 
     /// The token ids. [`from_tokens`](Self::from_tokens) is the inverse.
     pub fn tokens(&self) -> impl Iterator<Item = u32> + '_ {
-        self.token_bytes().map(u32::from_le_bytes)
+        let tokens = self.bytes.chunks_exact(TOKEN_BYTES);
+        tokens.map(|token| u32::from_le_bytes([token[0], token[1], token[2], token[3]]))
     }
 
     /// The text without padding.
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.bytes).replace('\0', "")
-    }
-
-    /// The text of each token, without padding.
-    pub fn token_texts(&self) -> impl Iterator<Item = String> + '_ {
-        self.token_bytes().map(|token| String::from_utf8_lossy(&token).replace('\0', ""))
     }
 
     /// A hash of the whole prompt.
@@ -91,10 +87,6 @@ impl SimulatedPrompt {
         bytes.extend((0..output.word_count()).flat_map(|nth| output.nth_word(nth).bytes()));
         Self { bytes }
     }
-
-    fn token_bytes(&self) -> impl Iterator<Item = [u8; TOKEN_BYTES]> + '_ {
-        self.bytes.chunks_exact(TOKEN_BYTES).map(|token| [token[0], token[1], token[2], token[3]])
-    }
 }
 
 /// An output: one word per token. The same seed always gives the same words.
@@ -108,22 +100,14 @@ pub struct SimulatedOutput {
     pub finish: SimulatedFinishReason,
 }
 
-/// The reason why an output ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum SimulatedFinishReason {
-    /// The model stopped. The last token is the stop token and has no text.
-    Stop,
-    /// The token limit of the request was reached.
-    Length,
-}
-
-impl SimulatedFinishReason {
-    /// The value in vLLM's `finish_reason`.
-    pub fn reason(self) -> &'static str {
-        match self {
-            Self::Stop => "stop",
-            Self::Length => "length",
-        }
+named_enum! {
+    /// The reason why an output ends, as vLLM's `finish_reason`.
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub enum SimulatedFinishReason {
+        /// The model stopped. The last token is the stop token and has no text.
+        Stop = "stop",
+        /// The token limit of the request was reached.
+        Length = "length",
     }
 }
 
@@ -162,7 +146,9 @@ impl SimulatedOutput {
 
     fn nth_word(&self, nth: u32) -> &'static str {
         let hash = mix(self.seed, u64::from(nth)) as usize;
-        if nth == 0 { OPENING_WORDS[hash % OPENING_WORDS.len()] } else { WORDS[hash % WORDS.len()] }
+        let words = if nth == 0 { OPENING_WORDS } else { WORDS };
+        let start = hash % (words.len() / TOKEN_BYTES) * TOKEN_BYTES;
+        &words[start..start + TOKEN_BYTES]
     }
 }
 
@@ -194,10 +180,9 @@ mod tests {
     fn a_simulated_token_is_four_bytes_of_text() {
         let prompt = SimulatedPrompt::new("hello");
         assert_eq!((prompt.token_count(), SimulatedPrompt::new("").token_count()), (2, 1));
-        assert_eq!(prompt.token_texts().collect::<Vec<_>>(), ["hell", "o"]);
         let tokens: Vec<u32> = prompt.tokens().collect();
         assert_eq!(SimulatedPrompt::from_tokens(&tokens).text(), "hello");
-        assert!(OPENING_WORDS.iter().chain(&WORDS).all(|word| word.len() == TOKEN_BYTES));
+        assert!([OPENING_WORDS, WORDS].iter().all(|words| words.len() % TOKEN_BYTES == 0));
     }
 
     #[test]

@@ -155,6 +155,7 @@ impl Simulation {
         self.next_scrape = self.now + SCRAPE_INTERVAL;
         let load = self.reported;
         let report = LoadReport {
+            token_gaps: None,
             kv_usage: Some(load.kv_usage),
             waiting: load.waiting as f64,
             running: load.running as f64,

@@ -31,7 +31,7 @@ impl DrainRisk {
             |model: &String| others().filter(|other| other.models.contains(model)).count();
         let scarcest = backend.models.iter().map(|model| (serving(model), model)).min();
         let (remaining, model) = match scarcest {
-            Some((remaining, model)) => (remaining, text(Some(model))),
+            Some((remaining, model)) => (remaining, text(model)),
             None => (others().count(), "all models".to_owned()),
         };
         match remaining {
@@ -52,7 +52,7 @@ impl DrainRisk {
 
     /// The question that the user must answer before a drain.
     pub(super) fn question(&self, backend: &str) -> String {
-        let backend = text(Some(backend));
+        let backend = text(backend);
         match self {
             Self::None => format!("drain {backend}? y / n"),
             Self::OneRemains(model) => {
@@ -72,10 +72,10 @@ pub(super) fn backend_details(
 ) -> (String, Vec<String>) {
     let reason = backend.condition_reason.as_deref().or(backend.reason.as_deref());
     let mut lines = vec![
-        format!("URL        {}", text(Some(&backend.url))),
-        format!("models     {}", text(Some(&backend.models.join(", ")))),
-        format!("state      {}, circuit breaker {}", text(Some(&backend.state)), backend.breaker),
-        format!("condition  {}: {}", backend.condition_word(), text(reason)),
+        format!("URL        {}", text(&backend.url)),
+        format!("models     {}", text(&backend.models.join(", "))),
+        format!("state      {}, circuit breaker {}", text(&backend.state), backend.breaker),
+        format!("condition  {}: {}", backend.condition_word(), text(reason.unwrap_or_default())),
         format!(
             "requests   {} running, {} waiting, {} of this gateway",
             count(backend.running),
@@ -94,20 +94,20 @@ pub(super) fn backend_details(
         format!(
             "scrape     {} ago{}",
             seconds(backend.scrape_age_seconds),
-            backend.scrape_error.as_ref().map_or_else(String::new, |error| format!(
-                ", the last failed: {}",
-                text(Some(error))
-            ))
+            backend
+                .scrape_error
+                .as_ref()
+                .map_or_else(String::new, |error| format!(", the last failed: {}", text(error)))
         ),
     ];
     if let Some(drain) = &backend.drain {
-        let by = text(Some(&drain.by));
-        let reason = text(drain.reason.as_deref());
+        let by = text(&drain.by);
+        let reason = text(drain.reason.as_deref().unwrap_or_default());
         lines.push(format!("drained    by {by} {} ago: {reason}", span(drain.age_seconds)));
     }
     let own_verdicts = verdicts.iter().filter(|verdict| verdict.backend == backend.name);
     lines.extend(own_verdicts.flat_map(verdict_lines));
-    (text(Some(&backend.name)), lines)
+    (text(&backend.name), lines)
 }
 
 /// The lines about a verdict, after an empty line: its meaning and its remedy.
@@ -115,8 +115,8 @@ fn verdict_lines(verdict: &Verdict) -> [String; 3] {
     let severity = verdict.severity.as_str();
     [
         String::new(),
-        format!("{severity}: {}", text(Some(&verdict.meaning))),
-        format!("-> {}", text(Some(&verdict.remedy))),
+        format!("{severity}: {}", text(&verdict.meaning)),
+        format!("-> {}", text(&verdict.remedy)),
     ]
 }
 
@@ -126,7 +126,7 @@ mod tests {
     use tokenweir_api::BackendFacts;
 
     #[test]
-    fn the_risk_of_a_drain_is_that_for_the_model_with_the_fewest_other_backends() {
+    fn the_scarcest_model_determines_the_risk() {
         let backend = |name: &str, models: &[&str], up| BackendSummary {
             name: name.into(),
             facts: BackendFacts {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_capital_y_confirms_the_drain_of_the_last_backend_of_a_model() {
+    fn the_last_backend_needs_a_capital_y() {
         let risk = DrainRisk::NoneRemains("tiny".into());
         assert!(risk.question("gpu-0").contains("LAST for tiny"));
         assert!(!risk.is_confirmed_by(KeyCode::Char('y')));

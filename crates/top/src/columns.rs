@@ -162,22 +162,22 @@ pub(super) fn rows(pane: Pane, document: &GatewaySnapshot) -> Vec<TableRow> {
     }
 }
 
+/// The tone of a value that needs attention or not.
+fn warning_if(needs_attention: bool) -> CellTone {
+    if needs_attention { CellTone::Warning } else { CellTone::Plain }
+}
+
+fn scrape_age_tone(backend: &BackendSummary) -> CellTone {
+    let is_old = backend.scrape_age_seconds.is_some_and(|seconds| seconds > 10.0);
+    if is_old || backend.scrape_error.is_some() { CellTone::Warning } else { CellTone::Quiet }
+}
+
 fn backend_row(backend: &BackendSummary) -> TableRow {
     let (state, tone) = backend_state(backend);
-    let is_stale = backend.scrape_error.is_some()
-        || backend.scrape_age_seconds.is_some_and(|seconds| seconds > 10.0);
-    let age_tone = if is_stale { CellTone::Warning } else { CellTone::Quiet };
     let condition = backend.condition;
-    let row_tone = match condition {
-        _ if condition.is_critical() => CellTone::Bad,
-        _ if condition.needs_attention() => CellTone::Warning,
-        _ => CellTone::Plain,
-    };
-    let count_tone = |count| if count > 0 { CellTone::Warning } else { CellTone::Plain };
-    let fail_tone = count_tone(backend.failed_attempts);
-    let client_error_tone = count_tone(backend.client_errors.values().sum());
+    let is_failing = backend.failed_attempts > 0;
+    let has_client_errors = backend.client_errors.values().any(|count| *count > 0);
     let is_missing = matches!(backend.kv_events.as_deref(), Some("off" | "gap"));
-    let events_tone = if is_missing { CellTone::Warning } else { CellTone::Plain };
     let gpus = backend.gpus.clone().unwrap_or_default();
     let gpu_tone = gpu_tone(&gpus);
     TableRow {
@@ -189,19 +189,25 @@ fn backend_row(backend: &BackendSummary) -> TableRow {
             },
             TableCell::number(backend.ttft_seconds, seconds),
             TableCell::number(backend.waiting, count),
-            TableCell::number(backend.failed_share, percent).with_tone(fail_tone),
-            TableCell::number(backend.client_error_share, percent).with_tone(client_error_tone),
+            TableCell::number(backend.failed_share, percent).with_tone(warning_if(is_failing)),
+            TableCell::number(backend.client_error_share, percent)
+                .with_tone(warning_if(has_client_errors)),
             TableCell::number(backend.kv_usage, percent).with_tone(kv_usage_tone(backend.kv_usage)),
             TableCell::number(backend.running, count),
             TableCell::number(backend.share, percent),
             TableCell::number(Some(f64::from(backend.in_flight)), count),
-            TableCell::number(backend.scrape_age_seconds, seconds).with_tone(age_tone),
-            TableCell::text(backend.kv_events.as_deref()).with_tone(events_tone),
+            TableCell::number(backend.scrape_age_seconds, seconds)
+                .with_tone(scrape_age_tone(backend)),
+            TableCell::text(backend.kv_events.as_deref()).with_tone(warning_if(is_missing)),
             TableCell::number(gpus.utilization, percent).with_tone(gpu_tone),
             TableCell::number(gpus.memory_usage, percent).with_tone(gpu_tone),
         ],
         name: backend.name.clone(),
-        tone: row_tone,
+        tone: if condition.is_critical() {
+            CellTone::Bad
+        } else {
+            warning_if(condition.needs_attention())
+        },
     }
 }
 
@@ -326,7 +332,7 @@ impl TableRow {
 impl TableCell {
     fn text(value: Option<&str>) -> Self {
         let sort_key = value.map_or(SortKey::None, |value| SortKey::Text(value.to_owned()));
-        Self { text: text(value), sort_key, tone: CellTone::Plain }
+        Self { text: text(value.unwrap_or_default()), sort_key, tone: CellTone::Plain }
     }
 
     fn number(value: Option<f64>, format: impl FnOnce(Option<f64>) -> String) -> Self {
@@ -345,7 +351,7 @@ mod tests {
     use tokenweir_api::GpuSummary;
 
     #[test]
-    fn columns_of_gpus_and_of_kv_events_are_shown_only_if_a_backend_has_them() {
+    fn optional_columns_need_a_backend_with_values() {
         let mut document = GatewaySnapshot::default();
         document.backends.resize(2, BackendSummary::default());
         let optional = |document: &GatewaySnapshot| {

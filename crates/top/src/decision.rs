@@ -24,11 +24,16 @@ pub fn explanation(decision: &Value) -> Vec<String> {
     lines.extend(longest_gaps(&decision["chunk_timings"]));
     lines.extend(attempts_line(&decision["attempts"]));
     let trace = [&decision["trace_url"], &decision["trace_id"]].into_iter().find_map(Value::as_str);
-    lines.extend(trace.map(|trace| format!("trace      {}", text(Some(trace)))));
+    lines.extend(trace.map(|trace| format!("trace      {}", text(trace))));
     lines.extend([
         format!(
             "client     {}",
-            text(decision["tenant"].as_str().or_else(|| decision["client"].as_str()))
+            text(
+                decision["tenant"]
+                    .as_str()
+                    .or_else(|| decision["client"].as_str())
+                    .unwrap_or_default()
+            )
         ),
         format!("prompt     {} predicted", token_counts(predicted)),
         format!("           {} actual", token_counts(actual)),
@@ -60,12 +65,12 @@ fn rows(list: &Value) -> impl Iterator<Item = &Value> {
 }
 
 fn word(value: &Value) -> String {
-    text(value.as_str())
+    text(value.as_str().unwrap_or_default())
 }
 
 /// An identifier in a JSON document, in words. A dash if the value is no text.
 fn label(value: &Value) -> String {
-    value.as_str().map_or_else(|| text(None), words)
+    words(value.as_str().unwrap_or_default())
 }
 
 fn token_counts(values: &Value) -> String {
@@ -116,7 +121,7 @@ fn attempts_line(attempts: &Value) -> Option<String> {
     let attempt = |attempt: &Value| {
         let status = attempt["status"].as_u64().map(|status| status.to_string());
         let result = attempt["failure"].as_str().map(words).or(status);
-        let result = text(result.as_deref());
+        let result = text(result.as_deref().unwrap_or_default());
         format!(
             "{} {result} after {}",
             word(&attempt["backend"]),
@@ -152,7 +157,7 @@ fn candidate_line(candidate: &Value) -> String {
     format!(
         "{} {:<24} {:>9} {:>9} {:>7} {:>8} {:>5} {:>6} {:>5}",
         if candidate["chosen"] == true { '>' } else { ' ' },
-        text(candidate["backend"].as_str()),
+        word(&candidate["backend"]),
         seconds(number("cost")),
         seconds(number("predicted_ttft_seconds")),
         count(number("cached")),
@@ -181,7 +186,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn the_first_lines_of_an_explanation_show_why_the_request_was_slow() {
+    fn the_first_lines_show_the_slow_cause() {
         let lines = explanation(&json!({
             "request_id": "r-1", "trace_url": "http://ui/4a",
             "attempts": [
@@ -217,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn an_explanation_shows_the_deciding_cost_and_the_backends_that_were_no_candidates() {
+    fn deciding_cost_and_excluded_backends_are_shown() {
         let decision = json!({
             "request_id": "r-1", "backend": "a", "reason": "lowest_ttft", "policy": "kv_aware",
             "tie_cost": 0.031,
@@ -243,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn the_explanation_of_an_unexpected_document_does_not_panic() {
+    fn an_unexpected_document_does_not_panic() {
         for document in [json!(null), json!([]), json!({ "candidates": 7 })] {
             assert!(!explanation(&document).is_empty());
         }

@@ -141,7 +141,7 @@ impl TopFrame<'_> {
             InputMode::Confirming { backend, is_drained, risk } => {
                 let words = match is_drained {
                     true => risk.question(backend),
-                    false => format!("undrain {}? y / n", text(Some(backend))),
+                    false => format!("undrain {}? y / n", text(backend)),
                 };
                 let is_risky = *is_drained && *risk != DrainRisk::None;
                 let tone = if is_risky { CellTone::Bad } else { CellTone::Warning };
@@ -152,7 +152,7 @@ impl TopFrame<'_> {
             }
             InputMode::Watching => match (&self.state.notice, self.state.filter.as_str()) {
                 (Some(notice), _) => {
-                    Line::styled(text(Some(notice)), self.options.tone_style(CellTone::Warning))
+                    Line::styled(text(notice), self.options.tone_style(CellTone::Warning))
                 }
                 (None, "") if width < WIDE_COLUMNS => Line::from("q quit  ? keys  Tab list"),
                 (None, "") => Line::from(
@@ -200,7 +200,7 @@ fn render_text(title: &str, lines: &[String], area: Rect, buffer: &mut Buffer) {
 
 /// The filter text without control characters. Empty if there is no filter.
 fn display_filter(filter: &str) -> String {
-    if filter.is_empty() { String::new() } else { text(Some(filter)) }
+    if filter.is_empty() { String::new() } else { text(filter) }
 }
 
 /// The heights of the three panes. `wanted`: the heights at which each pane shows all its rows. On a low

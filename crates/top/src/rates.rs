@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_is_a_mean_over_the_last_seconds_or_over_the_last_minute_with_one_snapshot() {
+    fn one_snapshot_gives_the_last_minute() {
         let mut rates = TotalRates::default();
         let first = snapshot_at(100.0, 1_000);
         rates.on_document(&first);

@@ -19,7 +19,7 @@ pub fn status_lines(gateway: &GatewaySnapshot) -> Vec<String> {
 fn gateway_lines(gateway: &GatewaySnapshot) -> Vec<String> {
     let mut state = gateway.state.label().to_owned();
     if !gateway.state_reasons.is_empty() {
-        state = format!("{state}: {}", text(Some(&gateway.state_reasons.join("; "))));
+        state = format!("{state}: {}", text(&gateway.state_reasons.join("; ")));
     }
     let waiting: usize = gateway.queue.iter().map(|class| class.waiting).sum();
     let last = &gateway.last_minute;
@@ -33,10 +33,10 @@ fn gateway_lines(gateway: &GatewaySnapshot) -> Vec<String> {
         *client_errors.entry(*status).or_default() += count;
     }
     vec![
-        format!("tokenweir {}  {state}", text(Some(&gateway.version))),
+        format!("tokenweir {}  {state}", text(&gateway.version)),
         format!(
             "policy {}, up {}{}",
-            text(Some(&gateway.policy)),
+            text(&gateway.policy),
             span(gateway.uptime_seconds),
             if gateway.panic_mode { ", PANIC MODE: ejections are ignored" } else { "" }
         ),
@@ -50,7 +50,7 @@ fn gateway_lines(gateway: &GatewaySnapshot) -> Vec<String> {
             last.refused,
             last.client_disconnects
         ),
-        format!("backends   {}", text(Some(&condition_counts(&gateway.backends)))),
+        format!("backends   {}", text(&condition_counts(&gateway.backends))),
     ]
 }
 
@@ -71,7 +71,7 @@ pub(super) fn main_clients(ranked: &[ClientSummary]) -> Option<String> {
         format!(
             "{} {share} of the {share_of} ({requests} ended, {open_streams} open, {prompt_tokens} \
              prompt tokens, {refused} refused)",
-            text(Some(&client.name()))
+            text(&client.name())
         )
     };
     let clients: Vec<String> = ranked.iter().take(MAX_CLIENTS).map(describe).collect();
@@ -85,7 +85,7 @@ const MAX_CLIENTS: usize = 3;
 fn backend_table(backends: &[BackendSummary]) -> Vec<String> {
     let mut backends: Vec<&BackendSummary> = backends.iter().collect();
     backends.sort_by_key(|backend| backend.condition);
-    let name_width = |backend: &&BackendSummary| text(Some(&backend.name)).chars().count();
+    let name_width = |backend: &&BackendSummary| text(&backend.name).chars().count();
     let width = backends.iter().map(name_width).max().unwrap_or_default().clamp(7, 40);
     let titles = format!(
         "{:<width$} {:<11} {:>7} {:>6} {:>5} {:>7} {:>9} {:>5}",
@@ -99,14 +99,13 @@ fn backend_table(backends: &[BackendSummary]) -> Vec<String> {
 fn backend_line(backend: &BackendSummary, width: usize) -> String {
     let reasons = [&backend.condition_reason, &backend.reason, &backend.scrape_error];
     let reason = reasons.into_iter().find_map(Option::as_deref);
-    let reason = reason.map_or_else(String::new, |reason| format!("  {}", text(Some(reason))));
+    let reason = reason.map_or_else(String::new, |reason| format!("  {}", text(reason)));
     let events = backend.kv_events.as_deref().filter(|state| *state != "exact");
-    let events =
-        events.map_or_else(String::new, |state| format!("  KV events: {}", text(Some(state))));
+    let events = events.map_or_else(String::new, |state| format!("  KV events: {}", text(state)));
     format!(
         "{:<width$} {:<11} {:>7} {:>6} {:>5} {:>7} {:>9} {:>5}{reason}{events}",
-        text(Some(&backend.name)),
-        text(Some(backend.condition_word())),
+        text(&backend.name),
+        text(backend.condition_word()),
         seconds(backend.ttft_seconds),
         percent(backend.failed_share),
         percent(backend.client_error_share),
@@ -122,9 +121,9 @@ fn verdict_line(group: &VerdictGroup<'_>) -> String {
     let severity = verdict.severity.as_str();
     format!(
         "{severity}: {}: {}: {}",
-        text(Some(&group.subject())),
+        text(&group.subject()),
         verdict.verdict,
-        text(Some(verdict.cause_or_meaning()))
+        text(verdict.cause_or_meaning())
     )
 }
 
@@ -135,7 +134,7 @@ mod tests {
     use tokenweir_diagnose::Verdict;
 
     #[test]
-    fn the_status_lists_backends_that_need_attention_first_with_their_reason() {
+    fn backends_that_need_attention_come_first() {
         let backend = |name: &str, condition, reason: Option<&str>| BackendSummary {
             name: name.to_owned(),
             condition,

@@ -1,11 +1,11 @@
 //! Scrapes one DCGM exporter (NVIDIA's exporter of GPU metrics) and keeps the last page that it read.
 
 use super::settings::{GpuExporter, GpuSettings};
+use crate::page::GpuPage;
 use http::StatusCode;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokenweir_engine::engine_metrics::ScrapeError;
-use tokenweir_engine::gpu::GpuPage;
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::page_fetcher::PageFetcher;
 use tokenweir_protocol::clock;

@@ -3,11 +3,12 @@
 use super::exporter_scraper::{LatestScrape, ScrapedExporter};
 use super::gpu_status::{BackendGpu, BackendGpus, GpuAssignment, GpuExporterStatus, GpuExporters};
 use super::settings::{GpuExporter, GpuSettings};
+use crate::page::{GpuBackend, GpuOwners, GpuSourcePlace};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 use tokenweir_engine::address::BackendAddress;
 use tokenweir_engine::engine_metrics::ScrapeError;
-use tokenweir_engine::gpu::{GpuBackend, GpuOwners, GpuSourcePlace};
+use tokenweir_gateway::backend::Backend;
 use tokenweir_gateway::status::StatusSnapshot;
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
@@ -82,6 +83,16 @@ impl GpuMonitor {
             assignment.exporters.push(status);
         }
         assignment
+    }
+
+    /// Assigns the GPUs of all exporters to these backends of the pool.
+    pub fn assign_to(&self, backends: &[Arc<Backend>], now: Instant) -> GpuAssignment {
+        let owners = backends.iter().map(|backend| {
+            let identity = &backend.identity;
+            let host = identity.address.host_and_port().0;
+            GpuBackend { id: identity.id.as_str(), host, pod: identity.settings().pod.clone() }
+        });
+        self.assign(owners, now)
     }
 
     /// Adds the GPUs of each backend, and the state of the exporters, to a status.

@@ -1,8 +1,11 @@
 //! The GPUs of a backend and the state of a GPU exporter, for `/status` and for metrics.
 
+use crate::condition::condition_of;
+use crate::page::{GpuSignal, GpuValues};
 use serde::Serialize;
 use std::time::Duration;
-use tokenweir_engine::gpu::{GpuCondition, GpuSignal, GpuValues};
+use tokenweir_api::{BackendSummary, GpuSummary};
+use tokenweir_diagnose::GpuCondition;
 use tokenweir_gateway::status::StatusBlock;
 
 /// One GPU of a backend.
@@ -26,6 +29,22 @@ pub struct BackendGpus(pub Vec<BackendGpu>);
 
 impl StatusBlock for BackendGpus {
     const KEY: Option<&'static str> = Some("gpus");
+
+    fn summarize(&self, summary: &mut BackendSummary) {
+        if self.0.is_empty() {
+            return;
+        }
+        let condition = condition_of(self.0.iter().map(|gpu| &gpu.values));
+        let oldest = self.0.iter().map(|gpu| gpu.scrape_age).max();
+        summary.gpus = Some(GpuSummary {
+            count: condition.count,
+            utilization: condition.utilization,
+            memory_usage: condition.memory_usage(),
+            max_temperature_celsius: condition.max_temperature_celsius,
+            is_throttled: condition.is_throttled,
+            scrape_age_seconds: oldest.unwrap_or_default().as_secs_f64(),
+        });
+    }
 }
 
 /// The GPU exporters. Empty: none is configured.
@@ -81,7 +100,7 @@ impl GpuAssignment {
         self.backends.iter().map(|gpus| {
             let mut fresh = gpus.iter().filter(|gpu| gpu.scrape_age <= MAX_AGE).peekable();
             fresh.peek()?;
-            Some(GpuCondition::of(fresh.map(|gpu| &gpu.values)))
+            Some(condition_of(fresh.map(|gpu| &gpu.values)))
         })
     }
 }

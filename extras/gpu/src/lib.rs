@@ -6,13 +6,19 @@
 
 mod settings;
 
+mod condition;
 mod exporter_scraper;
+mod facet;
 mod gpu_status;
+pub mod page;
 pub mod rows;
+mod section;
 
 mod gpu_monitor;
 
+pub use facet::GpuFacet;
 pub use gpu_monitor::GpuMonitor;
 pub use gpu_status::{BackendGpu, BackendGpus, GpuAssignment, GpuExporterStatus, GpuExporters};
+pub use page::{GpuBackend, GpuIndex, GpuPage, GpuRule};
+pub use section::{Cost, CostConfig, Section, check_price};
 pub use settings::{GpuExporter, GpuSettings};
-pub use tokenweir_engine::gpu::GpuBackend;

@@ -4,8 +4,8 @@
 
 use super::gpu_monitor::GpuMonitor;
 use super::gpu_status::{BackendGpu, BackendGpus, GpuExporterStatus, GpuExporters};
+use crate::page::{GpuValues, THROTTLE_CAUSES, ThrottleReason};
 use std::sync::Arc;
-use tokenweir_engine::gpu::{GpuValues, THROTTLE_CAUSES, ThrottleReason};
 use tokenweir_gateway::metric::{
     BackendEmitter, MetricDescriptor, MetricEmitter, MetricLabel, MetricSource, with_first_labels,
 };

@@ -1,10 +1,10 @@
 //! How the gateway scrapes DCGM exporters, NVIDIA's exporters of GPU metrics.
 
+use crate::page::GpuRule;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tokenweir_engine::address::MetricsUrl;
-use tokenweir_engine::gpu::GpuRule;
 
 /// GPUs of the backends, from DCGM exporters, for metrics, verdicts and slow causes. Routing does
 /// not use them.

@@ -47,7 +47,7 @@ fn log_texts(
 }
 
 #[test]
-fn a_payload_log_line_has_the_ids_and_the_redacted_texts_of_the_request() {
+fn a_line_has_ids_and_redacted_texts() {
     let prompt = r#"[{"role":"user","content":"I am bob@example.com\nCall +1 415 555 0123."}]"#;
     let (lines, counts) =
         log_texts(PayloadLogSettings::default(), &[(prompt, "Hello \u{1b}[1mBob")]);
@@ -63,7 +63,7 @@ fn a_payload_log_line_has_the_ids_and_the_redacted_texts_of_the_request() {
 }
 
 #[test]
-fn a_truncated_text_in_the_payload_log_has_no_part_of_a_secret_at_its_end() {
+fn truncation_leaves_no_part_of_a_secret() {
     let secrets = ["roberta.longname@subdomain.example.com", "4111 1111 1111 1111"];
     let key = ["sk-", &"abcdefgh01234567".repeat(8)].concat();
     for secret in secrets.into_iter().chain([key.as_str()]) {
@@ -92,7 +92,7 @@ fn a_truncated_text_in_the_payload_log_has_no_part_of_a_secret_at_its_end() {
 }
 
 #[test]
-fn a_full_queue_of_the_payload_log_drops_and_counts_only_requests_that_it_should_log() {
+fn only_sampled_requests_count_as_dropped() {
     let queue = PayloadQueue::without_thread(1);
     let log = PayloadLog { consumer: CONSUMER, queue, file_counters: Arc::default() };
     let mut text_for = TextConsumers::default();

@@ -101,7 +101,7 @@ fn judge_response(body: &str) -> &'static str {
 }
 
 #[test]
-fn quality_monitoring_is_off_by_default_and_samples_no_text_without_a_file_or_a_judge() {
+fn sampling_needs_a_file_or_a_judge() {
     let folder = TempFolder::new("quality-off");
     let file = folder.path().join("samples.jsonl");
     let settings = QualitySettings { file: Some(file.clone()), ..QualitySettings::default() };
@@ -115,7 +115,7 @@ fn quality_monitoring_is_off_by_default_and_samples_no_text_without_a_file_or_a_
 }
 
 #[test]
-fn the_quality_judge_receives_redacted_texts_and_its_score_is_written_to_the_file() {
+fn the_judge_gets_redacted_texts() {
     let (url, thread) = spawn_judge(vec![judge_response(r#"{"score":0.25,"why":"short"}"#)]);
     let settings = QualitySettings { judge: Some(url), ..QualitySettings::default() };
     let record = sampled("I am bob@example.com", "Your key is sk-abcdefgh01234567abcdefgh");
@@ -135,7 +135,7 @@ fn the_quality_judge_receives_redacted_texts_and_its_score_is_written_to_the_fil
 }
 
 #[test]
-fn a_quality_sample_without_a_valid_answer_of_the_judge_is_written_without_a_score() {
+fn invalid_answers_give_no_score() {
     let answers = [
         "",
         "HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\n{",
@@ -166,7 +166,7 @@ fn a_quality_sample_without_a_valid_answer_of_the_judge_is_written_without_a_sco
 }
 
 #[test]
-fn quality_samples_that_an_unreachable_judge_does_not_score_are_counted() {
+fn an_unreachable_judge_is_counted() {
     let judge = Some("http://127.0.0.1:9/".to_owned());
     let settings = QualitySettings { judge, ..QualitySettings::default() };
     let (lines, snapshot) = process_records("absent", settings, &[sampled("a", "b")], 1);
@@ -174,7 +174,7 @@ fn quality_samples_that_an_unreachable_judge_does_not_score_are_counted() {
 }
 
 #[test]
-fn a_full_queue_of_quality_samples_drops_and_counts_further_samples() {
+fn a_full_queue_drops_and_counts() {
     let trends = Arc::new(QualityTrends::new(Duration::from_hours(1), Duration::from_hours(2)));
     let queue = Some(PayloadQueue::without_thread(1));
     let quality = QualityMonitor { consumer: CONSUMER, trends, queue, counters: Arc::default() };
@@ -183,7 +183,7 @@ fn a_full_queue_of_quality_samples_drops_and_counts_further_samples() {
 }
 
 #[test]
-fn only_complete_responses_of_sampled_requests_become_quality_samples() {
+fn only_complete_sampled_responses_are_written() {
     let mut text_for = TextConsumers::default();
     text_for.add(OTHER_CONSUMER);
     let records = [
@@ -214,7 +214,7 @@ fn snapshot_after(refusals: &[bool]) -> ModelQuality {
 }
 
 #[test]
-fn the_share_of_model_refusals_is_reported_for_the_recent_and_the_baseline_window() {
+fn refusals_have_two_windows() {
     assert_eq!(snapshot_after(&[false; 100]).refusals, [Some(0.0), Some(0.0)]);
     let [recent, baseline] =
         snapshot_after(&[[false; 1_000].as_slice(), &[true; 60]].concat()).refusals;
@@ -223,7 +223,7 @@ fn the_share_of_model_refusals_is_reported_for_the_recent_and_the_baseline_windo
 }
 
 #[test]
-fn mean_judge_scores_are_reported_by_model_after_enough_samples() {
+fn mean_scores_need_enough_samples() {
     let trends = QualityTrends::new(Duration::from_hours(1), Duration::from_hours(24));
     let now = clock::now();
     (0..30).for_each(|_| trends.record_score("tiny", 0.5, now));

@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn the_recent_mean_follows_a_change_faster_than_the_baseline() {
+    fn the_recent_mean_changes_faster() {
         let mut trend = MeanTrend::new(HOUR, DAY);
         let steady = (0..3_000).map(|number| if number % 2 == 0 { 90.0 } else { 110.0 });
         let now = record_one_per_minute(&mut trend, clock::now(), steady);
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn means_are_unknown_after_too_few_or_old_values() {
+    fn few_or_old_values_give_no_mean() {
         let mut trend = MeanTrend::new(HOUR, DAY);
         assert_eq!(trend.means(clock::now()), [None, None]);
         let now = record_one_per_minute(&mut trend, clock::now(), [100.0; 19]);
@@ -157,7 +157,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn decaying_means_stay_between_the_smallest_and_the_largest_value(
+        fn means_stay_between_their_extremes(
             values in proptest::collection::vec((0_u32..100_000, 0_u64..100_000), 1..200),
         ) {
             let (mut trend, mut now) = (MeanTrend::new(HOUR, DAY), clock::now());

@@ -3,14 +3,14 @@
 
 use regex::Regex;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use std::ops::RangeInclusive;
 use std::sync::LazyLock;
 use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// Kinds of private data that the built-in patterns redact.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Deserialize, JsonSchema)]
     #[serde(rename_all = "lowercase")]
     pub enum RedactionKind {
         /// Email addresses.

@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shortened_text_ends_without_a_part_of_a_secret() {
+    fn a_shortened_text_has_no_partial_secret() {
         // Each secret is longer than its placeholder, so redaction moves the end of the retained text
         // towards the start.
         let mail = format!("{}@example.com ", "m".repeat(100));

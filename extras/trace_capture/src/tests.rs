@@ -27,7 +27,7 @@ fn line(capture: &TraceCapture, record: &RequestRecord, prompt: &PromptFingerpri
 }
 
 #[test]
-fn a_trace_capture_line_has_the_inputs_of_a_replay_and_the_outcome_of_the_request() {
+fn a_line_has_inputs_and_outcome() {
     let mut line = line(&capture(), &streamed(), &prompt(&[1, 2]));
     let fields = line.as_object_mut().unwrap();
     let ids = fields.remove("hash_ids").unwrap();
@@ -43,7 +43,7 @@ fn a_trace_capture_line_has_the_inputs_of_a_replay_and_the_outcome_of_the_reques
 }
 
 #[test]
-fn a_trace_capture_line_estimates_and_marks_a_prompt_length_that_no_engine_reported() {
+fn an_unreported_prompt_length_is_marked() {
     let mut record = streamed();
     record.observed.usage.input = None;
     let line = line(&capture(), &record, &prompt(&[]));
@@ -51,7 +51,7 @@ fn a_trace_capture_line_estimates_and_marks_a_prompt_length_that_no_engine_repor
 }
 
 #[test]
-fn the_trace_capture_has_shed_requests_and_no_requests_that_failed_because_of_the_client() {
+fn shed_requests_are_captured() {
     let is_excluded = |outcome, status| {
         let mut record = streamed();
         (record.outcome, record.status) = (outcome, Some(status));
@@ -64,7 +64,7 @@ fn the_trace_capture_has_shed_requests_and_no_requests_that_failed_because_of_th
 }
 
 #[test]
-fn equal_prompt_blocks_have_equal_ids_within_one_trace_capture_and_not_in_another() {
+fn block_ids_differ_between_captures() {
     let (first_capture, other_capture) = (capture(), capture());
     let ids = |capture: &TraceCapture, blocks: &[u64]| -> Vec<u64> {
         let line = line(capture, &streamed(), &prompt(blocks));

@@ -7,12 +7,15 @@
 pub mod rows;
 mod settings;
 
+mod client;
+
 mod verdict_tracker;
 
 mod sender;
 
 mod notifier;
 
+pub use client::WebhookClient;
 pub use notifier::WebhookNotifier;
 pub use sender::WebhookStatus;
 pub use settings::{RetryTimes, WebhookEndpoint, WebhookSettings};

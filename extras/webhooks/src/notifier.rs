@@ -37,7 +37,7 @@ impl WebhookNotifier {
             let is_same = |it: &WebhookEndpoint| {
                 (&it.address, &it.path) == (&endpoint.address, &endpoint.path)
             };
-            let same = senders.find(|sender| is_same(&sender.endpoint));
+            let same = senders.find(|sender| is_same(&sender.client.endpoint));
             same.map(|sender| sender.state()).unwrap_or_default()
         };
         let start = |endpoint: WebhookEndpoint| {

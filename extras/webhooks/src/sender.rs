@@ -1,27 +1,19 @@
 //! Posts messages to one webhook, in their order.
 
+use super::client::WebhookClient;
 use super::settings::{RetryTimes, WebhookEndpoint};
 use bytes::Bytes;
-use http::Request;
-use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
-use http_body_util::{BodyExt, Limited};
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
-use tokenweir_net::client::{HttpClient, HttpClientTimeouts, SendError};
-use tokenweir_net::idle_pool::IdlePool;
-use tokenweir_net::tls::{Alpn, OutboundTls};
 use tokenweir_protocol::limits::push_bounded;
 use tokenweir_protocol::mutex::lock;
 use tokio::sync::Notify;
 
 /// Sends messages to one webhook: the queue of messages, and the results of earlier requests.
 pub(super) struct WebhookSender {
-    pub(super) endpoint: WebhookEndpoint,
+    pub(super) client: WebhookClient,
     retries: RetryTimes,
-    client: HttpClient,
-    idle: IdlePool,
     state: Mutex<SenderState>,
     added: Notify,
 }
@@ -49,11 +41,6 @@ pub struct WebhookStatus {
 
 /// Maximum number of messages that wait for one webhook. A further message displaces the oldest one.
 const MAX_WAITING: usize = 100;
-/// Timeout of one request to a webhook.
-const TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum length of a response body of a webhook, in bytes. The body is read only so that the
-/// connection can be reused.
-const MAX_RESPONSE_BYTES: usize = 64 << 10;
 
 impl WebhookSender {
     /// Creates the sender of one webhook. `state`: the messages and results of the sender with the
@@ -64,16 +51,8 @@ impl WebhookSender {
         mut state: SenderState,
     ) -> Self {
         endpoint.address.authority().clone_into(&mut state.status.webhook);
-        let outbound = OutboundTls::with_native_roots(Alpn::Http1);
-        let client = HttpClient::with_tls(HttpClientTimeouts::default(), outbound);
-        Self {
-            endpoint,
-            retries,
-            client,
-            idle: IdlePool::default(),
-            state: Mutex::new(state),
-            added: Notify::new(),
-        }
+        let client = WebhookClient::new(endpoint);
+        Self { client, retries, state: Mutex::new(state), added: Notify::new() }
     }
 
     /// Returns the messages that wait to be sent, and the results of earlier messages.
@@ -106,9 +85,7 @@ impl WebhookSender {
         let RetryTimes { max_requests, first_pause } = self.retries;
         let mut pause = first_pause;
         for number in 1.. {
-            let result = tokio::time::timeout(TIMEOUT, self.post(message.clone())).await;
-            let late = format!("its response was not complete within {TIMEOUT:?}");
-            let result = result.unwrap_or(Err(late));
+            let result = self.client.post("application/json", message.clone()).await;
             let is_last = result.is_ok() || number >= max_requests;
             self.record(result, is_last);
             if is_last {
@@ -117,27 +94,6 @@ impl WebhookSender {
             tokio::time::sleep(pause).await;
             pause *= 2;
         }
-    }
-
-    /// Posts a message. The error states why the webhook did not accept it, without the path of the URL.
-    async fn post(&self, message: Bytes) -> Result<(), String> {
-        let WebhookEndpoint { address, path, authorization } = &self.endpoint;
-        let mut request = Request::post(address.uri(path))
-            .header(HOST, address.host_header())
-            .header(CONTENT_TYPE, "application/json");
-        if let Some(authorization) = authorization {
-            request = request.header(AUTHORIZATION, authorization);
-        }
-        let request = request.body(message).map_err(|_| "the request is invalid")?;
-        let response = self.client.send(&self.idle, request).await;
-        let response = response.map_err(|error| match error {
-            SendError::Connect(problem) => format!("cannot connect: {problem}"),
-            error => format!("no response: {}", error.reason()),
-        })?;
-        let status = response.status();
-        // The body is read only so that the connection can be reused.
-        let _ = Limited::new(response.into_body(), MAX_RESPONSE_BYTES).collect().await;
-        if status.is_success() { Ok(()) } else { Err(format!("it responded with status {status}")) }
     }
 
     /// Stores the result of a request. Counts its message as accepted, or after the last request
@@ -152,7 +108,7 @@ impl WebhookSender {
         }
         let previous = std::mem::replace(&mut state.status.error, error.clone());
         drop(state);
-        let webhook = self.endpoint.address.authority();
+        let webhook = self.client.endpoint.address.authority();
         match (previous, error) {
             (None, Some(error)) => {
                 tracing::warn!(webhook, error, "a webhook does not accept messages: trying again");

@@ -200,7 +200,7 @@ mod tests {
     const STEP: Duration = Duration::from_secs(5);
 
     #[test]
-    fn webhooks_get_the_begin_and_the_end_of_a_verdict_and_nothing_for_a_short_gap() {
+    fn a_short_gap_sends_nothing() {
         let mut evaluations = Evaluations::new();
         let holds = with_verdict(VerdictSeverity::Warning);
         assert_eq!(evaluations.during(BEGINS_AFTER, &holds), []);
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn webhooks_get_no_short_or_harmless_verdict_and_get_a_rise_of_the_severity() {
+    fn a_rise_of_the_severity_is_sent() {
         let mut evaluations = Evaluations::new();
         let long = 10 * BEGINS_AFTER;
         assert_eq!(evaluations.during(long, &with_verdict(VerdictSeverity::Info)), []);
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_webhook_message_has_the_verdict_its_times_a_runbook_link_and_a_text() {
+    fn a_message_has_verdict_times_and_link() {
         let mut evaluations = Evaluations::new();
         let holds = with_verdict(VerdictSeverity::Critical);
         let begin = evaluations.during(BEGINS_AFTER + STEP, &holds).remove(0);
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_verdicts_that_webhook_messages_report_at_once_is_bounded() {
+    fn the_number_of_messages_is_bounded() {
         let mut evaluations = Evaluations::new();
         let verdict = |number: usize| Verdict {
             backend: format!("gpu-{number}"),

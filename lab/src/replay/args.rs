@@ -90,7 +90,8 @@ const HELP: &str = "\
 Values of --policy: kv_aware, round_robin, random, least_requests, p2c, prefix_affinity, session; \
 llm_d (default scorers of llm-d's endpoint picker), llm_d_no_hit_lru (with that scorer), \
 llm_d_optimized (its recommended scorers), llm_d_predicted (its predicted-latency scheduling), \
-radix_tree (the cache-aware policy of the SGLang and vLLM routers), smg (that of its successor), \
+radix_tree and vllm_router (the cache-aware policies of the SGLang and vLLM routers), smg (that of \
+their successor), \
 dynamo and dynamo_approximate (NVIDIA Dynamo's KV router with true and with estimated cache \
 contents), lmetric, dual_map, lpwl (least pending prefill with this prompt), five_terms and \
 lookahead (rules that no router ships), exact_state (kv_aware on the true state of the engines), \

@@ -116,7 +116,7 @@ fn build_setup(replay: &ReplayArgs, jobs: &[TraceRequest], config: &Config) -> S
             .restart_every
             .map(|interval| RestartSettings { interval, downtime: replay.restart_downtime }),
         known_objectives: objectives,
-        admission: admission::simulated(&config.admission, replay.ttft),
+        admission: admission::simulated(&config.admission, objectives),
         policy,
         ..SimulationSetup::new(replay.specs(), clock::now())
     }

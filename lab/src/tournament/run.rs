@@ -7,7 +7,6 @@ use crate::progress::ProgressLine;
 use serde::Serialize;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
 use tokenweir::commands::report_config_error;
 use tokenweir::config::{Config, Overrides};
 use tokenweir_protocol::clock;
@@ -41,14 +40,13 @@ pub(crate) fn run(arguments: &TournamentArgs) -> ExitCode {
         parts.is_empty() || parts.iter().any(|part| cell.name().contains(part))
     };
     let cells: Vec<Cell> = Cell::all().into_iter().filter(is_chosen).collect();
-    let objective = Duration::from_secs_f64(OBJECTIVES.ttft);
     let tournament = Tournament {
         policy: loaded.config.routing.policy(),
         seeds: arguments.first_seed..=arguments.first_seed + arguments.seeds - 1,
         requests: arguments.requests as usize,
         seconds: arguments.duration.as_secs_f64(),
         gateways: arguments.gateways.into(),
-        admission: admission::simulated(&loaded.config.admission, objective),
+        admission: admission::simulated(&loaded.config.admission, OBJECTIVES),
         epoch: clock::now(),
         kinds,
     };

@@ -45,7 +45,7 @@ pub(super) struct MetricNumber {
     pub(super) float: f64,
 }
 
-// === impl ScaledObjectRef, MetricNumber ===
+// === impl ScaledObjectRef, MetricsResponse ===
 
 impl ScaledObjectRef {
     pub(super) fn model(&self) -> Result<&str, Status> {
@@ -65,9 +65,10 @@ impl ScaledObjectRef {
     }
 }
 
-impl MetricNumber {
+impl MetricsResponse {
     pub(super) fn new(number: f64) -> Self {
         let integer = number.ceil() as i64;
-        Self { metric_name: METRIC_NAME.to_owned(), integer, float: number }
+        let metric_name = METRIC_NAME.to_owned();
+        Self { metrics: vec![MetricNumber { metric_name, integer, float: number }] }
     }
 }

@@ -10,9 +10,8 @@ use axum::body::Body;
 use axum::extract::{ConnectInfo, Path, Request, State};
 use axum::response::Response;
 use futures_util::{Stream, stream};
-use messages::{
-    GetMetricsRequest, IsActiveResponse, MetricNumber, MetricsResponse, ScaledObjectRef,
-};
+use messages::{GetMetricsRequest, IsActiveResponse, MetricsResponse, ScaledObjectRef};
+use std::future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,11 +50,9 @@ pub(super) async fn call(
     };
     let response = match method.as_str() {
         "IsActive" => {
-            let is_active = move |request: tonic::Request<ScaledObjectRef>| {
-                let requests = count(request.get_ref());
-                async { Ok(tonic::Response::new(IsActiveResponse { result: requests? > 0 })) }
-            };
-            server().unary(service_fn(is_active), request).await
+            let is_active =
+                |object: ScaledObjectRef| Ok(IsActiveResponse { result: count(&object)? > 0 });
+            unary(request, is_active).await
         }
         "StreamIsActive" => {
             let watch = move |request: tonic::Request<ScaledObjectRef>| {
@@ -70,28 +67,36 @@ pub(super) async fn call(
             server().server_streaming(service_fn(watch), request).await
         }
         "GetMetricSpec" => {
-            let spec = |request: tonic::Request<ScaledObjectRef>| async move {
-                let metrics = vec![MetricNumber::new(request.get_ref().target()?)];
-                Ok(tonic::Response::new(MetricsResponse { metrics }))
-            };
-            server().unary(service_fn(spec), request).await
+            unary(request, |object: ScaledObjectRef| Ok(MetricsResponse::new(object.target()?)))
+                .await
         }
         "GetMetrics" => {
-            let values = move |request: tonic::Request<GetMetricsRequest>| {
-                let object = request.into_inner().scaled_object_ref.unwrap_or_default();
-                let requests = count(&object);
-                async {
-                    let metrics = vec![MetricNumber::new(requests? as f64)];
-                    Ok(tonic::Response::new(MetricsResponse { metrics }))
-                }
+            let value = |request: GetMetricsRequest| {
+                let object = request.scaled_object_ref.unwrap_or_default();
+                Ok(MetricsResponse::new(count(&object)? as f64))
             };
-            server().unary(service_fn(values), request).await
+            unary(request, value).await
         }
         // KEDA needs no other methods: if a scaler answers `unimplemented`, KEDA goes on without the
         // method.
         _ => Status::unimplemented("not a method of this scaler").into_http(),
     };
     response.map(Body::new)
+}
+
+/// Answers a call that has one message and gets one message.
+async fn unary<Q, A>(
+    request: Request,
+    answer: impl Fn(Q) -> Result<A, Status>,
+) -> http::Response<tonic::body::Body>
+where
+    Q: prost::Message + Default + 'static,
+    A: prost::Message + Default + 'static,
+{
+    let serve = |request: tonic::Request<Q>| {
+        future::ready(answer(request.into_inner()).map(tonic::Response::new))
+    };
+    server().unary(service_fn(serve), request).await
 }
 
 fn server<Q, A>() -> Grpc<ProstCodec<A, Q>>

@@ -14,7 +14,6 @@ use tokenweir_diagnose::{
     GatewayConditions, GatewayObservations, RecentCounts, Verdict, VerdictSeverity,
 };
 use tokenweir_engine::address::BackendId;
-use tokenweir_engine::gpu::GpuCondition;
 use tokenweir_engine::model::ServedModel;
 use tokenweir_gateway::backend::{Backend, BackendAvailability};
 use tokenweir_gateway::proxy::ProxyState;
@@ -32,9 +31,13 @@ use tokio::time::MissedTickBehavior;
 
 /// What options add to the samples, and what they do with a diagnosis.
 pub(crate) trait DiagnosisHooks: Send + Sync {
-    /// Returns the condition of the GPUs of each backend, in the order of `backends`. `None`: the GPUs of the
-    /// backend are not known.
-    fn gpu_conditions(&self, backends: &[Arc<Backend>], now: Instant) -> Vec<Option<GpuCondition>>;
+    /// Sets what options know in the samples of the backends, which are in the order of `backends`.
+    fn complete_samples(
+        &self,
+        backends: &[Arc<Backend>],
+        samples: &mut [(BackendId, DiagnosisSample)],
+        now: Instant,
+    );
 
     /// Acts on a diagnosis. Does not wait.
     fn on_diagnosis(&self, diagnosis: &Diagnosis, now: Instant, wall_time: SystemTime);
@@ -98,19 +101,10 @@ impl DiagnosisTask {
         let backends = pool.backends();
         self.request_counters.retain_backends(backends.iter().map(|backend| &backend.identity.id));
         let queued = admission.waiting_by_class().iter().map(|(_, waiting)| waiting).sum();
-        let gpus = self.extras.gpu_conditions(&backends, now);
-        let samples = backends.iter().zip(gpus).map(|(backend, gpus)| {
-            let counts = self.request_counters.take(&backend.identity.id);
-            (backend.identity.id.clone(), sample_backend(backend, counts, queued, gpus, now))
-        });
-        let samples: Vec<(BackendId, DiagnosisSample)> = samples.collect();
-        let limited_backends = admission.max_in_flight().map_or(0, |limit| {
-            let is_limited = |(_, sample): &&(BackendId, DiagnosisSample)| {
-                sample.gateway.is_some_and(|gateway| gateway.in_flight >= limit)
-                    && sample.page.and_then(|page| page.waiting) == Some(0.0)
-            };
-            samples.iter().filter(is_limited).count()
-        });
+        let samples = self.sample_backends(&backends, queued, now);
+        let is_limited =
+            |limit: u32| samples.iter().filter(|(_, sample)| is_limited(sample, limit)).count();
+        let limited_backends = admission.max_in_flight().map_or(0, is_limited);
         let routes = pool.routes();
         let is_listed = |name: &str| routes.models().iter().any(|model| &*model.id == name);
         let backends = readiness.backends.iter().map(|current| {
@@ -134,6 +128,22 @@ impl DiagnosisTask {
         let clients = self.admin.recent_requests.clients(open_streams, now);
         name_main_client(&mut diagnosis, &clients);
         diagnosis
+    }
+
+    /// Takes a sample of each backend. `queued`: the number of requests in the queue of the gateway.
+    fn sample_backends(
+        &self,
+        backends: &[Arc<Backend>],
+        queued: usize,
+        now: Instant,
+    ) -> Vec<(BackendId, DiagnosisSample)> {
+        let samples = backends.iter().map(|backend| {
+            let counts = self.request_counters.take(&backend.identity.id);
+            (backend.identity.id.clone(), sample_backend(backend, counts, queued, now))
+        });
+        let mut samples: Vec<_> = samples.collect();
+        self.extras.complete_samples(backends, &mut samples, now);
+        samples
     }
 
     /// Returns the models that no backend can serve now and for which requests wait.
@@ -192,6 +202,12 @@ impl DiagnosisTask {
     }
 }
 
+/// Whether a backend has `limit` requests of the gateway, and none of them waits in its engine.
+fn is_limited(sample: &DiagnosisSample, limit: u32) -> bool {
+    sample.gateway.is_some_and(|gateway| gateway.in_flight >= limit)
+        && sample.page.and_then(|page| page.waiting) == Some(0.0)
+}
+
 /// Returns the counts of the requests that ended in the last 25 to 30 s.
 fn recent_counts(recent_requests: &RecentRequests, now: Instant) -> RecentCounts {
     let counts = recent_requests.last_windows(FLEET_WINDOWS, now);
@@ -233,7 +249,6 @@ fn sample_backend(
     backend: &Backend,
     counts: BackendRequestCounts,
     queued: usize,
-    gpus: Option<GpuCondition>,
     now: Instant,
 ) -> DiagnosisSample {
     let state = backend.health.state();
@@ -259,11 +274,10 @@ fn sample_backend(
     // diagnosis does not judge it.
     let is_up = state.is_serving() && backend.weight() > 0;
     DiagnosisSample {
-        at: now,
         is_up,
         page: scrape.map(|scrape| scrape.load),
         gateway: Some(observed),
-        gpus,
+        ..DiagnosisSample::at(now)
     }
 }
 
@@ -298,7 +312,7 @@ mod tests {
     use tokenweir_gateway::backend::pool::BackendPool;
 
     #[test]
-    fn the_diagnosis_lists_a_backend_without_samples_and_does_not_judge_it() {
+    fn a_backend_without_samples_is_not_judged() {
         let address = BackendAddress::parse("http://127.0.0.1:9").unwrap();
         let backend = Backend::new(BackendId::new("gpu-0"), address, None);
         let pool = BackendPool::with_settings(vec![backend], &PoolSettings::default());
@@ -310,7 +324,7 @@ mod tests {
             let backends = backends.map(|it| fleet_backend(it, AttemptCounts::default(), now));
             let fleet =
                 FleetObservation { backends: backends.collect(), ..FleetObservation::default() };
-            let sample = sample_backend(backend, BackendRequestCounts::default(), 0, None, now);
+            let sample = sample_backend(backend, BackendRequestCounts::default(), 0, now);
             diagnoser.diagnose_gateway(vec![(backend.identity.id.clone(), sample)], &fleet, now)
         };
         let latest = (0..20).map(|_| diagnose()).last().unwrap();
@@ -321,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn only_verdicts_about_too_much_work_name_the_client_that_causes_most_of_it() {
+    fn verdicts_about_work_name_the_main_client() {
         let verdict = |name: &'static str, cause: Option<&'static str>| Verdict {
             verdict: name.into(),
             cause: cause.map(Into::into),

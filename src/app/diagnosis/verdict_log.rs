@@ -1,8 +1,9 @@
 //! Logs the start and the end of each verdict of the diagnosis.
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::time::{Duration, Instant};
-use tokenweir_diagnose::{Diagnosis, Verdict, VerdictSeverity};
+use tokenweir_diagnose::{Diagnosis, VerdictSeverity};
 
 /// Logs verdicts: one line when a verdict begins and one when it ends. A verdict of the severity *info*
 /// is not logged: another line already reports the action that caused it, such as a drain.
@@ -16,19 +17,31 @@ pub(super) struct VerdictLog {
 /// evaluation. One further line counts the rest.
 const MAX_LINES: usize = 10;
 
+/// Numbers of verdicts that began and that ended between two diagnoses.
+#[derive(Debug, PartialEq)]
+pub(super) struct VerdictChanges {
+    begun: usize,
+    ended: usize,
+}
+
 impl VerdictLog {
-    /// Logs the verdicts that began or ended since the previous diagnosis. Returns the number of begun
-    /// and of ended verdicts.
-    pub(super) fn record(&mut self, diagnosis: &Diagnosis, now: Instant) -> [usize; 2] {
-        let key = |verdict: &Verdict| (verdict.verdict.to_string(), verdict.backend.clone());
-        let is_logged = |verdict: &&Verdict| verdict.severity > VerdictSeverity::Info;
-        let current: Vec<(_, &Verdict)> =
-            diagnosis.verdicts.iter().filter(is_logged).map(|it| (key(it), it)).collect();
-        let begun = current.iter().filter(|(key, _)| !self.active.contains_key(key));
-        let begun: Vec<&Verdict> = begun.map(|(_, verdict)| *verdict).collect();
-        let is_over = |key: &(String, String)| !current.iter().any(|(other, _)| other == key);
-        let ended = self.active.iter().filter(|(key, _)| is_over(key));
-        let ended: Vec<_> = ended.collect();
+    /// Logs the verdicts that began or ended since the previous diagnosis.
+    pub(super) fn record(&mut self, diagnosis: &Diagnosis, now: Instant) -> VerdictChanges {
+        let mut ended = mem::take(&mut self.active);
+        let mut begun = Vec::new();
+        for verdict in &diagnosis.verdicts {
+            if verdict.severity == VerdictSeverity::Info {
+                continue;
+            }
+            let key = (verdict.verdict.to_string(), verdict.backend.clone());
+            let begin = ended.get(&key).copied().unwrap_or_else(|| {
+                begun.push(verdict);
+                let age = Duration::try_from_secs_f64(verdict.age_seconds).unwrap_or_default();
+                now.checked_sub(age).unwrap_or(now)
+            });
+            self.active.insert(key, begin);
+        }
+        ended.retain(|key, _| !self.active.contains_key(key));
         for verdict in begun.iter().take(MAX_LINES) {
             tracing::warn!(
                 verdict = &*verdict.verdict,
@@ -40,29 +53,23 @@ impl VerdictLog {
             );
         }
         for ((verdict, backend), begin) in ended.iter().take(MAX_LINES) {
-            let seconds = now.saturating_duration_since(**begin).as_secs_f64().round() as u64;
+            let seconds = now.saturating_duration_since(*begin).as_secs_f64().round() as u64;
             tracing::info!(verdict, backend, seconds, "verdict ended");
         }
-        let counts = [begun.len(), ended.len()];
-        let [more_begun, more_ended] = counts.map(|count| count.saturating_sub(MAX_LINES));
+        let changes = VerdictChanges { begun: begun.len(), ended: ended.len() };
+        let more_begun = changes.begun.saturating_sub(MAX_LINES);
+        let more_ended = changes.ended.saturating_sub(MAX_LINES);
         if more_begun + more_ended > 0 {
             tracing::warn!(more_begun, more_ended, "further verdicts began or ended");
         }
-        let begin =
-            |age: f64| now.checked_sub(Duration::try_from_secs_f64(age).unwrap_or_default());
-        let begins = current.into_iter().map(|(key, it)| {
-            let known = self.active.get(&key).copied();
-            let begin = known.or_else(|| begin(it.age_seconds)).unwrap_or(now);
-            (key, begin)
-        });
-        self.active = begins.collect();
-        counts
+        changes
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tokenweir_diagnose::Verdict;
 
     fn diagnosis(names: &[(&'static str, VerdictSeverity)]) -> Diagnosis {
         let verdict = |(name, severity): &(&'static str, VerdictSeverity)| Verdict {
@@ -74,14 +81,16 @@ mod tests {
     }
 
     #[test]
-    fn each_verdict_above_severity_info_is_logged_once_at_its_begin_and_once_at_its_end() {
+    fn begin_and_end_are_logged_once() {
         use VerdictSeverity::{Critical, Info, Warning};
         let (mut log, now) = (VerdictLog::default(), tokenweir_protocol::clock::now());
+        let changes = |begun, ended| VerdictChanges { begun, ended };
         let both = [("shedding", Critical), ("backend_down", Warning)];
-        assert_eq!(log.record(&diagnosis(&both), now), [2, 0]);
-        assert_eq!(log.record(&diagnosis(&both), now), [0, 0]);
+        assert_eq!(log.record(&diagnosis(&both), now), changes(2, 0));
+        assert_eq!(log.record(&diagnosis(&both), now), changes(0, 0));
         let other = [("shedding", Warning), ("backend_drained", Info)];
-        assert_eq!(log.record(&diagnosis(&other), now), [0, 1], "the severity is no new verdict");
-        assert_eq!(log.record(&diagnosis(&[]), now), [0, 1]);
+        let ended = log.record(&diagnosis(&other), now);
+        assert_eq!(ended, changes(0, 1), "the severity is no new verdict");
+        assert_eq!(log.record(&diagnosis(&[]), now), changes(0, 1));
     }
 }

@@ -5,8 +5,8 @@ use super::result_publisher::{publish_changes, retry_until_open};
 use crate::config::DiscoveryConfig;
 use std::future::ready;
 use std::time::Duration;
-use tokenweir_gateway::discovery::dns::{DnsQuery, DnsResolver};
-use tokenweir_gateway::discovery::dns_watcher::DnsWatcher;
+use tokenweir_discovery::dns::{DnsQuery, DnsResolver};
+use tokenweir_discovery::dns_watcher::DnsWatcher;
 
 /// Time from the end of one DNS query to the start of the next one.
 const QUERY_INTERVAL: Duration = Duration::from_secs(5);

@@ -3,8 +3,8 @@
 
 use super::discovered_backends::DiscoveredBackends;
 use super::result_publisher::{publish_changes, retry_until_open};
-use tokenweir_gateway::discovery::kubernetes::ServiceWatcher;
-use tokenweir_gateway::discovery::kubernetes_settings::KubernetesConfig;
+use tokenweir_discovery::kubernetes::ServiceWatcher;
+use tokenweir_discovery::kubernetes_settings::KubernetesConfig;
 
 /// Publishes the backends of a Service or `InferencePool` each time they change, until the future is
 /// dropped.

@@ -108,14 +108,17 @@ impl DiscoverySources {
             let task = previous.task.clone();
             return ConfiguredSource { settings, task, is_new: previous.is_new };
         }
-        let mut kept = self.replaced.iter().filter(|_| self.is_awaiting_results());
-        let backends = kept.find_map(|replaced| match replaced {
-            ReplacedBackends::Source(_, backends) if replaced.reads_from(&settings) => {
-                Some(backends.clone())
-            }
-            _ => None,
-        });
-        let task = DiscoveryTask::start(&settings, backends, &self.change_sender);
+        let kept = if self.is_awaiting_results() {
+            self.replaced.iter().find_map(|replaced| match replaced {
+                ReplacedBackends::Source(_, backends) if replaced.reads_from(&settings) => {
+                    Some(backends.clone())
+                }
+                _ => None,
+            })
+        } else {
+            None
+        };
+        let task = DiscoveryTask::start(&settings, kept, &self.change_sender);
         ConfiguredSource { settings, task, is_new: true }
     }
 

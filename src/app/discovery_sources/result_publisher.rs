@@ -6,7 +6,7 @@ use crate::config::BackendConfig;
 use std::error::Error;
 use std::future::Future;
 use std::time::Duration;
-use tokenweir_gateway::discovery::{DiscoveredBackend, DiscoveryChange, DiscoverySource};
+use tokenweir_discovery::{DiscoveredBackend, DiscoveryChange, DiscoverySource};
 
 /// Time between two attempts to create the client of a discovery source: the DNS resolver, or the client
 /// of the Kubernetes API.

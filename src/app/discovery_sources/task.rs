@@ -26,7 +26,8 @@ impl DiscoveryTask {
         change_sender: &watch::Sender<()>,
     ) -> Arc<Self> {
         let discovered = Arc::new(DiscoveredBackends::new(backends, change_sender.clone()));
-        let (settings, results) = (settings.clone(), discovered.clone());
+        let settings = settings.clone();
+        let results = discovered.clone();
         let run = move || run(settings.clone(), results.clone());
         Arc::new(Self { discovered, _task: supervise::spawn(BackgroundTask::Discovery, run) })
     }

@@ -20,7 +20,7 @@ fn backend_urls(sources: &DiscoverySources, config: &Config) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn a_discovery_file_that_cannot_be_used_is_reported_and_its_previous_backends_stay() {
+async fn an_unusable_file_keeps_the_backends() {
     let folder = TempFolder::new("sources-problem");
     folder.write("list", "[{ url: 'http://a:1' }]");
     let config = config_in(&folder, "", "{ file: FOLDER/list }");
@@ -44,7 +44,7 @@ async fn a_discovery_file_that_cannot_be_used_is_reported_and_its_previous_backe
 }
 
 #[tokio::test(start_paused = true)]
-async fn changed_settings_of_a_discovery_source_apply_at_once_to_its_discovered_backends() {
+async fn changed_settings_apply_at_once() {
     let folder = TempFolder::new("sources-settings");
     folder.write("list", "[{ url: 'http://a:1' }, { url: 'http://b:1', usage: inject }]");
     let old = config_in(&folder, "", "{ file: FOLDER/list }");
@@ -68,7 +68,7 @@ async fn changed_settings_of_a_discovery_source_apply_at_once_to_its_discovered_
 }
 
 #[tokio::test(start_paused = true)]
-async fn backends_of_a_replaced_discovery_source_stay_until_the_new_source_has_results() {
+async fn replaced_backends_stay_until_results_come() {
     let folder = TempFolder::new("sources-replaced");
     folder.write("one", "[{ url: 'http://a:1' }]");
     let one = config_in(&folder, "", "{ file: FOLDER/one, usage: passive }");
@@ -106,7 +106,7 @@ async fn backends_of_a_replaced_discovery_source_stay_until_the_new_source_has_r
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_backends_of_a_discovery_source_are_removed_at_once_after_a_reload_without_it() {
+async fn a_removed_source_removes_its_backends() {
     let folder = TempFolder::new("sources-removed");
     folder.write("one", "[{ url: 'http://a:1' }]");
     folder.write("two", "[{ url: 'http://b:1' }]");
@@ -130,7 +130,7 @@ async fn the_backends_of_a_discovery_source_are_removed_at_once_after_a_reload_w
 }
 
 #[tokio::test(start_paused = true)]
-async fn configured_backends_that_discovery_replaces_stay_until_the_source_has_results() {
+async fn configured_backends_stay_until_results_come() {
     let folder = TempFolder::new("sources-listed");
     let list = config_in(&folder, "{ url: 'http://a:1' }", "");
     let source = config_in(&folder, "", "{ file: FOLDER/list }");

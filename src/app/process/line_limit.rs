@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_log_lines_about_one_backend_suppresses_only_lines_of_the_same_kind() {
+    fn a_flood_suppresses_only_its_kind() {
         let lines = Lines::default();
         let format = tracing_subscriber::fmt::layer().json().with_writer(lines.clone());
         let subscriber = Registry::default().with(LineLimit::default()).with(format);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_log_line_after_a_flood_states_how_many_lines_were_left_out() {
+    fn a_line_counts_those_left_out() {
         let start = clock::now();
         let mut budget = LineBudget { lines: BURST, refilled_at: start, omitted: 0 };
         let written = (0..100).filter(|_| budget.take(start).is_some()).count();

@@ -131,19 +131,14 @@ impl LogWriters {
         }
     }
 
-    /// Creates the sink that writes a line to the access log for each request. `has_keys`: clients
-    /// need API keys. `None`: the access log is disabled.
-    pub(crate) fn access_log(&self, has_keys: bool) -> Option<AccessLog> {
+    /// Creates the sink that writes a line to the access log for each request. Also returns the writer
+    /// of the lines, which counts them. `has_keys`: clients need API keys. `None`: the access log is
+    /// disabled.
+    pub(crate) fn access_log(&self, has_keys: bool) -> Option<(AccessLog, NonBlockingWriter)> {
         let AccessLogWriter { is_json, per_second, writer } = self.access_writer.as_ref()?;
-        let writer = writer.clone();
-        let write = move |lines: String| writer.give(lines);
-        Some(AccessLog::new(*is_json, Box::new(write), *per_second, has_keys))
-    }
-
-    /// Returns a function that returns the numbers of access log lines that were written and
-    /// dropped. `None`: the access log is disabled.
-    pub(crate) fn line_counter(&self) -> Option<impl Fn() -> [u64; 2] + Send + Sync + use<>> {
-        let writer = self.access_writer.as_ref()?.writer.clone();
-        Some(move || [writer.written(), writer.dropped()])
+        let lines_writer = writer.clone();
+        let write = move |lines: String| lines_writer.give(lines);
+        let log = AccessLog::new(*is_json, Box::new(write), *per_second, has_keys);
+        Some((log, writer.clone()))
     }
 }

@@ -51,7 +51,7 @@ mod tests {
     use tokenweir_net::testing::TempFolder;
 
     #[test]
-    fn the_memory_limit_of_the_process_is_the_lowest_of_its_cgroup_and_the_ancestors() {
+    fn the_lowest_limit_of_all_cgroups_applies() {
         let v2 = TempFolder::new("cgroup2");
         v2.write("a/memory.max", "2048\n");
         v2.write("a/b/memory.max", "max\n");
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn the_memory_of_the_machine_is_read_in_bytes() {
+    fn the_memory_is_read_in_bytes() {
         assert_eq!(machine_memory("MemTotal:       16 kB\nMemFree: 1 kB\n"), Some(16 << 10));
         assert_eq!(machine_memory(""), None);
         #[cfg(target_os = "linux")]

@@ -34,13 +34,6 @@ pub(crate) fn render(diagnosis: &Diagnosis, width: usize) -> String {
         );
         lines.push(wrap_paragraph(&note, "", INDENT, width, None));
     }
-    for pair in &diagnosis.pairs {
-        let note = format!(
-            "note  {}: {} and {} move together (rank correlation {:.2})",
-            pair.backend, pair.first, pair.second, pair.correlation,
-        );
-        lines.push(wrap_paragraph(&note, "", INDENT, width, None));
-    }
     lines.push(wrap_paragraph(&render_summary(diagnosis), "", "", width, None) + "\n");
     lines.join("\n")
 }

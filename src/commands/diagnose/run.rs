@@ -101,7 +101,7 @@ fn metrics_problem(page: &GatherResult, url: &BackendAddress) -> Option<String> 
 
 fn sample_from_page(page: &GatherResult) -> DiagnosisSample {
     let load = page.as_ref().ok().and_then(GatheredResponse::load);
-    DiagnosisSample { at: clock::now(), is_up: page.is_ok(), page: load, gateway: None, gpus: None }
+    DiagnosisSample { is_up: page.is_ok(), page: load, ..DiagnosisSample::at(clock::now()) }
 }
 
 /// Returns 2 for a critical verdict, and 1 for a warning if `fail_on` includes warnings. A verdict on a

@@ -5,8 +5,9 @@ use super::usage::UsageMode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, de::Error};
 use tokenweir_engine::address::{BackendAddress, BackendId, MetricsUrl};
-use tokenweir_engine::prefill_leg::Role;
-use tokenweir_gateway::backend::facets::kv_events::KvEventSource;
+use tokenweir_engine::role::Role;
+use tokenweir_gpu::check_price;
+use tokenweir_kv_event_routing::KvEventSource;
 use tokenweir_net::tls::TlsClientSettings;
 use tokenweir_settings::{
     CheckResult, ConfigSection, ConfiguredSecret, ReloadClass, Secret, SecretList, violation_at,
@@ -133,16 +134,6 @@ fn check_tls(path: &str, address: &BackendAddress, tls: &TlsClientSettings) -> C
         return Err(violation_at(path, format!("{address} does not use TLS; write https://")));
     }
     client_tls::check(path, tls)
-}
-
-/// Checks that the number at `path` is a price.
-pub(crate) fn check_price(path: &str, price: Option<f64>) -> CheckResult {
-    match price {
-        Some(price) if !price.is_finite() || price < 0.0 => {
-            Err(violation_at(path, format!("{price} is not a price: write 0 or more")))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// Checks that the number at `path` is a weight.

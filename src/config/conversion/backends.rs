@@ -5,21 +5,23 @@ use crate::config::backends::usage::UsageMode;
 use crate::config::root::Config;
 use std::sync::Arc;
 use std::time::Duration;
-use tokenweir_gateway::backend::facets::FacetSettings;
+use tokenweir_gateway::backend::facets::BackendFacet;
 use tokenweir_gateway::backend::{Backend, BackendSettings, PoolSettings};
+use tokenweir_gateway::status::BackendCost;
 use tokenweir_net::tls::{Alpn, OutboundTls, TlsClientContext, TlsError};
-use tokenweir_settings::{ConfiguredSecret, SecretValue, UnreadableSecret};
+use tokenweir_settings::{ConfiguredSecret, Environment, SecretValue, UnreadableSecret};
 
 /// TLS contexts of backends, by authority (`host:port`).
 pub type BackendTlsContexts = Vec<(String, Arc<TlsClientContext>)>;
 
 impl Config {
     /// Builds backends from their entries and from the settings that apply to all backends. `env`
-    /// returns the value of an environment variable.
+    /// returns the value of an environment variable, `facets` the parts of options that belong to a backend.
     pub fn build_backends(
         &self,
         entries: &[BackendConfig],
-        env: impl Fn(&str) -> Option<String>,
+        env: impl Environment,
+        facets: impl Fn(&BackendConfig) -> Vec<Box<dyn BackendFacet>>,
     ) -> Result<Vec<Backend>, UnreadableSecret> {
         let horizon = Duration::try_from_secs_f64(self.routing.kv_aware.horizon_seconds);
         let horizon = horizon.unwrap_or(Duration::MAX);
@@ -32,19 +34,18 @@ impl Config {
                 continuous_usage_share: self.continuous_usage,
                 is_drained: entry.drained,
                 pod: entry.pod.as_deref().map(Into::into),
+                cost: BackendCost::new(
+                    entry.gpus.or(self.cost.gpus),
+                    entry.gpu_hour_price.or(self.cost.gpu_hour_price),
+                ),
             };
-            let kv_events = entry.kv_events.clone().unwrap_or_default();
             let backend = Backend::new(entry.id(), entry.url.clone(), authorization);
             let mut backend = backend.with_settings(settings);
-            backend.facets.kv_events.source = kv_events.resolve(&self.kv_events, &entry.url);
             backend.identity.metrics_url.clone_from(&entry.metrics_url);
             backend.health.breaker.set(self.circuit_breaker);
             backend.load.set_horizon(horizon);
-            backend.facets.ranks.enable(self.routing.data_parallel_ranks);
-            backend.facets.prefill_leg.set_role(entry.role);
-            let gpus = entry.gpus.or(self.cost.gpus);
-            let gpu_hour_price = entry.gpu_hour_price.or(self.cost.gpu_hour_price);
-            backend.facets.gpu.set_cost(gpus, gpu_hour_price);
+            backend.facets.role.set(entry.role);
+            backend.facets.options = facets(entry);
             Ok(backend)
         };
         entries.iter().map(build).collect()
@@ -56,7 +57,6 @@ impl Config {
             models: self.models.clone(),
             policy: self.routing.policy(),
             panic_threshold: self.circuit_breaker.panic_threshold,
-            facets: FacetSettings { sleep: self.sleep },
             max_model_labels: self.metrics.max_models,
         }
     }
@@ -89,7 +89,7 @@ mod tests {
     fn a_drained_entry_is_drained_from_the_start() {
         let text = "backends:\n  - { url: \"http://a:1\", drained: true }\n  - url: http://b:1\n";
         let config = parse(text).unwrap().config;
-        let backends = config.build_backends(&config.backends, |_| None).unwrap();
+        let backends = config.build_backends(&config.backends, |_| None, |_| Vec::new()).unwrap();
         let is_drained: Vec<bool> =
             backends.iter().map(|backend| backend.health.is_drained()).collect();
         assert_eq!(is_drained, [true, false]);

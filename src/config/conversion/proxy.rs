@@ -7,7 +7,7 @@ use tokenweir_gateway::proxy::{ConfiguredRoutes, ProxySettings, RequestSettings}
 use tokenweir_gateway::telemetry::metrics_registry::buckets::BucketOverridesError;
 use tokenweir_protocol::openai::PhraseMatcher;
 use tokenweir_request::observe::ObservationSettings;
-use tokenweir_settings::UnreadableSecret;
+use tokenweir_settings::{Environment, UnreadableSecret};
 
 /// Why the settings of the proxy cannot be built from a valid configuration.
 #[derive(Debug, thiserror::Error)]
@@ -32,7 +32,7 @@ impl Config {
     pub fn proxy_settings(
         &self,
         available_memory: Option<usize>,
-        env: impl Fn(&str) -> Option<String>,
+        env: impl Environment,
     ) -> Result<ProxySettings, ProxySettingsError> {
         Ok(ProxySettings {
             requests: RequestSettings {
@@ -45,12 +45,10 @@ impl Config {
                 identities: self.identities.reader(env)?,
                 tiers: self.tiers.resolver(),
                 session_headers: self.identities.session_names(),
-                resume: self.streams.resume.settings(),
             },
             retry: self.retry,
             admission: self.admission.settings(&self.slos),
             body_memory_bytes: self.limits.body_memory(available_memory),
-            continuation_memory_bytes: self.limits.continuation_memory,
             observation: self.observation_settings()?,
         })
     }

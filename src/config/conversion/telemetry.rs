@@ -8,13 +8,14 @@ use tokenweir_gateway::telemetry::metrics_registry::buckets::{
     BucketOverrides, BucketOverridesError,
 };
 use tokenweir_gateway::telemetry::otel::{OtelSettingsError, TracingSettings};
+use tokenweir_settings::Environment;
 
 impl LoadedConfig {
     /// The settings of the span export. The standard variables take precedence over the
     /// configuration file. The gateway's own flag and variable take precedence over both.
     pub fn tracing_settings(
         &self,
-        env: impl Fn(&str) -> Option<String>,
+        env: impl Environment,
     ) -> Result<TracingSettings, OtelSettingsError> {
         let mut tracing = self.config.tracing.clone();
         let variables = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];

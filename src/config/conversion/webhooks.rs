@@ -18,7 +18,8 @@ impl Config {
             _ => self.admin.to_string(),
         };
         let webhooks = self.webhooks.iter().enumerate();
-        let endpoints = webhooks.map(|(index, webhook)| webhook.endpoint(index, &env));
+        let endpoints =
+            webhooks.map(|(index, webhook)| webhook.endpoint(&format!("webhooks[{index}]"), &env));
         Ok(WebhookSettings {
             endpoints: endpoints.collect::<Result<_, _>>()?,
             gateway: format!("{host_name}:{port}"),

@@ -6,9 +6,9 @@ use http::uri::PathAndQuery;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
+use tokenweir_discovery::kubernetes_settings::KubernetesConfig;
 use tokenweir_engine::address::{BackendAddress, MetricsUrl};
-use tokenweir_engine::prefill_leg::Role;
-use tokenweir_gateway::discovery::kubernetes_settings::KubernetesConfig;
+use tokenweir_engine::role::Role;
 use tokenweir_settings::{
     CheckResult, ConfigSection, ConfiguredSecret, ReloadClass, Secret, SecretList, require,
     violation_at,

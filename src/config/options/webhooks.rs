@@ -94,19 +94,16 @@ impl<C> ConfigSection<C> for Section {
             return Err(violation_at("webhooks", format!("at most {MAX_WEBHOOKS} webhooks")));
         }
         for (index, webhook) in webhooks.iter().enumerate() {
-            let path = format!("webhooks.{index}.url");
-            let WebhookUrl::Plain(url) = &webhook.url else { continue };
-            // The other errors quote the URL, which may have a password.
-            require(!url.contains('@'), &path, "write the token in `token`, not in the URL")?;
-            parse_url(url).map_err(|error| violation_at(&path, error.to_string()))?;
+            webhook.check(&format!("webhooks.{index}.url"))?;
         }
         Ok(())
     }
 
     fn list_secrets<'a>(webhooks: &'a Vec<WebhookConfig>, list: &mut SecretList<'a>) {
         for (index, webhook) in webhooks.iter().enumerate() {
-            list.add_reloaded(format!("webhooks.{index}.url"), webhook.url_secret(index));
-            list.add_reloaded(format!("webhooks.{index}.token"), webhook.token_secret(index));
+            let owner = format!("webhooks[{index}]");
+            list.add_reloaded(format!("webhooks.{index}.url"), webhook.url_secret(&owner));
+            list.add_reloaded(format!("webhooks.{index}.token"), webhook.token_secret(&owner));
         }
     }
 }
@@ -118,35 +115,44 @@ pub enum WebhooksError {
     #[error(transparent)]
     Secret(#[from] UnreadableSecret),
     /// The secret is not a URL. The error does not contain the secret.
-    #[error("the URL of webhooks[{0}] is not an http or https URL")]
-    Url(usize),
+    #[error("the URL of {0} is not an http or https URL")]
+    Url(String),
 }
 
 impl WebhookConfig {
-    /// The token of the webhook at this index. `None`: the webhook has no token.
-    fn token_secret(&self, index: usize) -> Option<ConfiguredSecret<'_>> {
-        ConfiguredSecret::new(format!("the token of webhooks[{index}]"), self.token.as_ref())
+    /// Returns the first violation of the rules. `path`: the path of the URL in the configuration.
+    pub(in crate::config) fn check(&self, path: &str) -> CheckResult {
+        let WebhookUrl::Plain(url) = &self.url else { return Ok(()) };
+        // The other errors quote the URL, which may have a password.
+        require(!url.contains('@'), path, "write the token in `token`, not in the URL")?;
+        parse_url(url).map_err(|error| violation_at(path, error.to_string()))?;
+        Ok(())
     }
 
-    /// The secret URL of the webhook at this index. `None`: its URL is not a secret.
-    fn url_secret(&self, index: usize) -> Option<ConfiguredSecret<'_>> {
-        ConfiguredSecret::new(format!("the URL of webhooks[{index}]"), self.url.secret())
+    /// The token. `None`: there is none. `owner`: the part of the configuration, such as `webhooks[0]`.
+    pub(in crate::config) fn token_secret(&self, owner: &str) -> Option<ConfiguredSecret<'_>> {
+        ConfiguredSecret::new(format!("the token of {owner}"), self.token.as_ref())
     }
 
-    /// The endpoint of the webhook at this index. `env` returns the value of an environment variable.
+    /// The secret URL. `None`: the URL is not a secret.
+    pub(in crate::config) fn url_secret(&self, owner: &str) -> Option<ConfiguredSecret<'_>> {
+        ConfiguredSecret::new(format!("the URL of {owner}"), self.url.secret())
+    }
+
+    /// The endpoint. `env` returns the value of an environment variable.
     pub(in crate::config) fn endpoint(
         &self,
-        index: usize,
+        owner: &str,
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<WebhookEndpoint, WebhooksError> {
-        let secret_url = ConfiguredSecret::resolve_any(self.url_secret(index), &env)?;
+        let secret_url = ConfiguredSecret::resolve_any(self.url_secret(owner), &env)?;
         let url = match (&self.url, &secret_url) {
             (WebhookUrl::Plain(url), _) => Some(url.as_str()),
             (_, secret) => secret.as_ref().and_then(|url| str::from_utf8(url.as_bytes()).ok()),
         };
         let parsed = url.and_then(|url| parse_url(url).ok());
-        let (address, path) = parsed.ok_or(WebhooksError::Url(index))?;
-        let token = ConfiguredSecret::resolve_any(self.token_secret(index), env)?;
+        let (address, path) = parsed.ok_or_else(|| WebhooksError::Url(owner.to_owned()))?;
+        let token = ConfiguredSecret::resolve_any(self.token_secret(owner), env)?;
         let authorization = token.map(SecretValue::into_bearer);
         Ok(WebhookEndpoint { address, path, authorization })
     }

@@ -9,7 +9,7 @@ use tokenweir_diagnose::{Diagnoser, Diagnosis, DiagnosisSample, EVERY, safe_max_
 use tokenweir_engine::address::BackendId;
 use tokenweir_engine::dialect::EngineLoad;
 use tokenweir_sim::engine::{Engine, EngineSpec, FinishedSequence, SequenceId, SequenceRequest};
-use tokenweir_sim::telemetry::{EngineTelemetry, MetricNaming, MetricsSource, render_metrics_page};
+use tokenweir_sim::telemetry::{EngineTelemetry, MetricsSource, render_metrics_page};
 use tokenweir_sim::text::SimulatedFinishReason;
 
 /// The load of an engine: requests per second, and the ranges of prompt and output tokens.
@@ -93,7 +93,7 @@ impl EngineFixture {
     fn look(&mut self) -> Diagnosis {
         let (spec, load, telemetry) = (&self.spec, &self.engine.load(), &self.telemetry);
         let source = MetricsSource { model: "tiny", spec, load, telemetry };
-        let page = render_metrics_page(&source, MetricNaming::Current);
+        let page = render_metrics_page(&source);
         self.page = EngineLoad::read(page.as_bytes());
         let (at, page) = (self.start + self.now, Some(self.page));
         let sample = DiagnosisSample { at, is_up: true, page, gateway: None, gpus: None };

@@ -86,8 +86,7 @@ fn every_fault_is_named_within_a_minute() {
         assert!(f64::from(*named) >= 0.95 * f64::from(named + wrong), "precision of {name}");
         // These rules need GPUs or five minutes, which the scenarios here do not have. `gpus.rs` and
         // `routed_around.rs` test them.
-        let others =
-            ["gpu_throttled", "gpu_memory_growth", "gpu_idle_with_queue", "backend_avoided"];
+        let others = ["gpu_throttled", "backend_avoided"];
         assert!(*named > 0 || others.contains(name), "{name} was never tested");
     }
 }

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 pub(super) struct Program {
     pub(super) process: GatewayProcess,
     capture: PathBuf,
+    usage: PathBuf,
     texts: PathBuf,
 }
 
@@ -19,6 +20,7 @@ pub(super) struct Ended {
     pub(super) access_log: String,
     pub(super) log: String,
     pub(super) capture: Vec<u8>,
+    pub(super) usage: Vec<u8>,
     pub(super) content: Vec<u8>,
 }
 
@@ -35,7 +37,8 @@ impl Program {
         let folder = folder(&name);
         let (file, capture) = (folder.join("tokenweir.yaml"), folder.join("capture.jsonl"));
         let texts = folder.join("content.jsonl");
-        for file in [&capture, &texts] {
+        let usage = folder.join("usage.jsonl");
+        for file in [&capture, &usage, &texts] {
             let _ = fs::remove_file(file);
         }
         let content = if more.is_empty() {
@@ -53,14 +56,16 @@ impl Program {
              log: {{ level: trace, format: {format}, access_per_second: null{content} }}\n\
              tracing: {{ endpoint: 'http://{collector}', protocol: http/protobuf, ratio: 1.0 }}\n\
              quality: {{ enabled: true }}\n\
+             usage_log: {{ file: '{}' }}\n\
              trace_capture: {{ file: '{}' }}\n",
+            usage.display(),
             capture.display()
         );
         fs::write(&file, text).unwrap();
         let mut command = process::program();
         command.args(["serve", "--config"]).arg(&file).env_clear();
         command.env("RUST_LOG", "trace").env("BACKEND_KEY", secret("backend-key"));
-        let program = Self { process: GatewayProcess::spawn(command).await, capture, texts };
+        let program = Self { process: GatewayProcess::spawn(command).await, capture, usage, texts };
         // Wait until the gateway has read the model list of the backend.
         wait_until!(program.process.get("/status").await.contains("\"tiny\""));
         program
@@ -82,6 +87,7 @@ impl Program {
             access_log: self.process.access_log(),
             log: self.process.log(),
             capture: fs::read(&self.capture).unwrap(),
+            usage: fs::read(&self.usage).unwrap(),
             content: fs::read(&self.texts).unwrap_or_default(),
         }
     }

@@ -6,30 +6,31 @@ use arc_swap::ArcSwap;
 use http::{HeaderName, HeaderValue};
 use std::any::Any;
 use std::borrow::Borrow;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 use tokenweir::admin::{ActiveConfiguration, Admin, AdminAuthorizer};
-use tokenweir::app::extras;
+use tokenweir::app::extras::continuation::ContinuationSettings;
 use tokenweir::app::extras::gpu::{self, GpuExporter, GpuMonitor, GpuSettings};
+use tokenweir::app::extras::kv_event_routing::KvEventsSettings;
 use tokenweir::app::extras::payload_log::PayloadLogSettings;
 use tokenweir::app::extras::quality::{self, QualityMonitor};
+use tokenweir::app::extras::sessions::{self, SessionAdmission, SessionSettings};
+use tokenweir::app::extras::sleep::SleepSettings;
 use tokenweir::app::extras::trace_capture::{self, TraceCapture};
-use tokenweir::config::{self, Config};
+use tokenweir::app::extras::{self, BackendOptions, RequestExtras};
+use tokenweir::config::{self, BackendConfig, Config};
 use tokenweir_diagnose::Diagnosis;
 use tokenweir_engine::address::{BackendAddress, MetricsUrl};
-use tokenweir_engine::prefill_leg::Role;
-use tokenweir_gateway::backend::facets::kv_events::{KvEventSource, KvEventsSettings};
-use tokenweir_gateway::backend::facets::sleep::SleepSettings;
-use tokenweir_gateway::backend::facets::{FacetSettings, PoolFacets};
+use tokenweir_engine::role::Role;
 use tokenweir_gateway::backend::pool::BackendPool;
 use tokenweir_gateway::backend::routes::ModelConfig;
 use tokenweir_gateway::backend::{
     Backend, BackendSettings, HealthCheckSupervisor, PoolSettings, health_checker,
 };
 use tokenweir_gateway::proxy::access::AccessControl;
-use tokenweir_gateway::proxy::rows::{continuation, resume};
 use tokenweir_gateway::proxy::{
     BodyMemory, ConfiguredRoutes, IdentityReader, OverloadGuard, OverloadLimits, ProxyContext,
     ProxySettings, RecordingSettings, RequestSettings, StoredResponses, TextSample, TextSampling,
@@ -38,7 +39,7 @@ use tokenweir_gateway::proxy::{admission, retry};
 use tokenweir_gateway::server::{
     self, ConnectionLimiter, DrainOutcome, Server, ServerLimits, ServerState, ServerTls,
 };
-use tokenweir_gateway::status::StatusSource;
+use tokenweir_gateway::status::{BackendCost, StatusSource};
 use tokenweir_gateway::telemetry::Telemetry;
 use tokenweir_gateway::telemetry::decision_log::DecisionLog;
 use tokenweir_gateway::telemetry::metrics_registry::{
@@ -54,7 +55,7 @@ use tokenweir_protocol::trace_context::Propagation;
 use tokenweir_request::access::KeyDigest;
 use tokenweir_request::observe::{self, Sink};
 use tokenweir_request::record::{RequestRecord, SampleReason, TextConsumer, TierResolver};
-use tokenweir_request::resume::ResumeSettings;
+use tokenweir_request::runs::RunSettings;
 use tokenweir_request::slo::Objective;
 use tokenweir_routing::Policy;
 use tokenweir_routing::resilience;
@@ -129,6 +130,8 @@ pub(crate) struct Setup {
     pub observation: observe::ObservationSettings,
     /// Admission settings. `None`: the gateway has no admission queue.
     pub admission: Option<admission::AdmissionSettings>,
+    /// Admission by live sessions.
+    pub sessions: SessionSettings,
     /// Access control of clients.
     pub access: Arc<AccessControl>,
     /// Access control of the admin listener.
@@ -161,7 +164,9 @@ pub(crate) struct Setup {
     /// The request headers in which the gateway looks for the session id.
     pub session_headers: Vec<HeaderName>,
     /// Settings for resumption: a client that lost its connection may repeat its request. `None`: it may not.
-    pub resume: Option<ResumeSettings>,
+    pub resume: Option<RunSettings>,
+    /// Settings of the continuation of streams at other backends.
+    pub continuation: ContinuationSettings,
     /// Share of the requests, from 0 to 1, that the trace capture records.
     pub captured: f64,
     /// The file of the trace capture. `None`: the gateway captures no trace.
@@ -235,6 +240,7 @@ impl Default for Setup {
             continuous_usage: 0.0,
             observation: observe::ObservationSettings::default(),
             admission: Some(admission_settings(&config::AdmissionConfig::default())),
+            sessions: SessionSettings::default(),
             access: Arc::default(),
             guard: AdminAuthorizer::default(),
             tiers: TierResolver::default(),
@@ -251,6 +257,10 @@ impl Default for Setup {
             scrape_interval: Duration::from_millis(20),
             session_headers: Vec::new(),
             resume: None,
+            continuation: ContinuationSettings {
+                memory_bytes: 64 << 20,
+                ..ContinuationSettings::default()
+            },
             captured: 0.0,
             capture: None,
             retry: retry::RetrySettings::default(),
@@ -292,6 +302,7 @@ pub(crate) fn operator_token() -> AdminAuthorizer {
 /// Builds the tiers with these names. A request names its tier in the header `x-tier`.
 pub(crate) fn tiers(names: &[&str]) -> TierResolver {
     TierResolver {
+        priorities: BTreeMap::new(),
         header: Some("x-tier".parse().unwrap()),
         names: names.iter().map(|name| (*name).into()).collect(),
     }
@@ -356,24 +367,31 @@ pub(crate) async fn gateway_following_with(
     gateway_scripted_with(setup, move |_| steps.clone()).await
 }
 
+/// The settings of the options that know the backends.
+fn option_config(setup: &Setup) -> Config {
+    let mut config = Config { kv_events: setup.kv_events, sleep: setup.sleep, ..Config::default() };
+    config.routing.data_parallel_ranks = setup.data_parallel_ranks;
+    config
+}
+
 /// Builds the backend pool of the gateway, before the first scrape.
-fn pool(backends: &[SocketAddr], setup: &Setup) -> Arc<BackendPool> {
+fn pool(backends: &[SocketAddr], setup: &Setup, options: &BackendOptions) -> Arc<BackendPool> {
+    let config = option_config(setup);
     let backend = |(addr, role): (&SocketAddr, Option<Role>)| {
         let scheme = if setup.outbound.is_some() { "https" } else { "http" };
         let address = BackendAddress::parse(&format!("{scheme}://{addr}{}", setup.prefix)).unwrap();
         let key = setup.backend_key.map(HeaderValue::from_static);
-        let kv_events = KvEventSource::default().resolve(&setup.kv_events, &address);
+        let facets = options.facets(&config, &BackendConfig::at(address.clone()));
         let settings = BackendSettings {
             may_inject_usage: setup.injects_usage,
             continuous_usage_share: setup.continuous_usage,
+            cost: BackendCost::new(setup.gpus, setup.gpu_hour_price),
             ..BackendSettings::default()
         };
         let mut backend = Backend::new(address.default_id(), address, key).with_settings(settings);
         backend.identity.metrics_url.clone_from(&setup.metrics_url);
-        backend.facets.kv_events.source = kv_events;
-        backend.facets.ranks.enable(setup.data_parallel_ranks);
-        backend.facets.prefill_leg.set_role(role);
-        backend.facets.gpu.set_cost(setup.gpus, setup.gpu_hour_price);
+        backend.facets.options = facets;
+        backend.facets.role.set(role);
         backend.health.breaker.set(setup.health);
         backend
     };
@@ -383,11 +401,9 @@ fn pool(backends: &[SocketAddr], setup: &Setup) -> Arc<BackendPool> {
         models: setup.models.clone(),
         policy: setup.policy,
         panic_threshold: setup.health.panic_threshold,
-        facets: FacetSettings { sleep: setup.sleep },
         max_model_labels: setup.max_models,
     };
-    let facets = PoolFacets::new(setup.kv_events, None);
-    Arc::new(BackendPool::with_facets(backends, &settings, facets))
+    Arc::new(BackendPool::with_facets(backends, &settings, options.pool_facets()))
 }
 
 /// Builds the HTTP client with which the gateway sends requests to backends.
@@ -413,7 +429,8 @@ fn client(setup: &Setup) -> HttpClient {
 /// Like [`start`], with these settings.
 #[expect(clippy::too_many_lines, reason = "the list of all parts of a gateway")]
 pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running {
-    let pool = pool(backends, &setup);
+    let options = BackendOptions::new(&option_config(&setup), |_| None).unwrap();
+    let pool = pool(backends, &setup, &options);
     let client = client(&setup);
     let (sender, records) = mpsc::unbounded_channel();
     let prometheus = Prometheus::with_settings(MetricsSettings {
@@ -424,7 +441,7 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         buckets: setup.buckets,
         objectives: setup.slos,
     });
-    let decisions = Arc::new(DecisionLog::new(1_024));
+    let decisions = Arc::new(DecisionLog::new(1_024, extras::DECISION_PARTS));
     let stored_responses = Arc::<StoredResponses>::default();
     let mut sinks: Vec<Arc<dyn Sink>> =
         vec![pool.clone(), decisions.clone(), setup.access.clone(), stored_responses.clone()];
@@ -463,8 +480,13 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         timeout: Duration::from_secs(1),
         max_page: 1 << 20,
     };
-    let health_checks =
-        HealthCheckSupervisor::new(pool.clone(), client.clone(), settings, telemetry.clone());
+    let health_checks = HealthCheckSupervisor::new(
+        pool.clone(),
+        client.clone(),
+        settings,
+        telemetry.clone(),
+        options.drivers(),
+    );
     health_checks.wait_first_checks(Duration::from_secs(10)).await;
     let overload_guard = Arc::new(OverloadGuard::new(setup.gate));
     let limits = ServerLimits { drain_timeout: setup.drain, ..setup.limits };
@@ -480,12 +502,10 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
             tiers: setup.tiers,
             identities: setup.identities,
             session_headers: setup.session_headers,
-            resume: setup.resume,
         },
         retry: setup.retry,
         admission: setup.admission,
         body_memory_bytes: setup.body_memory,
-        continuation_memory_bytes: 64 << 20,
         observation: setup.observation,
     };
     let recording = RecordingSettings {
@@ -503,6 +523,10 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
         client.clone(),
     );
     proxy.state.recording = recording;
+    let request_extras = RequestExtras::default();
+    request_extras.continuation.configure(setup.continuation);
+    request_extras.resumption.configure(setup.resume);
+    request_extras.attach(&mut proxy.state.extensions);
     let body_memory = proxy.state.body_memory.clone();
     let (counted, credentials) = (connection_limiter.clone(), setup.tls.credentials.clone());
     status_sources.push(Arc::new(move |status, _| status.connections = counted.snapshot()));
@@ -516,15 +540,16 @@ pub(crate) async fn start_with(backends: &[SocketAddr], setup: Setup) -> Running
     };
     gpus.configure(&gpu_settings, &client);
     status_sources.push(gpu::rows::status_source(gpus));
-    status_sources.push(resume::status_source(proxy.state.resumption.clone()));
-    status_sources.push(continuation::status_source(proxy.state.continuation_memory.clone()));
+    let sessions = Arc::new(SessionAdmission::new(&proxy.state, Arc::new(|_| 1)));
+    sessions.configure(setup.sessions);
+    status_sources.push(sessions::rows::status_source(sessions));
+    status_sources.extend(request_extras.status_sources());
     let admin = Arc::new(Admin {
         authorizer: setup.guard,
         proxy: proxy.state.clone(),
         decisions,
         recent_requests: recent,
         status_sources,
-        backend_blocks: extras::add_backend_blocks,
         diagnosis: setup.diagnosis,
         configuration: ActiveConfiguration::new(serde_json::Value::Null, UNIX_EPOCH).0,
         trace_ui_url: None,

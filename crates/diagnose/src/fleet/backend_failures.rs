@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn failures_of_40_percent_are_found_within_a_minute() {
+    fn many_failures_are_found_within_a_minute() {
         for (every, per_step) in [(1, 1), (1, 3), (1, 50)] {
             let found = steps_until_found(24, every, per_step, 4);
             assert!(found.is_some_and(|step| step <= 12), "{every} {per_step}: {found:?}");
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn busy_responses_of_a_full_fleet_do_not_count() {
+    fn busy_responses_of_a_full_fleet_are_ignored() {
         let now = clock::epoch();
         let busy = Some(503);
         let judge = |kind, status, refused| {

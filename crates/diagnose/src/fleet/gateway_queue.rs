@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn max_in_flight_is_named_if_engines_have_room() {
+    fn max_in_flight_is_named_with_free_engines() {
         let mut rule = GatewayQueue::default();
         let start = clock::epoch();
         for (seconds, limited_backends, queued) in [(0, 1, 9), (5, 1, 9), (10, 0, 9), (15, 0, 0)] {

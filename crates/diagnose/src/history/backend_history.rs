@@ -1,7 +1,6 @@
 //! The history of one backend, of fixed size: the steps of the last five minutes, and one value of
 //! each measure for each of the last 60 minutes without a verdict.
 
-use super::gpu_memory_trend::GpuMemoryTrend;
 use super::measure::{self, WindowMeasure};
 use super::sample::{DiagnosisSample, EVERY};
 use super::statistics::RobustBaseline;
@@ -32,8 +31,6 @@ pub struct BackendHistory {
     /// Time of the first sample after the last restart of the backend process. `None`: no restart
     /// was observed.
     restarted_at: Option<Instant>,
-    /// The used memory of the GPUs over the last hours. A restart of the backend process clears it.
-    gpu_memory: GpuMemoryTrend,
 }
 
 /// The value of each measure in one minute, in the order of [`WindowMeasure::ALL`]. NaN: unknown.
@@ -48,13 +45,6 @@ const MAX_MINUTES: usize = 60;
 const MIN_BASELINE_MINUTES: usize = 5;
 
 impl BackendHistory {
-    /// Maximum memory that one history occupies, in bytes.
-    pub const fn max_bytes() -> usize {
-        let steps = MAX_STEPS * size_of::<HistoryStep>();
-        let minutes = MAX_MINUTES * size_of::<MinuteMeasures>();
-        size_of::<Self>() + steps + minutes + GpuMemoryTrend::max_bytes()
-    }
-
     /// Adds a sample. `is_healthy`: no verdict holds at the backend. Only minutes in which `is_healthy` is
     /// true for all samples are used for the baselines.
     pub fn push(&mut self, sample: DiagnosisSample, is_healthy: bool) {
@@ -62,10 +52,6 @@ impl BackendHistory {
         if pages.is_some_and(|(before, page)| page.is_restart_of(&before)) {
             self.restarted_at = Some(sample.at);
             self.forget_process();
-            self.gpu_memory = GpuMemoryTrend::default();
-        }
-        if let Some(gpus) = &sample.gpus {
-            self.gpu_memory.push(gpus, sample.at);
         }
         if !sample.is_up {
             self.last_unavailable_at = Some(sample.at);
@@ -183,11 +169,6 @@ impl BackendHistory {
         then.and_then(age).is_some_and(|age| age < span)
     }
 
-    /// The used memory of the GPUs over the last hours.
-    pub(crate) fn gpu_memory(&self) -> &GpuMemoryTrend {
-        &self.gpu_memory
-    }
-
     /// The load from the last known metrics page. The page may be older than the last sample, so
     /// only constant values, such as the size of the KV cache, are reliable. `None`: no page yet.
     pub(crate) fn last_known_load(&self) -> Option<&EngineLoad> {
@@ -206,7 +187,6 @@ impl Default for BackendHistory {
             minute_start: None,
             last_unavailable_at: None,
             restarted_at: None,
-            gpu_memory: GpuMemoryTrend::default(),
         }
     }
 }
@@ -225,7 +205,9 @@ mod tests {
 
     #[test]
     fn a_history_takes_less_than_64_kib() {
-        assert!(BackendHistory::max_bytes() < 64 << 10, "{}", BackendHistory::max_bytes());
+        let steps = MAX_STEPS * size_of::<HistoryStep>();
+        let minutes = MAX_MINUTES * size_of::<MinuteMeasures>();
+        assert!(size_of::<BackendHistory>() + steps + minutes < 64 << 10);
         let mut history = BackendHistory::default();
         (0..1_000).for_each(|n| history.push(sample_at(5 * n, n as f64), true));
         assert_eq!((history.steps.len(), history.minutes.len()), (MAX_STEPS, MAX_MINUTES));

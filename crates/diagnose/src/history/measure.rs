@@ -33,7 +33,6 @@ named_enum! {
         StallsPerStream = "stalls_per_stream",
         ReusablePrompt = "reusable_prompt",
         GpuUtilization = "gpu_utilization",
-        GpuMemory = "gpu_memory_usage",
         GpuThrottled = "gpu_throttled",
         GpuTemperature = "gpu_temperature",
     }
@@ -87,7 +86,6 @@ impl WindowMeasure {
             | Self::StallsPerStream
             | Self::ReusablePrompt
             | Self::GpuUtilization
-            | Self::GpuMemory
             | Self::GpuThrottled => "ratio",
             Self::Waiting | Self::Running | Self::Prefilling | Self::InFlight => "requests",
             Self::PreemptionRate => "1/s",
@@ -160,7 +158,6 @@ impl WindowMeasure {
                 MIN_TOKENS,
             ),
             Self::GpuUtilization => window.mean(StepSignal::GpuUtilization),
-            Self::GpuMemory => window.mean(StepSignal::GpuMemory),
             Self::GpuThrottled => window.mean(StepSignal::GpuThrottled),
             Self::GpuTemperature => window.max(StepSignal::GpuTemperature),
         }
@@ -192,7 +189,6 @@ impl WindowMeasure {
             Self::ReusablePrompt
             | Self::Prefilling
             | Self::GpuUtilization
-            | Self::GpuMemory
             | Self::GpuThrottled
             | Self::GpuTemperature => AdverseChange::None,
             _ => AdverseChange::Rise,

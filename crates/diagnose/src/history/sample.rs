@@ -1,9 +1,9 @@
 //! One sample of a backend: the load from its metrics page, and the observations of the gateway
 //! since the previous sample.
 
+use super::gpu_condition::GpuCondition;
 use std::time::{Duration, Instant};
 use tokenweir_engine::dialect::EngineLoad;
-use tokenweir_engine::gpu::GpuCondition;
 
 /// Interval between two samples of a backend.
 pub const EVERY: Duration = Duration::from_secs(5);
@@ -28,6 +28,13 @@ pub struct DiagnosisSample {
     pub gateway: Option<GatewayObservations>,
     /// The GPUs of the backend. `None`: no GPU exporter reports them.
     pub gpus: Option<GpuCondition>,
+}
+
+impl DiagnosisSample {
+    /// A sample of this time, without data.
+    pub fn at(at: Instant) -> Self {
+        Self { at, is_up: false, page: None, gateway: None, gpus: None }
+    }
 }
 
 /// The observations of the gateway about a backend.

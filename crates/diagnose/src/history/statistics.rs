@@ -43,44 +43,6 @@ impl RobustBaseline {
     }
 }
 
-/// Spearman's rank correlation of pairs, from -1 to 1. Equal values get the mean of their ranks. `None`:
-/// there are fewer than `min_count` pairs, or all first values or all second values are equal.
-pub(crate) fn rank_correlation(pairs: &[(f64, f64)], min_count: usize) -> Option<f64> {
-    if pairs.len() < min_count {
-        return None;
-    }
-    let first = ranks(pairs.iter().map(|(first, _)| *first));
-    let second = ranks(pairs.iter().map(|(_, second)| *second));
-    let middle = (pairs.len() as f64 - 1.0) / 2.0;
-    let mut covariance = 0.0;
-    let mut first_variance = 0.0;
-    let mut second_variance = 0.0;
-    for (a, b) in first.iter().zip(&second) {
-        covariance += (a - middle) * (b - middle);
-        first_variance += (a - middle).powi(2);
-        second_variance += (b - middle).powi(2);
-    }
-    let has_variance = first_variance > 0.0 && second_variance > 0.0;
-    has_variance.then(|| covariance / (first_variance * second_variance).sqrt())
-}
-
-/// The rank of each value, from 0. Equal values get the mean of their ranks.
-fn ranks(values: impl Iterator<Item = f64>) -> Vec<f64> {
-    let mut sorted: Vec<(usize, f64)> = values.enumerate().collect();
-    sorted.sort_unstable_by(|a, b| a.1.total_cmp(&b.1));
-    let mut ranks = vec![0.0; sorted.len()];
-    let mut begin = 0;
-    while begin < sorted.len() {
-        let same = |next: &&(usize, f64)| next.1.total_cmp(&sorted[begin].1).is_eq();
-        let end = begin + sorted[begin..].iter().take_while(same).count();
-        for (index, _) in &sorted[begin..end] {
-            ranks[*index] = (begin + end - 1) as f64 / 2.0;
-        }
-        begin = end;
-    }
-    ranks
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,15 +63,5 @@ mod tests {
         };
         assert!((constant(2.0, 1e-3).z_score(2.1) - 5.0).abs() < 1e-9);
         assert!((constant(0.0, 0.01).z_score(0.1) - 10.0).abs() < 1e-9, "no number of 300 digits");
-    }
-
-    #[test]
-    fn a_monotonic_relation_has_correlation_one() {
-        let curve: Vec<(f64, f64)> = (0..20).map(f64::from).map(|x| (x, x.powi(3))).collect();
-        assert!((rank_correlation(&curve, 20).unwrap() - 1.0).abs() < 1e-9);
-        let falling: Vec<(f64, f64)> = curve.iter().map(|(x, y)| (*x, -y)).collect();
-        assert!((rank_correlation(&falling, 20).unwrap() + 1.0).abs() < 1e-9);
-        let flat: Vec<(f64, f64)> = curve.iter().map(|(x, _)| (*x, 1.0)).collect();
-        assert_eq!((rank_correlation(&flat, 20), rank_correlation(&curve, 21)), (None, None));
     }
 }

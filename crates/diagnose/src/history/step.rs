@@ -68,8 +68,6 @@ pub(crate) enum StepSignal {
     // The signals from here on are those of the GPUs.
     /// Mean utilisation of the GPUs, 0 to 1.
     GpuUtilization,
-    /// Used share of the memory of the GPUs, 0 to 1.
-    GpuMemory,
     /// 1 if a GPU lowers its clock because of a fault, else 0.
     GpuThrottled,
     /// Temperature of the hottest GPU, in degrees Celsius.
@@ -124,9 +122,7 @@ impl StepSignal {
             Self::PrefillSeconds | Self::Prefilled => "prefill_time",
             Self::FirstTokenSeconds | Self::FirstTokens => "time_to_first_token",
             Self::InterTokenSeconds | Self::Gaps => "inter_token_latency",
-            Self::GpuUtilization | Self::GpuMemory | Self::GpuThrottled | Self::GpuTemperature => {
-                "gpus"
-            }
+            Self::GpuUtilization | Self::GpuThrottled | Self::GpuTemperature => "gpus",
             _ => "gateway",
         }
     }
@@ -150,7 +146,6 @@ impl HistoryStep {
         }
         if let Some(gpus) = &sample.gpus {
             step.set(StepSignal::GpuUtilization, gpus.utilization);
-            step.set(StepSignal::GpuMemory, gpus.memory_usage());
             step.set(StepSignal::GpuThrottled, gpus.is_throttled.map(f64::from));
             step.set(StepSignal::GpuTemperature, gpus.max_temperature_celsius);
         }

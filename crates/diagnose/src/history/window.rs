@@ -11,7 +11,7 @@ pub const FAST: Duration = Duration::from_mins(1);
 /// Length of the window in which a condition must still hold. A verdict thus ends within a minute after its
 /// cause has ended.
 pub(crate) const RECENT: Duration = Duration::from_secs(20);
-/// Length of the long window, for the lengths of sequences and for correlated pairs.
+/// Length of the long window, for the lengths of sequences and for backends with few requests.
 pub const LONG_WINDOW: Duration = Duration::from_mins(5);
 
 /// The steps of the history from a start index to the newest step.

@@ -38,7 +38,7 @@ pub(crate) enum LoadDependence {
 }
 
 /// All rules. A rule comes after the rules that explain it.
-pub const RULES: [DiagnosisRule; 18] = [
+pub const RULES: [DiagnosisRule; 16] = [
     request_flow::BLIND,
     cache::THRASHING,
     cache::BACKLOG,
@@ -51,8 +51,6 @@ pub const RULES: [DiagnosisRule; 18] = [
     responses::UNUSUAL_RESPONSES,
     leak::MEMORY_LEAK,
     gpus::THROTTLED,
-    gpus::MEMORY_GROWTH,
-    gpus::IDLE_WITH_QUEUE,
     fleet::GPU_UNDERUSED,
     fleet::IMBALANCE,
     cache::PREFIX_MISSES,
@@ -79,11 +77,8 @@ impl DiagnosisRule {
     /// The load without which the condition cannot hold.
     pub(crate) fn load_dependence(&self) -> LoadDependence {
         match self.name {
-            // Unreadable metrics, leaked blocks and grown memory last without any load.
-            name if name == request_flow::BLIND.name
-                || name == leak::MEMORY_LEAK.name
-                || name == gpus::MEMORY_GROWTH.name =>
-            {
+            // Unreadable metrics and leaked blocks last without any load.
+            name if name == request_flow::BLIND.name || name == leak::MEMORY_LEAK.name => {
                 LoadDependence::None
             }
             // The condition is that this backend has no load while other backends have load, so the

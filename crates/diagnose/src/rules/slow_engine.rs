@@ -61,12 +61,16 @@ fn judge_slow_engine(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
     if !is_slow || is_larger_batch || is_preempting || computes_long_prompts(evaluation) {
         return None;
     }
-    let measures = [
+    let is_throttled = gpus::is_throttled(evaluation);
+    let mut measures = vec![
         WindowMeasure::EngineInterToken,
         WindowMeasure::EngineTtft,
         WindowMeasure::Running,
         WindowMeasure::Waiting,
     ];
+    if is_throttled {
+        measures.extend([WindowMeasure::GpuThrottled, WindowMeasure::GpuTemperature]);
+    }
     let signals = 1
         + usize::from(own >= 2.0 * SLOW_FACTOR * median)
         + usize::from(!evaluation.slow_start_evidence().is_empty());
@@ -78,12 +82,7 @@ fn judge_slow_engine(evaluation: &Evaluation<'_>) -> Option<RuleMatch> {
         if is_one { " backend" } else { "s" },
         1e3 * median
     );
-    let is_throttled = gpus::is_throttled(evaluation);
-    let mut evidence = evaluation.evidence_for_all(&measures);
-    if is_throttled {
-        let measures = [WindowMeasure::GpuThrottled, WindowMeasure::GpuTemperature];
-        evidence.extend(evaluation.evidence_for_all(&measures));
-    }
+    let evidence = evaluation.evidence_for_all(&measures);
     let signals = if is_one { signals.min(2) } else { signals } + usize::from(is_throttled);
     let rule_match = RuleMatch::new(signals, evidence).remedy(Some(comparison));
     Some(if is_throttled { rule_match.because(THROTTLED) } else { rule_match })

@@ -16,20 +16,17 @@ const MAX_CLOCK_SKEW: Duration = Duration::from_secs(1);
 /// Minimum time by which a backend should keep idle connections longer than the gateway.
 const KEEP_ALIVE_MARGIN: Duration = Duration::from_millis(500);
 
-pub(super) fn clock(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
-    let skew = backend.health.as_ref().ok().and_then(clock_skew);
-    let Some((by, direction)) = skew.filter(|(by, _)| *by > MAX_CLOCK_SKEW) else {
-        return Vec::new();
-    };
+pub(super) fn clock(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark> {
+    let (by, direction) = clock_skew(backend.health.as_ref().ok()?)?;
+    if by <= MAX_CLOCK_SKEW {
+        return None;
+    }
     let observation =
         format!("its clock is at least {} s {direction} this machine's", by.as_secs());
     let reason = "Spans of the engine are displaced from those of the gateway in a trace, and \
                   times of log lines do not match.";
-    vec![
-        Remark::warning(observation)
-            .because(reason)
-            .remedy("run an NTP client, such as chrony, on both"),
-    ]
+    let remedy = "run an NTP client, such as chrony, on both";
+    Some(Remark::warning(observation).because(reason).remedy(remedy))
 }
 
 /// The minimum difference between the server's clock and the local clock, and its direction. `None`: the
@@ -43,7 +40,7 @@ fn clock_skew(answer: &GatheredResponse) -> Option<(Duration, &'static str)> {
     Some((behind, "behind"))
 }
 
-pub(super) fn keep_alive(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Remark> {
+pub(super) fn keep_alive(backend: &BackendFacts, facts: &DoctorFacts) -> Option<Remark> {
     let gateway_timeout = facts.config.idle_connection;
     let closed = match backend.idle {
         Some(IdleConnection::Open(after)) if after < gateway_timeout + KEEP_ALIVE_MARGIN => {
@@ -56,9 +53,9 @@ pub(super) fn keep_alive(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Rem
             );
             let longer = (gateway_timeout + KEEP_ALIVE_MARGIN).as_secs() + 1;
             let remedy = format!("observe longer: --idle {longer}s");
-            return vec![Remark::note(observation).because(reason).remedy(remedy)];
+            return Some(Remark::note(observation).because(reason).remedy(remedy));
         }
-        None | Some(IdleConnection::Open(_)) => return Vec::new(),
+        None | Some(IdleConnection::Open(_)) => return None,
         Some(IdleConnection::Closed(after)) => after,
     };
     let observation = format!("it closes an idle connection after {}", format_seconds(closed));
@@ -74,7 +71,7 @@ pub(super) fn keep_alive(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Rem
             format_seconds(gateway_timeout)
         );
         let remedy = format!("{raise_timeout}, or a shorter timeouts.idle_connection");
-        return vec![Remark::warning(observation).because(reason).remedy(remedy)];
+        return Some(Remark::warning(observation).because(reason).remedy(remedy));
     }
     let reason = format!(
         "The gateway closes it after {} (timeouts.idle_connection), in time; after a pause, \
@@ -82,7 +79,7 @@ pub(super) fn keep_alive(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Rem
         format_seconds(gateway_timeout)
     );
     let remedy = format!("{raise_timeout}, and timeouts.idle_connection: 1m");
-    vec![Remark::note(observation).because(reason).remedy(remedy)]
+    Some(Remark::note(observation).because(reason).remedy(remedy))
 }
 
 /// A time as text in seconds, with one decimal digit.
@@ -90,11 +87,11 @@ fn format_seconds(time: Duration) -> String {
     format!("{:.1} s", time.as_secs_f64())
 }
 
-pub(super) fn intermediary(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
+pub(super) fn intermediary(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark> {
     if !backend.is_vllm() {
-        return Vec::new();
+        return None;
     }
-    let Some(header) = backend.intermediary_header() else { return Vec::new() };
+    let header = backend.intermediary_header()?;
     let remark = Remark::note(format!("a proxy is between here and vLLM ({header})"));
     let reason =
         "The proxy may buffer tokens, abort a stream during a long pause, or close connections.";
@@ -103,7 +100,7 @@ pub(super) fn intermediary(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remar
     } else {
         "give the URL of vLLM itself, or check streams with --probe"
     };
-    vec![remark.because(reason).remedy(remedy)]
+    Some(remark.because(reason).remedy(remedy))
 }
 
 pub(super) fn stream(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {

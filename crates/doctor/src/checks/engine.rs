@@ -8,19 +8,19 @@ use tokenweir_routing::PolicyKind;
 /// The first version of vLLM that can limit the queue of its engine.
 const QUEUE_LIMIT_SINCE: VllmVersion = VllmVersion(0, 32);
 
-pub(super) fn sleep(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
+pub(super) fn sleep(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark> {
     if backend.load().and_then(|load| load.is_asleep()) != Some(true) {
-        return Vec::new();
+        return None;
     }
     let remark = Remark::warning("its engine sleeps: its weights are not on the GPU");
     let reason = "The gateway sends no requests to it until it is awake.";
     let wake = format!("curl -X POST {}/wake_up", backend.url);
-    vec![remark.because(reason).remedy(wake)]
+    Some(remark.because(reason).remedy(wake))
 }
 
-pub(super) fn prefix_caching(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Remark> {
+pub(super) fn prefix_caching(backend: &BackendFacts, facts: &DoctorFacts) -> Option<Remark> {
     if backend.cache_setting("enable_prefix_caching").as_deref() != Some("False") {
-        return Vec::new();
+        return None;
     }
     let uses_prefixes =
         matches!(facts.config.policy, PolicyKind::KvAware | PolicyKind::PrefixAffinity);
@@ -28,15 +28,15 @@ pub(super) fn prefix_caching(backend: &BackendFacts, facts: &DoctorFacts) -> Vec
     let remark = Remark::new(severity, "prefix caching is off");
     let reason = "Every prompt is computed completely, even if it shares a prefix with an earlier \
                   one. Routing by prefix then has no effect.";
-    vec![remark.because(reason).remedy("vllm serve --enable-prefix-caching")]
+    Some(remark.because(reason).remedy("vllm serve --enable-prefix-caching"))
 }
 
 /// Reports that it is unknown whether the queue of the engine has a limit. vLLM reports only the number of
 /// requests that it rejected because of a limit, and this number is 0.
-pub(super) fn queue_limit(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Remark> {
-    let Some(version) = backend.version_number() else { return Vec::new() };
+pub(super) fn queue_limit(backend: &BackendFacts, facts: &DoctorFacts) -> Option<Remark> {
+    let version = backend.version_number()?;
     if version < QUEUE_LIMIT_SINCE || backend.has_rejected_requests() != Some(false) {
-        return Vec::new();
+        return None;
     }
     let observation = "it has refused no request; whether its queue has a limit cannot be seen";
     let gateway = match facts.config.max_waiting {
@@ -46,7 +46,7 @@ pub(super) fn queue_limit(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Re
         None => "The gateway does not hold requests back either (admission).".to_owned(),
     };
     let reason = format!("By default vLLM queues without a limit and never answers 503. {gateway}");
-    vec![Remark::note(observation).because(reason).remedy("vllm serve --max-num-queued-reqs 64")]
+    Some(Remark::note(observation).because(reason).remedy("vllm serve --max-num-queued-reqs 64"))
 }
 
 impl BackendFacts {

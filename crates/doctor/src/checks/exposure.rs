@@ -44,15 +44,15 @@ fn kv_event_sources(backend: &BackendFacts) -> Option<Remark> {
 }
 
 /// Reports paths that a backend serves without a key, although the backend requires a key for other paths.
-pub(super) fn unauthenticated(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
+pub(super) fn unauthenticated(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark> {
     if !backend.is_key_required() {
-        return Vec::new();
+        return None;
     }
-    let Some(open) = backend.open_paths(&UNAUTHENTICATED_PATHS) else { return Vec::new() };
+    let open = backend.open_paths(&UNAUTHENTICATED_PATHS)?;
     let remark = Remark::warning(format!("it requires a key, but not for these paths: {open}"));
     let reason = "vLLM protects only paths below /v1, /v2, /inference and /cohere; /invocations \
                   generates like /v1/chat/completions.";
-    vec![remark.because(reason).remedy("let only the gateway reach the port of vLLM")]
+    Some(remark.because(reason).remedy("let only the gateway reach the port of vLLM"))
 }
 
 impl BackendFacts {

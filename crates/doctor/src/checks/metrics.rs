@@ -8,10 +8,10 @@ use tokenweir_engine::engine_metrics::{ENGINE_METRICS, EngineMetric, metrics_fla
 /// The signals of a metrics page without which the gateway cannot route by load.
 const REQUIRED_ENGINE_METRICS: [&str; 2] = ["queue", "kv_usage"];
 
-pub(super) fn metrics(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
-    let Some(server) = backend.server() else { return Vec::new() };
+pub(super) fn metrics(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark> {
+    let server = backend.server()?;
     if backend.load().is_some() {
-        return Vec::new();
+        return None;
     }
     let observation = match &backend.metrics {
         Err(error) => format!("/metrics: {error}"),
@@ -21,10 +21,10 @@ pub(super) fn metrics(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
     let reason = "The gateway routes by its own requests in flight there. It sees neither the \
                   queue nor the KV cache.";
     let remark = Remark::error(observation).because(reason);
-    vec![match metrics_flag_hint(server) {
+    Some(match metrics_flag_hint(server) {
         Some(flag) => remark.remedy(flag),
         None => remark,
-    }]
+    })
 }
 
 pub(super) fn engine_metrics(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
@@ -51,9 +51,8 @@ pub(super) fn engine_metrics(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Rem
     missing.filter_map(remark).collect()
 }
 
-pub(super) fn scrape_time(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Remark> {
+pub(super) fn scrape_time(backend: &BackendFacts, facts: &DoctorFacts) -> Option<Remark> {
     let GatewaySettings { max_page, scrape_timeout, .. } = facts.config;
-    let mut remarks = Vec::new();
     match &backend.metrics {
         Ok(answer) if answer.body.len() > max_page => {
             let size = answer.body.len();
@@ -61,8 +60,7 @@ pub(super) fn scrape_time(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Re
                 "its metrics page has {size} bytes, more than scrape.max_page ({max_page})"
             );
             let reason = "The gateway does not read it, and routes without it.";
-            remarks
-                .push(Remark::error(observation).because(reason).remedy("raise scrape.max_page"));
+            Some(Remark::error(observation).because(reason).remedy("raise scrape.max_page"))
         }
         Ok(answer) if answer.took * 2 > scrape_timeout => {
             let took = answer.took.as_secs_f64();
@@ -72,17 +70,14 @@ pub(super) fn scrape_time(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Re
                  the process that serves requests, so it is as slow for requests."
             );
             let remedy = "give vLLM's API server its own CPU core, or raise --api-server-count";
-            remarks.push(Remark::warning(observation).because(reason).remedy(remedy));
+            Some(Remark::warning(observation).because(reason).remedy(remedy))
         }
         Err(GatherError::TooLarge) => {
-            remarks.push(
-                Remark::error("its metrics page exceeds the limit of the doctor")
-                    .because("The gateway does not read it, and routes without it."),
-            );
+            let remark = Remark::error("its metrics page exceeds the limit of the doctor");
+            Some(remark.because("The gateway does not read it, and routes without it."))
         }
-        _ => {}
+        _ => None,
     }
-    remarks
 }
 
 /// Makes a sentence from a clause: capitalises the first letter and adds a full stop.

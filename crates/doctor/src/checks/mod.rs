@@ -14,9 +14,9 @@ mod tests;
 
 use super::facts::{BackendFacts, DoctorFacts};
 use super::finding::{Finding, Remark};
-use CheckScope::{AllBackends, Once, ReachedBackends};
+use CheckScope::{AllBackends, Once, ReachedBackends, Several};
 
-type BackendCheck = fn(&BackendFacts, &DoctorFacts) -> Vec<Remark>;
+type BackendCheck = fn(&BackendFacts, &DoctorFacts) -> Option<Remark>;
 
 /// Whether a check runs for each backend or once, and under which condition.
 pub enum CheckScope {
@@ -25,6 +25,8 @@ pub enum CheckScope {
     /// The check runs for each configured backend, even if the backend does not respond or is itself a
     /// gateway.
     AllBackends(BackendCheck),
+    /// Like `ReachedBackends`, for a check that can have several remarks about one backend.
+    Several(fn(&BackendFacts, &DoctorFacts) -> Vec<Remark>),
     /// The check, which is the second function, runs once, for all facts, if the first function returns true,
     /// that is, if the facts that the check needs were gathered.
     Once(fn(&DoctorFacts) -> bool, fn(&DoctorFacts) -> Vec<Remark>),
@@ -44,17 +46,17 @@ pub const CHECKS: [(&str, CheckScope); 30] = [
     ("key", AllBackends(reachability::key)),
     ("models", ReachedBackends(reachability::models)),
     ("metrics", ReachedBackends(metrics::metrics)),
-    ("engine_metrics", ReachedBackends(metrics::engine_metrics)),
+    ("engine_metrics", Several(metrics::engine_metrics)),
     ("scrape_time", ReachedBackends(metrics::scrape_time)),
     ("sleep", ReachedBackends(engine::sleep)),
     ("prefix_caching", ReachedBackends(engine::prefix_caching)),
     ("queue_limit", ReachedBackends(engine::queue_limit)),
-    ("exposed", ReachedBackends(exposure::exposed)),
+    ("exposed", Several(exposure::exposed)),
     ("unauthenticated", ReachedBackends(exposure::unauthenticated)),
     ("clock", ReachedBackends(connection::clock)),
     ("keep_alive", ReachedBackends(connection::keep_alive)),
     ("intermediary", ReachedBackends(connection::intermediary)),
-    ("stream", ReachedBackends(connection::stream)),
+    ("stream", Several(connection::stream)),
     ("request_id", ReachedBackends(optional_features::request_id)),
     ("cached_tokens", ReachedBackends(optional_features::cached_tokens)),
     ("engine_times", ReachedBackends(optional_features::engine_times)),
@@ -72,7 +74,7 @@ pub const CHECKS: [(&str, CheckScope); 30] = [
 /// Number of checks that [`examine`] can run, because the facts that they need were gathered.
 pub fn made(facts: &DoctorFacts) -> usize {
     let is_made = |(_, scope): &&(&str, CheckScope)| match scope {
-        ReachedBackends(_) => has_reached(facts),
+        ReachedBackends(_) | Several(_) => has_reached(facts),
         AllBackends(_) => !facts.backends.is_empty(),
         Once(needs, _) => needs(facts),
     };
@@ -104,19 +106,23 @@ impl CheckScope {
     /// Runs the check. Each remark is returned with the name of the backend that it is about.
     /// `None`: the remark is about the deployment as a whole.
     fn remarks(self, facts: &DoctorFacts) -> Vec<(Option<String>, Remark)> {
-        let run_for_backends = |check: BackendCheck, with_unreached: bool| {
-            let backends = facts.backends.iter();
-            let backends = backends.filter(move |backend| with_unreached || backend.is_backend());
-            let remarks = backends.flat_map(|backend| {
-                check(backend, facts).into_iter().map(|remark| (Some(backend.id.clone()), remark))
-            });
-            remarks.collect()
+        let of_backend = |backend: &BackendFacts| match self {
+            AllBackends(check) => check(backend, facts).into_iter().collect(),
+            ReachedBackends(check) if backend.is_backend() => {
+                check(backend, facts).into_iter().collect()
+            }
+            Several(check) if backend.is_backend() => check(backend, facts),
+            _ => Vec::new(),
         };
-        match self {
-            ReachedBackends(check) => run_for_backends(check, false),
-            AllBackends(check) => run_for_backends(check, true),
-            Once(needs, _) if !needs(facts) => Vec::new(),
-            Once(_, check) => check(facts).into_iter().map(|remark| (None, remark)).collect(),
+        if let Once(needs, check) = self {
+            let remarks = if needs(facts) { check(facts) } else { Vec::new() };
+            return remarks.into_iter().map(|remark| (None, remark)).collect();
         }
+        let mut remarks = Vec::new();
+        for backend in &facts.backends {
+            let of_backend = of_backend(backend).into_iter();
+            remarks.extend(of_backend.map(|remark| (Some(backend.id.clone()), remark)));
+        }
+        remarks
     }
 }

@@ -10,58 +10,58 @@ const ENGINE_TIMES_SINCE: VllmVersion = VllmVersion(0, 25);
 /// How to start vLLM so that it publishes KV events.
 const PUBLISH_EVENTS: &str = "vllm serve --kv-events-config with an endpoint such as tcp://*:5557";
 
-pub(super) fn request_id(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
-    let Ok(answer) = &backend.version else { return Vec::new() };
+pub(super) fn request_id(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark> {
+    let answer = backend.version.as_ref().ok()?;
     if !backend.is_vllm() || !answer.is_ok() || answer.headers.contains_key(REQUEST_ID_HEADER) {
-        return Vec::new();
+        return None;
     }
     let remark = Remark::note("its responses do not carry the request id");
     let reason = "The gateway sends x-request-id and adds it to responses itself. Clients that \
                   connect to the backend directly cannot match a request to a log line.";
-    vec![remark.because(reason).remedy("vllm serve --enable-request-id-headers")]
+    Some(remark.because(reason).remedy("vllm serve --enable-request-id-headers"))
 }
 
-pub(super) fn cached_tokens(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
-    let Some(probe) = backend.completed_probe() else { return Vec::new() };
+pub(super) fn cached_tokens(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark> {
+    let probe = backend.completed_probe()?;
     // The Rust front end omits the field for cached tokens if no token of the prompt was cached.
     let is_reported = probe.observed.usage.cached.is_some() || backend.is_rust_front_end();
     if is_reported || probe.observed.usage.output.is_none() {
-        return Vec::new();
+        return None;
     }
     let remark = Remark::note("its usage does not report cached prompt tokens");
     let reason = "The gateway can only estimate how long a prefix stays in the cache, and cached \
                   tokens are missing from its metrics, spans and log.";
-    vec![remark.because(reason).remedy("vllm serve --enable-prompt-tokens-details")]
+    Some(remark.because(reason).remedy("vllm serve --enable-prompt-tokens-details"))
 }
 
-pub(super) fn engine_times(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
-    let Some(probe) = backend.completed_probe() else { return Vec::new() };
+pub(super) fn engine_times(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark> {
+    let probe = backend.completed_probe()?;
     let is_supported =
         backend.version_number().is_some_and(|version| version >= ENGINE_TIMES_SINCE);
     if !is_supported || probe.observed.engine_times.is_some() {
-        return Vec::new();
+        return None;
     }
     let remark = Remark::note("its responses do not report how long the engine took");
     let reason = "Time in its queue and in prefill is known as a mean of all requests, not of each \
                   slow one. Reporting them costs some CPU at high concurrency.";
-    vec![remark.because(reason).remedy("vllm serve --enable-per-request-metrics")]
+    Some(remark.because(reason).remedy("vllm serve --enable-per-request-metrics"))
 }
 
 /// Reports whether the gateway receives the KV events of a backend, and if not, why not.
-pub(super) fn kv_events(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Remark> {
+pub(super) fn kv_events(backend: &BackendFacts, facts: &DoctorFacts) -> Option<Remark> {
     let setting = facts.config.kv_events_of(&backend.id);
     let endpoints = backend.event_endpoints();
     let estimate = "Without events, the gateway estimates the cached prefixes of this backend from \
                     its own requests.";
     let Some(first) = endpoints.first() else {
         if setting != Some(true) {
-            return Vec::new();
+            return None;
         }
         let remark = Remark::warning("its /kv_event_sources lists no publishers of KV events");
         let remedy = format!("{PUBLISH_EVENTS}; before vLLM 0.32 also kv_events.port");
-        return vec![
+        return Some(
             remark.because(format!("kv_events.enabled is set. {estimate}")).remedy(remedy),
-        ];
+        );
     };
     let is_local =
         |endpoint: &&String| endpoint.contains("127.0.0.1") || endpoint.contains("localhost");
@@ -84,20 +84,20 @@ pub(super) fn kv_events(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Rema
         let remark = Remark::note(format!("the gateway uses its KV events ({first})"));
         remark.because("They show which prompts its prefix cache contains.")
     };
-    vec![remark]
+    Some(remark)
 }
 
 /// Reports that vLLM adds `usage` to every event of a stream, although the probe requests it only at the end.
-pub(super) fn forced_usage(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
-    let Some(probe) = backend.completed_probe() else { return Vec::new() };
+pub(super) fn forced_usage(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark> {
+    let probe = backend.completed_probe()?;
     if probe.observed.output_events < 2 || probe.observed.counted_event_tokens == 0 {
-        return Vec::new();
+        return None;
     }
     let remark = Remark::note("it adds usage to every event of every stream");
     let reason = "Clients that did not request usage get an event without choices, which some \
                   cannot parse, and every event is about 90 bytes longer. The gateway gets its \
                   counts without this flag.";
-    vec![remark.because(reason).remedy("start vLLM without --enable-force-include-usage")]
+    Some(remark.because(reason).remedy("start vLLM without --enable-force-include-usage"))
 }
 
 pub(super) fn not_probed(facts: &DoctorFacts) -> Vec<Remark> {

@@ -14,17 +14,17 @@ const NEWEST_TESTED: VllmVersion = VllmVersion(0, 33);
 /// The first version of vLLM with the current engine and the current metric names.
 const CURRENT_METRICS_SINCE: VllmVersion = VllmVersion(0, 12);
 
-pub(super) fn reachable(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Remark> {
-    let Err(error) = &backend.health else { return Vec::new() };
+pub(super) fn reachable(backend: &BackendFacts, facts: &DoctorFacts) -> Option<Remark> {
+    let Err(error) = &backend.health else { return None };
     if facts.gateway_reaches(&backend.id) {
         let remark =
             Remark::note(format!("does not answer here, but the gateway reaches it: {error}"));
         let remark = remark.because("This machine cannot check the backend.");
-        return vec![remark.remedy("run the doctor on the machine of the gateway")];
+        return Some(remark.remedy("run the doctor on the machine of the gateway"));
     }
     let error = error.to_string();
     let (reason, remedy) = advice(DownKind::of_reason(&error));
-    vec![Remark::error(error).because(reason).remedy(remedy)]
+    Some(Remark::error(error).because(reason).remedy(remedy))
 }
 
 /// The reason and the remedy for a backend that is down, with the words of the verdict `backend_down`.
@@ -36,37 +36,35 @@ fn advice(kind: Option<DownKind>) -> (String, &'static str) {
     }
 }
 
-pub(super) fn health(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
+pub(super) fn health(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark> {
     match &backend.health {
         // A server without /health may be no inference server. In that case the check `server` reports it.
-        Ok(answer) if answer.status == StatusCode::NOT_FOUND && backend.server().is_none() => {
-            Vec::new()
-        }
+        Ok(answer) if answer.status == StatusCode::NOT_FOUND && backend.server().is_none() => None,
         Ok(answer) if !answer.is_ok() => {
             let remark = Remark::error(format!("/health answers {}", answer.status));
             let kind = DownKind::of_reason(&format!("answered {}", answer.status.as_u16()));
             let (reason, remedy) = advice(kind);
-            vec![remark.because(reason).remedy(remedy)]
+            Some(remark.because(reason).remedy(remedy))
         }
-        _ => Vec::new(),
+        _ => None,
     }
 }
 
-pub(super) fn server(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
+pub(super) fn server(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark> {
     if !backend.is_reached() {
-        return Vec::new();
+        return None;
     }
     if let Some(listener) = backend.gateway_listener() {
-        return vec![gateway(backend, listener)];
+        return Some(gateway(backend, listener));
     }
     match backend.server() {
-        Some(EngineKind::Vllm) => Vec::new(),
+        Some(EngineKind::Vllm) => None,
         Some(other) => {
             let remark = Remark::note(format!("is not vLLM but {}", server_name(other)));
-            vec![remark.because("The gateway supports this server. Checks for vLLM were skipped.")]
+            Some(remark.because("The gateway supports this server. Checks for vLLM were skipped."))
         }
         // A server that requires a key may be an inference server. The check `key` reports it.
-        None if backend.is_key_required() => Vec::new(),
+        None if backend.is_key_required() => None,
         None => {
             let health = backend.health.as_ref().ok().filter(|answer| !answer.is_ok());
             let health = health.map(|answer| format!("; /health answers {}", answer.status));
@@ -76,7 +74,7 @@ pub(super) fn server(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
                 health.unwrap_or_default()
             ));
             let reason = "Requests that are sent to it would fail.";
-            vec![remark.because(reason).remedy("give the URL of vLLM, without a path")]
+            Some(remark.because(reason).remedy("give the URL of vLLM, without a path"))
         }
     }
 }
@@ -111,17 +109,17 @@ const fn server_name(server: EngineKind) -> &'static str {
     }
 }
 
-pub(super) fn version(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
+pub(super) fn version(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark> {
     if !backend.is_vllm() {
-        return Vec::new();
+        return None;
     }
     let Some(text) = backend.version_text() else {
         let remark = Remark::note("does not report its version");
-        return vec![remark.because("Its features are unknown.")];
+        return Some(remark.because("Its features are unknown."));
     };
     let Some(version) = backend.version_number() else {
         let remark = Remark::note(format!("has the version `{text}`, which is no version of vLLM"));
-        return vec![remark.because("Its features are unknown.")];
+        return Some(remark.because("Its features are unknown."));
     };
     let (severity, reason) = if version < OLDEST_SUPPORTED {
         (
@@ -136,19 +134,19 @@ pub(super) fn version(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
     } else if version > NEWEST_TESTED {
         (FindingSeverity::Note, "It is newer than the newest tested version (0.33).")
     } else {
-        return Vec::new();
+        return None;
     };
     let remark = Remark::new(severity, format!("runs vLLM {text}")).because(reason);
-    vec![if version < CURRENT_METRICS_SINCE {
+    Some(if version < CURRENT_METRICS_SINCE {
         remark.remedy("pip install --upgrade vllm")
     } else {
         remark
-    }]
+    })
 }
 
-pub(super) fn key(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Remark> {
+pub(super) fn key(backend: &BackendFacts, facts: &DoctorFacts) -> Option<Remark> {
     if backend.gateway_listener().is_some() {
-        return Vec::new();
+        return None;
     }
     if let TargetKey::Missing(reason) = &backend.key {
         let remark = if facts.gateway.is_some() {
@@ -157,18 +155,18 @@ pub(super) fn key(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Remark> {
             Remark::error(format!("its key cannot be read: {reason}"))
         };
         let reason = "Without the key, the backend refuses its model list and all requests.";
-        return vec![remark.because(reason).remedy("set the key where the doctor runs")];
+        return Some(remark.because(reason).remedy("set the key where the doctor runs"));
     }
-    let Ok(models) = &backend.models else { return Vec::new() };
+    let models = backend.models.as_ref().ok()?;
     match (&backend.key, is_refusal(models.status)) {
         (TargetKey::Known(_), true) => {
             let remark = Remark::error(format!("refuses the key: {}", models.status));
             let reason = "Every request through the gateway would be refused.";
-            vec![
+            Some(
                 remark
                     .because(reason)
                     .remedy("give the key that vLLM was started with (--api-key)"),
-            ]
+            )
         }
         (_, true) => {
             let remark =
@@ -176,7 +174,7 @@ pub(super) fn key(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Remark> {
             let reason = "The gateway cannot read its models, and has no key to send.";
             let remedy = "set VLLM_API_KEY here; in the configuration, `api_key: { env: \
                           VLLM_API_KEY }` of this backend";
-            vec![remark.because(reason).remedy(remedy)]
+            Some(remark.because(reason).remedy(remedy))
         }
         (key @ (TargetKey::Known(_) | TargetKey::None), false)
             if !backend.is_key_required() && backend.is_vllm() =>
@@ -185,23 +183,23 @@ pub(super) fn key(backend: &BackendFacts, facts: &DoctorFacts) -> Vec<Remark> {
                 if matches!(key, TargetKey::Known(_)) { ", although one was sent" } else { "" };
             let remark = Remark::note(format!("serves without a key{suffix}"));
             let reason = "Any client that reaches its port can use it without the gateway.";
-            vec![remark.because(reason).remedy("vllm serve --api-key KEY, or VLLM_API_KEY=KEY")]
+            Some(remark.because(reason).remedy("vllm serve --api-key KEY, or VLLM_API_KEY=KEY"))
         }
-        _ => Vec::new(),
+        _ => None,
     }
 }
 
-pub(super) fn models(backend: &BackendFacts, _: &DoctorFacts) -> Vec<Remark> {
+pub(super) fn models(backend: &BackendFacts, _: &DoctorFacts) -> Option<Remark> {
     if backend.server().is_none() || backend.served().is_some_and(|models| !models.is_empty()) {
-        return Vec::new();
+        return None;
     }
     let observation = match &backend.models {
         Err(error) => format!("/v1/models: {error}"),
         // The check `key` reports a missing or wrong key.
-        Ok(answer) if is_refusal(answer.status) => return Vec::new(),
+        Ok(answer) if is_refusal(answer.status) => return None,
         Ok(answer) if !answer.is_ok() => format!("/v1/models answers {}", answer.status),
         Ok(_) => "/v1/models lists no model".to_owned(),
     };
     let reason = "The gateway does not know its models, and sends it requests for any model.";
-    vec![Remark::warning(observation).because(reason)]
+    Some(Remark::warning(observation).because(reason))
 }

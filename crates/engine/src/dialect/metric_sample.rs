@@ -66,7 +66,7 @@ impl<'a> MetricSample<'a> {
 pub(super) const MAX_NUMBER: f64 = 1e15;
 
 /// The lines of a page, without their line feeds.
-pub(crate) fn lines(page: &[u8]) -> impl Iterator<Item = &[u8]> {
+pub fn lines(page: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut start = 0;
     memchr_iter(b'\n', page).chain([page.len()]).map(move |end| {
         let line = &page[start..end];

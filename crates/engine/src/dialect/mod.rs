@@ -26,8 +26,7 @@ pub use engine_kind::EngineKind;
 pub use engine_load::{CACHE_SOURCES, EngineLoad, TokenCounts};
 pub use engine_values::hash_engine_values;
 pub use lora_adapters::{LoraAdapters, MAX_ADAPTERS, adapter_hash};
-pub use metric_sample::MetricSample;
-pub(crate) use metric_sample::lines;
+pub use metric_sample::{MetricSample, lines};
 pub use rank_loads::RankLoad;
 
 /// The paths at which backends serve metrics pages, in the order in which they are tried.

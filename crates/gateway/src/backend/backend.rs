@@ -36,7 +36,7 @@ pub struct Backend {
     /// The state from health checks and scrapes, the circuit breaker, and whether an operator
     /// drained the backend.
     pub health: BackendHealth,
-    /// The optional parts.
+    /// The facets of options.
     pub facets: BackendFacets,
     /// The requests in flight, the estimates of load and speed, and the stalls and gaps of streams.
     pub load: BackendLoad,
@@ -92,7 +92,7 @@ impl Backend {
         self.health.breaker.set(other.health.breaker.settings());
         let horizon = other.load.estimator.horizon();
         self.load.set_horizon(horizon);
-        self.facets.set_horizon(horizon);
+        self.facets.targets.set_horizon(horizon);
         self.facets.adopt_settings(&other.facets);
         let settings = other.identity.settings();
         let previous = self.identity.replace_settings(settings.clone());
@@ -300,6 +300,11 @@ impl Backend {
         });
     }
 
+    /// Announces that an option takes the backend out of service, with this availability. `None`: no longer.
+    pub fn withdraw(&self, availability: Option<Availability>) {
+        self.update_state(|state| state.withdrawal = availability);
+    }
+
     /// Changes the health state, and publishes the change to the pool. `change` may run more than once.
     pub(super) fn update_state(&self, change: impl Fn(&mut BackendState)) {
         self.health.update_state(change);
@@ -338,18 +343,18 @@ impl Backend {
         });
     }
 
-    /// Tells the optional parts that the load has changed that this gateway puts on the backend. `prompt`: the
+    /// Tells the options that the load has changed that this gateway puts on the backend. `prompt`: the
     /// prompt that was sent. `None`: a prompt was computed, or a request ended.
     pub(super) fn on_load_change(&self, prompt: Option<&Arc<PromptFingerprint>>) {
-        self.facets.on_load_change(&LoadChange {
-            backend: self.identity.id_hash,
-            estimator: &self.load.estimator,
-            prompt,
-        });
+        let change =
+            LoadChange { backend: self.identity.id_hash, estimator: &self.load.estimator, prompt };
+        for facet in self.facets.each() {
+            facet.on_load_change(&change);
+        }
     }
 
     /// Records that another gateway sent a prompt to the backend.
-    pub(super) fn on_peer_prompt(&self, prompt: &PromptFingerprint) {
+    pub fn on_peer_prompt(&self, prompt: &PromptFingerprint) {
         self.load.estimator.on_peer_prompt(prompt);
         let PoolMembership { candidate_sampler, position, .. } = &self.membership;
         candidate_sampler.sent(prompt, position.load(Ordering::Relaxed));
@@ -358,7 +363,9 @@ impl Backend {
     /// The condition of the backend at `now`: its reported load and its state.
     pub(super) fn condition(&self, now: Instant) -> BackendCondition {
         let mut condition = self.health.load_state().condition(now);
-        self.facets.complete_condition(&mut condition);
+        for facet in self.facets.each() {
+            facet.complete_condition(&mut condition);
+        }
         condition
     }
 }

@@ -225,7 +225,7 @@ impl BackendHealth {
     }
 
     /// Records that the backend cut the stream of a request with this prompt, given as its hash.
-    pub(crate) fn on_cut(&self, prompt: u64, now: Instant) {
+    pub fn on_cut(&self, prompt: u64, now: Instant) {
         self.recent_cuts.add(prompt, now);
     }
 

@@ -1,5 +1,6 @@
 //! The identity of a backend: its name, its address, and the settings of requests to it.
 
+use crate::status::BackendCost;
 use arc_swap::{ArcSwap, Guard};
 use http::HeaderValue;
 use std::sync::Arc;
@@ -30,7 +31,7 @@ pub struct BackendIdentity {
     /// A copy of the weight in `settings`. Routing reads this copy of each candidate.
     weight: AtomicU32,
     /// Hash of the backend's name.
-    pub(crate) id_hash: u64,
+    pub id_hash: u64,
 }
 
 /// The settings of a backend that a reload can change.
@@ -47,6 +48,8 @@ pub struct BackendSettings {
     /// The name of the Kubernetes pod of the backend. `None`: not known. A new pod can get the
     /// address of an earlier one.
     pub pod: Option<Arc<str>>,
+    /// What the backend costs.
+    pub cost: BackendCost,
 }
 
 /// Maximum number of streams per second and backend, in addition to the configured share, for which
@@ -107,6 +110,7 @@ impl Default for BackendSettings {
             continuous_usage_share: 0.0,
             is_drained: false,
             pod: None,
+            cost: BackendCost::default(),
         }
     }
 }

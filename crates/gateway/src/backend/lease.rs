@@ -12,14 +12,18 @@ use tokenweir_net::supervise::{self, BackgroundTask};
 use tokenweir_protocol::clock;
 use tokenweir_protocol::mutex::lock;
 use tokenweir_protocol::openai::{Api, Usage};
-use tokenweir_request::observe::BackendMonitor;
+use tokenweir_request::observe::{Admission, BackendMonitor};
 use tokenweir_request::record::{BackendCondition, ObservedResponse, UsageSource, WaitReports};
 use tokenweir_routing::resilience::FailureKind;
 use tokenweir_routing::{Candidate, LoadEstimator, PromptFingerprint, Reservation};
 
 /// The lease of one attempt on one backend. Dropping the lease releases the load of the attempt.
 #[derive(Debug)]
-pub struct Lease(Arc<LeaseState>);
+pub struct Lease {
+    state: Arc<LeaseState>,
+    /// How the request was admitted, until its exchange takes it. `None`: there is no gate of admission.
+    pub(crate) admission: Option<Admission>,
+}
 
 /// The state of a lease. As a [`BackendMonitor`], it receives observations of the response.
 #[derive(Debug)]
@@ -31,7 +35,8 @@ struct LeaseState {
 }
 
 impl Lease {
-    pub(super) fn new(
+    /// Leases the backend, which the policy picked as `candidate`, for one attempt.
+    pub fn new(
         backend: Arc<Backend>,
         candidate: &Candidate,
         prompt: &Arc<PromptFingerprint>,
@@ -44,54 +49,56 @@ impl Lease {
         let reservation = backend.load.estimator.reserve(candidate, prompt, is_stream, now);
         backend.publish_load_hint(now);
         backend.on_load_change(Some(prompt));
-        Self(Arc::new(LeaseState {
+        let state = Arc::new(LeaseState {
             reservation: Mutex::new(reservation),
             facets: LeaseFacets::new(&backend.facets, candidate, prompt, is_stream, now),
             backend,
-        }))
+        });
+        Self { state, admission: None }
     }
 
     /// The leased backend.
     pub fn backend(&self) -> &Arc<Backend> {
-        &self.0.backend
+        &self.state.backend
     }
 
-    /// Adds the headers that optional parts of the backend need to the headers of the request with this prompt.
-    pub(crate) fn set_headers(&self, prompt: &Arc<PromptFingerprint>, headers: &mut HeaderMap) {
-        self.0.facets.set_headers(&self.backend().facets, prompt, headers);
+    /// Adds the headers that options need to the headers of the request with this prompt.
+    pub fn set_headers(&self, prompt: &Arc<PromptFingerprint>, headers: &mut HeaderMap) {
+        self.state.facets.set_headers(&self.backend().facets, prompt, headers);
     }
 
-    /// The kind of a refusal that concerns an optional part of the backend. `says`: whether the response
+    /// The kind of a refusal that concerns an option of the backend. `says`: whether the response
     /// contains a text. `None`: it concerns none.
     pub(crate) fn refusal(&self, says: impl Fn(&[u8]) -> bool) -> Option<FailureKind> {
-        self.0.facets.refusal(says)
+        self.state.facets.refusal(says)
     }
 
     /// Removes the prefill of the request from the load of this backend, because another backend
     /// computes it. Without `is_removed`, adds the prefill again.
-    pub(crate) fn move_prefill(&self, is_removed: bool) {
-        self.0.observe(|estimator, reservation| estimator.move_prefill(reservation, is_removed));
+    pub fn move_prefill(&self, is_removed: bool) {
+        self.state
+            .observe(|estimator, reservation| estimator.move_prefill(reservation, is_removed));
         self.backend().on_change(clock::now());
     }
 
     /// Records that the prefill for another backend has ended with success. `usage`: the token counts
     /// in its response.
-    pub(crate) fn on_prefilled(&self, usage: &Usage, now: Instant) {
-        self.0.on_first_output(now);
-        self.0.observe(|estimator, reservation| estimator.answered(reservation, usage));
+    pub fn on_prefilled(&self, usage: &Usage, now: Instant) {
+        self.state.on_first_output(now);
+        self.state.observe(|estimator, reservation| estimator.answered(reservation, usage));
         self.backend().on_response_started(now);
     }
 
     /// The interface through which the observation of the request reads the state of the backend, and
     /// reports what it observed in the response.
     pub fn backend_feedback(&self) -> Arc<dyn BackendMonitor> {
-        self.0.clone()
+        self.state.clone()
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let reservation = *lock(&self.0.reservation);
+        let reservation = *lock(&self.state.reservation);
         let now = clock::now();
         let backend = self.backend();
         let was_pending = reservation.is_pending();
@@ -192,14 +199,14 @@ impl Backend {
         candidate.map_or(0.0, |candidate| candidate.backlog)
     }
 
-    /// The load and cost estimates of the backend for a prompt. `known`: what the optional parts know
+    /// The load and cost estimates of the backend for a prompt. `known`: what the options know
     /// of the prompt. `None`: they are not asked.
     ///
     /// If the estimates cannot be computed, the gateway forgets all that it observed of the backend:
     /// unusable numbers of one backend must not end requests that other backends can serve. `None`: the
     /// estimates cannot be computed without observations either. `now`: nanoseconds as [`clock::nanos`]
     /// returns.
-    pub(super) fn candidate(
+    pub fn candidate(
         &self,
         prompt: &PromptFingerprint,
         known: Option<&mut PromptKnowledge<'_>>,
@@ -222,7 +229,7 @@ impl Backend {
         now: i64,
         mut visit: impl FnMut(&mut Candidate),
     ) {
-        self.facets.visit_targets(&self.whole(), |target| {
+        self.facets.targets.visit(&self.whole(), |target| {
             let candidate = self.target_candidate(target, prompt, Some(&mut *known), now);
             if let Some(mut candidate) = candidate {
                 visit(&mut candidate);
@@ -263,6 +270,7 @@ impl Backend {
             known.cached_blocks = candidate.cached_blocks;
         }
         candidate.weight = self.weight();
+        candidate.credit = self.load.estimator.credit();
         candidate.key = target.key;
         candidate.part = target.part.map(|part| part.number);
         candidate

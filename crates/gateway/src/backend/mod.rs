@@ -22,6 +22,7 @@ mod stream_profile;
 pub use backend::Backend;
 pub use drain::{Drain, DrainInitiator};
 pub use drivers::supervisor::HealthCheckSupervisor;
+pub use drivers::{BackendDriver, BackendDrivers};
 pub use health::BackendHealth;
 pub(crate) use health::MEDIA;
 pub use identity::{BackendIdentity, BackendSettings};

@@ -37,7 +37,7 @@ pub struct BackendState {
     /// Whether an operator has paused the engine. `false`: the engine works, or vLLM does not
     /// answer whether it is paused.
     pub(super) is_paused: bool,
-    /// The availability that an optional part announces: it is about to take the backend out of service.
+    /// The availability that an option announces: it is about to take the backend out of service.
     /// `None`: no part does.
     pub(super) withdrawal: Option<Availability>,
     /// Whether the backend is another gateway.
@@ -136,7 +136,7 @@ impl BackendState {
         self.summary.server_kind
     }
 
-    /// Why the engine gets no requests although it works: an optional part takes it out of service, or the
+    /// Why the engine gets no requests although it works: an option takes it out of service, or the
     /// engine reports it. `None`: neither.
     fn rest(&self) -> Option<Availability> {
         let reported = || Availability::of_engine(&self.sample?.load);

@@ -32,20 +32,23 @@ pub enum AcceptedRequest {
 
 /// A request with an open record, before its body is read.
 pub struct RecordedRequest {
-    pub(super) exchange: Exchange,
-    pub(super) principal: Principal,
-    pub(super) permit: PermitResult,
+    /// The exchange.
+    pub exchange: Exchange,
+    /// The client.
+    pub principal: Principal,
+    /// The permit of the request, or the error that answers it.
+    pub permit: PermitResult,
     /// Whether a repetition may follow the run of its first request although `permit` is an error: it
     /// takes no place of its own.
-    pub(super) may_follow: bool,
+    pub may_follow: bool,
     /// The API route of the request. `None`: the gateway does not serve this path with this method, and
     /// `permit` is an error.
-    pub(super) route: Option<ApiRoute>,
+    pub route: Option<ApiRoute>,
     /// The route that the configuration adds for the path. `None`: the path is built in, or the
     /// gateway does not serve it.
-    pub(super) configured: Option<Arc<ConfiguredRoute>>,
+    pub configured: Option<Arc<ConfiguredRoute>>,
     /// The `Origin` header of the request, for the CORS headers of the response.
-    pub(super) origin: Option<HeaderValue>,
+    pub origin: Option<HeaderValue>,
 }
 
 /// Accepts a request of a client by its head, and removes the API key of the gateway from the

@@ -16,8 +16,8 @@ use tokenweir_protocol::openai::engine_control::Permissions;
 use tokenweir_protocol::openai::request_fields::RequestFields;
 use tokenweir_protocol::openai::route::{ApiRoute, RouteError};
 use tokenweir_request::access::{
-    ApiKey, ApiKeys, ConcurrencyPermit, Cors, KeyFile, ModelAllowlist, RateLimitStatus, SaltKey,
-    TokenCharge, remove_credentials,
+    ApiKey, ApiKeys, CapEdits, CappedRequest, ConcurrencyPermit, Cors, KeyFile, ModelAllowlist,
+    RateLimitStatus, SaltKey, TokenCharge, remove_credentials,
 };
 use tokenweir_request::error::{self, GatewayError};
 use tokenweir_request::observe::{ExchangeRegistry, Sink};
@@ -29,7 +29,8 @@ use tokenweir_request::record::{ClientIdentity, RequestRecord};
 pub struct AccessControl {
     /// The accepted API keys. `None`: no API key is required.
     keys: ArcSwapOption<ApiKeys>,
-    pub(super) cors: Cors,
+    /// The CORS rules.
+    pub cors: Cors,
     /// The engine-control permissions of all clients, in addition to those of an API key.
     pub permissions: Permissions,
     /// The secret key from which the `cache_salt` of each tenant is derived. `None`: the gateway
@@ -52,18 +53,18 @@ pub struct RevocationSweep {
 
 /// The concurrency permit of the tenant, or the error with which the gateway rejects the request.
 /// `Ok(None)`: the request does not count towards a concurrency limit.
-pub(super) type PermitResult = Result<Option<ConcurrencyPermit>, GatewayError>;
+pub type PermitResult = Result<Option<ConcurrencyPermit>, GatewayError>;
 
 /// The identity that authentication derived for a request. The default has no API key and no
 /// permissions.
 #[derive(Default)]
-pub(super) struct Principal {
+pub struct Principal {
     /// The API key of the request. `None`: the request was not authenticated by an API key.
     key: Option<Arc<ApiKey>>,
     /// The engine-control fields that the principal may use.
-    pub(super) permissions: Permissions,
+    pub permissions: Permissions,
     /// The rate limits that remain after this request, for the response headers.
-    pub(super) rate_limit_status: RateLimitStatus,
+    pub rate_limit_status: RateLimitStatus,
 }
 
 // === impl AccessControl ===
@@ -198,7 +199,7 @@ impl Principal {
 
     /// Counts a repetition of an open request towards the limits of the key, except that of open
     /// requests. Fails if another limit is exceeded.
-    pub(super) fn count_repetition(&mut self, now: Instant) -> Result<(), GatewayError> {
+    pub fn count_repetition(&mut self, now: Instant) -> Result<(), GatewayError> {
         let Some(key) = &self.key else { return Ok(()) };
         let (rate_limit_status, result) = key.count_repetition(now);
         self.rate_limit_status = rate_limit_status;
@@ -211,7 +212,7 @@ impl Principal {
     }
 
     /// The API key of the request. `None`: the request was not authenticated by an API key.
-    pub(super) fn key(&self) -> Option<&ApiKey> {
+    pub fn key(&self) -> Option<&ApiKey> {
         self.key.as_deref()
     }
 
@@ -234,7 +235,7 @@ impl Principal {
 
     /// The route of the model that the request names. Records the label of the model. Fails if the
     /// principal may not use the model.
-    pub(super) fn model_route(
+    pub fn model_route(
         &self,
         pool: &BackendPool,
         record: &mut RequestRecord,
@@ -243,6 +244,7 @@ impl Principal {
         let routes = pool.routes();
         let route = routes.lookup(fields.model.as_deref()).clone();
         record.model = route.label.clone().requested_as(fields.model.as_deref());
+        record.served_as.clone_from(&route.served_as);
         self.check_model_access(fields.model.as_deref(), &routes)?;
         Ok(route)
     }
@@ -282,6 +284,29 @@ impl Principal {
             None => "the default model (the request names none)".to_owned(),
         };
         Err(GatewayError::ModelNotAllowed { model })
+    }
+
+    /// Checks that the request keeps to the caps of the tenant and of the model. Returns the edits of its body.
+    /// `priority`: the priority of its tier. `None`: the tier has none.
+    pub(super) fn cap_request(
+        &self,
+        record: &RequestRecord,
+        route: &ModelRoute,
+        fields: &RequestFields,
+        body: &[u8],
+        priority: Option<i32>,
+    ) -> Result<CapEdits, GatewayError> {
+        let request = CappedRequest {
+            tenant: self.key().and_then(|key| key.tenant.caps.as_ref()),
+            model: route.caps.as_deref(),
+            api: record.api,
+            route: record.route,
+            fields,
+            prompt: record.options.prompt_bytes,
+            body,
+            priority,
+        };
+        request.check()
     }
 
     /// Removes the names of models that the principal may not use from an error text.

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_configured_route_matches_only_its_exact_path_and_its_methods() {
+    fn only_the_path_and_its_methods_match() {
         let methods = vec![Method::GET, Method::POST];
         let routes = [ConfiguredRoute::new("/a/b", methods, None)];
         let routes = ConfiguredRoutes::new(routes.into_iter());

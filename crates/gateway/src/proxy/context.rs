@@ -3,12 +3,11 @@
 
 use super::access::AccessControl;
 use super::admission::{AdmissionController, AdmissionSettings};
+use super::extensions::Extensions;
 use super::overload_guard::OverloadGuard;
 use super::request::body_memory::BodyMemory;
-use super::request::continuation_memory::ContinuationMemory;
 use super::request::features::{self, TextSampling};
 use super::request::settings::RequestSettings;
-use super::resumption::Resumption;
 use super::retry::{RetryController, RetrySettings};
 use super::stored_responses::StoredResponses;
 use crate::backend::pool::{BackendPool, BackendRequirements};
@@ -47,22 +46,20 @@ pub struct ProxyState {
     pub access: Arc<AccessControl>,
     /// The backends and the tenants of stored responses.
     pub stored_responses: Arc<StoredResponses>,
-    /// The requests to whose responses the clients can return after a lost connection.
-    pub resumption: Arc<Resumption>,
     /// Admission control and its queue.
     pub admission: Arc<AdmissionController>,
     /// Rejects requests while the gateway is overloaded.
     pub overload_guard: Arc<OverloadGuard>,
     /// Counts and limits the memory of all request bodies together.
     pub body_memory: Arc<BodyMemory>,
-    /// Counts and limits the memory that streams keep for their continuation.
-    pub continuation_memory: Arc<ContinuationMemory>,
     /// The registry of all open requests, streamed or not.
     pub open_streams: Arc<ExchangeRegistry>,
     /// The consumer of the records of all requests.
     pub telemetry: Arc<Telemetry>,
     /// The settings of the optional data in records: trace context and sampled text.
     pub recording: RecordingSettings,
+    /// What options attach.
+    pub extensions: Extensions,
     /// Whether the gateway drains: it shuts down and completes its open requests.
     pub draining: Arc<AtomicFlag>,
 }
@@ -89,8 +86,6 @@ pub struct ProxySettings {
     pub admission: Option<AdmissionSettings>,
     /// Limit on the memory of all request bodies together, in bytes.
     pub body_memory_bytes: usize,
-    /// Limit on the memory that streams keep for their continuation, in bytes.
-    pub continuation_memory_bytes: usize,
     /// Settings of the observation of responses.
     pub observation: ObservationSettings,
 }
@@ -111,15 +106,12 @@ impl ProxyContext {
             pool,
             access,
             stored_responses,
-            resumption: Arc::default(),
             overload_guard,
             body_memory: Arc::new(BodyMemory::new(settings.body_memory_bytes)),
-            continuation_memory: Arc::new(ContinuationMemory::new(
-                settings.continuation_memory_bytes,
-            )),
             open_streams: ExchangeRegistry::new(settings.observation, clock::now()),
             telemetry,
             recording: RecordingSettings::default(),
+            extensions: Extensions::default(),
             draining: Arc::default(),
         };
         let retry = RetryController::new(settings.retry);
@@ -131,17 +123,9 @@ impl ProxyContext {
     #[must_use]
     pub fn reloaded(&self, settings: ProxySettings, backend_client: HttpClient) -> Self {
         // All fields are named, so that a new setting cannot be forgotten here.
-        let ProxySettings {
-            requests,
-            retry,
-            admission,
-            body_memory_bytes,
-            continuation_memory_bytes,
-            observation,
-        } = settings;
+        let ProxySettings { requests, retry, admission, body_memory_bytes, observation } = settings;
         self.state.open_streams.change(observation);
         self.state.body_memory.set_limit(body_memory_bytes);
-        self.state.continuation_memory.set_limit(continuation_memory_bytes);
         self.state.admission.update_settings(admission);
         let retry = self.retry.with_settings(retry);
         Self { state: self.state.clone(), settings: requests, backend_client, retry }
@@ -153,7 +137,7 @@ impl ProxyContext {
 impl ProxyState {
     /// Number of open requests of a client that go on without a connection.
     pub(super) fn absent_requests(&self, client: IpAddr) -> usize {
-        self.resumption.registry.absent_of(client)
+        self.extensions.iter().map(|value| value.absent_requests(client)).sum()
     }
 }
 

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn the_future_that_handles_a_request_takes_little_memory() {
+    fn the_future_takes_little_memory() {
         let bytes = future_bytes(handle_request);
         assert!(bytes <= 5016, "{bytes} bytes");
     }

@@ -24,7 +24,7 @@
 //! The response can begin before its backend is decided, with SSE comments or white space that keep the
 //! connection open (`response`). The response body then contains the future that handles the request.
 //!
-//! A request whose client may return to it (`resume`) runs in a task of its own. Any other request has no
+//! An option can take over a request before its body is read, and run it in a task of its own. Any other request has no
 //! task and no channel of its own: the client connection polls the response body,
 //! and the response body polls the body of the backend. So the gateway reads from the backend only
 //! as fast as the client reads. A client disconnect drops the request future or the response body,
@@ -33,33 +33,36 @@
 mod accept;
 pub mod access;
 pub mod admission;
-mod attempt;
+pub mod attempt;
 mod configured_routes;
 mod context;
+pub mod extensions;
 mod forward;
 mod handle;
+pub mod option;
 mod overload_guard;
 mod relay;
 mod request;
 mod response;
-pub mod resume;
-mod resumption;
 pub mod retry;
-pub mod rows;
 mod steps;
 mod stored_responses;
 
-pub use accept::{AcceptedRequest, accept_request};
+pub use accept::{AcceptedRequest, RecordedRequest, accept_request};
 pub use configured_routes::{ConfiguredRoute, ConfiguredRoutes};
 pub use context::{ProxyContext, ProxySettings, ProxyState, RecordingSettings};
 pub use handle::handle_request;
 pub use overload_guard::{ClientInfo, OverloadGuard, OverloadLimits};
-pub use request::body::IncomingBody;
-pub use request::body_memory::BodyMemory;
-pub use request::continuation_memory::ContinuationMemory;
+pub use request::body::{IncomingBody, peek_request, receive_body};
+pub use request::body_memory::{BodyMemory, BodyMemoryPermit, HeldBody, ReceivedBody};
+pub use request::deadline::{AttemptDeadlines, ResponseDeadline};
 pub use request::features::{TextSample, TextSampling};
 pub use request::identity::{IdentityMode, IdentityReader};
+pub use request::read_request::ReadRequest;
 pub use request::settings::RequestSettings;
-pub use response::{EarlyResponse, ProxyResponseBody, Responding};
-pub use resumption::Resumption;
+pub use request::upstream_body::UpstreamBody;
+pub use response::{
+    BodySource, EarlyResponse, Handling, ProxyResponseBody, Responding, ResponseGuard,
+    ResponseHeaders, RunBody, RunHead,
+};
 pub use stored_responses::StoredResponses;

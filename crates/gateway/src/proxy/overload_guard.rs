@@ -61,7 +61,7 @@ impl OverloadGuard {
     }
 
     /// Number of requests that the gateway can have open. `usize::MAX`: no limit.
-    pub(super) fn places(&self) -> usize {
+    pub fn places(&self) -> usize {
         let OverloadLimits { max_requests, max_descriptors, .. } = self.limits;
         let checkers = self.health_checkers.load(Ordering::Relaxed);
         let descriptors = max_descriptors
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn each_overload_limit_rejects_requests_and_an_unset_limit_rejects_none() {
+    fn each_set_limit_rejects_requests() {
         assert_eq!(OverloadGuard::default().check(1_000_000, &client(1_000_000)), Ok(()));
         let limits = OverloadLimits {
             max_requests: Some(2),

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stored_response_belongs_to_the_first_tenant_with_its_id() {
+    fn the_first_tenant_owns_a_response() {
         let responses = StoredResponses::default();
         responses.remember(&begun("a"), "resp_1");
         responses.remember(&begun("b"), "resp_1");
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_gateway_does_not_remember_responses_that_no_backend_stores() {
+    fn responses_that_nobody_stores_are_forgotten() {
         let responses = StoredResponses::default();
         let mut forbidden = begun("a");
         forbidden.options.forbids_store = true;
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_of_stored_responses_is_bounded_and_removes_the_oldest_response() {
+    fn the_oldest_response_is_removed() {
         let responses = StoredResponses::default();
         for index in 0..=MAX_RESPONSES {
             responses.remember(&begun("a"), &format!("resp_{index}"));

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sum_of_the_file_descriptor_budget_never_exceeds_the_file_descriptor_limit() {
+    fn the_sum_never_exceeds_the_limit() {
         for limit in 64..5_000 {
             let budget = DescriptorBudget::from_limit(Some(limit));
             let traffic = budget.traffic.unwrap();
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_known_file_descriptor_limit_client_connections_are_unlimited() {
+    fn without_a_limit_connections_are_unlimited() {
         let budget = DescriptorBudget::from_limit(None);
         assert_eq!((budget.traffic, budget.clients(9)), (None, usize::MAX));
     }

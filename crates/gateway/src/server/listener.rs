@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn the_error_of_a_failed_bind_names_the_address_that_is_in_use() {
+    async fn a_failed_bind_names_its_address() {
         let first = bind_listener(SocketAddr::from(([127, 0, 0, 1], 0)), "clients").unwrap();
         let address = first.local_addr().unwrap();
         let error = bind_listener(address, "clients").unwrap_err().to_string();
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_listener_on_all_interfaces_reports_ipv4_clients_by_their_ipv4_address() {
+    async fn ipv4_clients_keep_their_address() {
         let all = SocketAddr::from((std::net::Ipv6Addr::UNSPECIFIED, 0));
         let listener = bind_listener(all, "clients").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bind_error_of_a_machine_without_ipv6_is_recognized() {
+    fn a_machine_without_ipv6_is_recognized() {
         for error in [io::Error::from_raw_os_error(97), io::ErrorKind::AddrNotAvailable.into()] {
             assert!(is_unsupported(&error), "{error}");
         }
@@ -263,7 +263,7 @@ mod tests {
 
     #[cfg(target_os = "linux")]
     #[tokio::test]
-    async fn the_kernel_send_buffer_of_a_connection_that_the_client_does_not_read_is_bounded() {
+    async fn the_send_buffer_is_bounded() {
         let listener = bind_listener(SocketAddr::from(([127, 0, 0, 1], 0)), "clients").unwrap();
         let client = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         client.set_recv_buffer_size(4 << 10).unwrap();

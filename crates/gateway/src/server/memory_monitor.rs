@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_resident_memory_is_parsed_from_the_vm_rss_line_of_proc_self_status() {
+    fn resident_memory_is_parsed_from_proc() {
         let status = "Name:\ttokenweir\nVmRSS:\t  5120 kB\nThreads:\t3\n";
         assert_eq!(parse_resident_bytes(status), Some(5 << 20));
         assert_eq!(parse_resident_bytes("Name:\tx\n"), None);

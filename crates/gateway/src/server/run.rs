@@ -9,6 +9,7 @@ use super::tls::ServerTls;
 use super::{admin_listener, listener, memory_monitor};
 use crate::proxy::ProxyState;
 use crate::proxy::access::RevocationSweep;
+use crate::proxy::extensions::Extension;
 use axum::Router;
 use std::future::Future;
 use std::sync::Arc;
@@ -125,7 +126,9 @@ async fn drain(
         open_streams.begin_shutdown();
     }
     connections.shutdown().await;
-    proxy.resumption.shutdown().await;
+    for ending in proxy.extensions.iter().filter_map(Extension::shutdown) {
+        ending.await;
+    }
     outcome
 }
 
@@ -159,8 +162,8 @@ async fn log_drain_progress(open_streams: Arc<ExchangeRegistry>) {
     }
 }
 
-/// In an endless loop, detects stalled streams and streams whose API key was removed, ends runs whose
-/// client did not return, and aborts HTTP/2 streams whose client reads nothing for the write timeout.
+/// In an endless loop, detects stalled streams and streams whose API key was removed, sweeps what
+/// options run, and aborts HTTP/2 streams whose client reads nothing for the write timeout.
 /// The delay of the timer of this loop is also the measure of how late the runtime runs tasks.
 async fn sweep_streams(state: Arc<ServerState>) {
     let mut ticks = tokio::time::interval(STREAM_SWEEP_INTERVAL);
@@ -172,7 +175,7 @@ async fn sweep_streams(state: Arc<ServerState>) {
         proxy.telemetry.on_scheduling_delay(delay);
         revocation.sweep(&proxy.access, &proxy.open_streams, clock::now());
         proxy.open_streams.sweep(clock::now());
-        proxy.resumption.sweep(clock::now());
+        proxy.extensions.iter().for_each(|value| value.sweep(clock::now()));
         state.abort_registry.sweep(clock::now(), state.limits.load().write_timeout);
     }
 }
@@ -189,7 +192,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_timer_tick_is_late_by_the_time_for_which_the_runtime_was_blocked() {
+    async fn a_blocked_runtime_delays_ticks() {
         let mut ticks = tokio::time::interval(STREAM_SWEEP_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         assert_eq!(next_tick_delay(&mut ticks).await, Duration::ZERO);

@@ -6,11 +6,26 @@ use serde_json::value::RawValue;
 use std::any::Any;
 use std::fmt::Debug;
 use std::sync::Arc;
+use tokenweir_api::BackendSummary;
 
 /// The part of a status that one option brings. Its metric rows read it from the snapshot.
 pub trait StatusBlock: Serialize + Debug + Send + Sync + 'static {
     /// The key of the block in `/status`. `None`: only metric rows read the block.
     const KEY: Option<&'static str>;
+
+    /// Sets what the block knows in the summary of its backend.
+    fn summarize(&self, _summary: &mut BackendSummary) {}
+}
+
+/// `None`: the option has no such value.
+impl<B: StatusBlock> StatusBlock for Option<B> {
+    const KEY: Option<&'static str> = B::KEY;
+
+    fn summarize(&self, summary: &mut BackendSummary) {
+        if let Some(block) = self {
+            block.summarize(summary);
+        }
+    }
 }
 
 /// The blocks of one snapshot, at most one of each type. In `/status` they have the order in which they
@@ -22,6 +37,7 @@ pub struct StatusBlocks(Vec<Arc<dyn AnyBlock>>);
 trait AnyBlock: Any + Debug + Send + Sync {
     fn key(&self) -> Option<&'static str>;
     fn to_json(&self) -> serde_json::Result<Box<RawValue>>;
+    fn add_to(&self, summary: &mut BackendSummary);
 }
 
 impl<B: StatusBlock> AnyBlock for B {
@@ -31,6 +47,10 @@ impl<B: StatusBlock> AnyBlock for B {
 
     fn to_json(&self) -> serde_json::Result<Box<RawValue>> {
         serde_json::value::to_raw_value(self)
+    }
+
+    fn add_to(&self, summary: &mut BackendSummary) {
+        self.summarize(summary);
     }
 }
 
@@ -48,6 +68,11 @@ impl StatusBlocks {
             let block: &dyn Any = &**block;
             block.downcast_ref()
         })
+    }
+
+    /// Sets what the blocks know in the summary of their backend.
+    pub fn summarize(&self, summary: &mut BackendSummary) {
+        self.0.iter().for_each(|block| block.add_to(summary));
     }
 
     /// Returns a copy of the block of this type, or the default of the type if no option has added it.

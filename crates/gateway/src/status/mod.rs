@@ -157,12 +157,9 @@ pub struct BackendStatusSnapshot {
     pub role: Option<&'static str>,
     /// Number of stalls of the backend's streams since the start of the gateway.
     pub stalls: u64,
-    /// Number of GPUs of the backend. `None`: not configured.
+    /// What the backend costs.
     #[serde(skip)]
-    pub gpu_count: Option<f64>,
-    /// Price of all GPUs of the backend for one hour. `None`: not configured.
-    #[serde(skip)]
-    pub price_per_hour: Option<f64>,
+    pub cost: BackendCost,
     /// Number of restarts of the backend's process that the gateway detected.
     pub restarts: u64,
     /// Values of the last successful scrape. `None`: no scrape has succeeded.
@@ -189,6 +186,23 @@ pub struct BackendStatusSnapshot {
     /// The blocks of the options that know the backend.
     #[serde(flatten)]
     pub blocks: StatusBlocks,
+}
+
+/// What a backend costs.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct BackendCost {
+    /// Number of GPUs. `None`: not configured.
+    pub gpus: Option<f64>,
+    /// Price of all GPUs for one hour. `None`: not configured.
+    pub hour_price: Option<f64>,
+}
+
+impl BackendCost {
+    /// The cost of this number of GPUs at the price of one GPU for one hour.
+    pub fn new(gpus: Option<u32>, gpu_hour_price: Option<f64>) -> Self {
+        let gpus = gpus.map(f64::from);
+        Self { gpus, hour_price: gpus.zip(gpu_hour_price).map(|(gpus, price)| gpus * price) }
+    }
 }
 
 /// Value of [`BackendFacts::health`] and [`BackendFacts::state`] for a removed backend that still serves

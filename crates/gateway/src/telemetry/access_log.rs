@@ -25,7 +25,7 @@ use tokenweir_engine::address::BackendId;
 use tokenweir_protocol::limits::rate_limiter::GcraLimiter;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{
-    Outcome, RequestPhases, RequestRecord, SampleReason, SlowCause, UninspectedReason,
+    LogPlace, NoteAttribute, Outcome, RequestPhases, RequestRecord, SlowCause, UninspectedReason,
 };
 
 /// The sink that writes access log lines.
@@ -156,14 +156,14 @@ impl AccessLog {
     }
 
     fn is_rate_limited(&self, record: &RequestRecord) -> bool {
-        let (has_tenant, was_sent) = (record.caller.is_some(), !record.attempts.is_empty());
-        let limit = match (has_tenant, was_sent) {
-            // The line may be the only record of the tokens that the tenant used.
-            (true, true) => return false,
-            (false, true) if !is_routine(record) => return false,
-            (false, true) | (true, false) => &self.rate_limit,
-            (false, false) => &self.refused_rate_limit,
-        };
+        let has_tenant = record.caller.is_some();
+        let was_sent = !record.attempts.is_empty();
+        // The line of a sent request with a tenant may be the only record of the tokens that the tenant used.
+        if was_sent && (has_tenant || !is_routine(record)) {
+            return false;
+        }
+        let is_refused = !was_sent && !has_tenant;
+        let limit = if is_refused { &self.refused_rate_limit } else { &self.rate_limit };
         let ended = record.timings.ended.unwrap_or(record.timings.accepted);
         limit.as_ref().is_some_and(|limit| !limit.try_acquire(ended))
     }
@@ -204,118 +204,148 @@ fn incomplete_phase(record: &RequestRecord) -> Option<&'static str> {
     is_incomplete.then(|| record.phase())
 }
 
-/// Number of backends that continued the stream. `None`: the stream was not continued.
-fn continuations(record: &RequestRecord) -> Option<usize> {
-    Some(record.continuations.begun.len()).filter(|count| *count > 0)
+/// The fields of options after a field.
+fn option_fields(record: &RequestRecord, after: LogPlace) -> impl Iterator<Item = NoteAttribute> {
+    record.notes.iter().filter_map(move |note| note.log_field(after))
 }
 
 fn finish_reasons(record: &RequestRecord) -> Vec<&'static str> {
     record.observed.finish_reasons.iter().flatten().map(|reason| reason.as_str()).collect()
 }
 
+fn write_option_fields(json: &mut JsonObject<'_>, record: &RequestRecord, after: LogPlace) {
+    for field in option_fields(record, after) {
+        json.member(&format!(",\"{}\":", field.name), &field.value);
+    }
+}
+
 impl LogLine for AccessLogLine<'_> {
     fn write_json(&self, json: &mut JsonObject<'_>) {
-        let record = self.record;
-        let observed = &*record.observed;
-        let (decision, predicted) = (record.decision.as_ref(), record.selected_candidate());
-        let timings = &record.timings;
-        let stream_ms = |at| record.stream_time_to(at).map(millis);
-        request_log_fields::write_json(json, record);
-        known!(json, "sample_reason", record.sample_reason.map(SampleReason::as_str));
-        member!(json, "status", record.status);
-        member!(json, "outcome", record.outcome.as_str());
-        member!(json, "termination", record.ending());
-        member!(json, "closed_by", record.end.initiator().as_str());
-        known!(json, "phase", incomplete_phase(record));
-        known!(json, "error", record.error_type());
-        known!(json, "slow_cause", record.slow.map(SlowCause::as_str));
-        known!(json, "resume", record.resume_outcome());
-        // Without an inspection of the response, the counts of tokens and events are not reliable.
-        known!(
-            json,
-            "uninspected_reason",
-            observed.uninspected_reason.map(UninspectedReason::as_str)
-        );
-        member!(json, "backend", record.backend().map(BackendId::as_str));
-        known!(json, "policy", decision.map(|decision| decision.policy()));
-        known!(json, "reason", decision.map(|decision| decision.reason()));
-        member!(json, "predicted_ttft_ms", predicted.map(|it| seconds_to_millis(it.ttft)));
-        member!(json, "predicted_cached", predicted.map(|it| it.candidate.cached.round()));
-        member!(json, "attempts", record.attempts.len());
-        known!(json, "continuations", continuations(record));
+        request_log_fields::write_json(json, self.record);
+        write_result(json, self.record);
+        write_routing(json, self.record);
         known!(json, "omitted_lines", self.omitted_lines);
-        member!(json, "stream", record.options.stream || observed.is_stream);
-        member!(json, "finish", finish_reasons(record));
-        member!(json, "input_tokens", observed.usage.input);
-        member!(json, "output_tokens", record.output_tokens());
-        member!(json, "cached_tokens", observed.usage.cached);
-        member!(json, "reasoning_tokens", observed.usage.reasoning);
-        // The source of `output_tokens`.
-        member!(json, "usage", observed.usage_source.as_str());
-        member!(json, "output_events", observed.output_events);
-        member!(json, "comments", observed.comments);
-        member!(json, "headers_ms", stream_ms(timings.headers));
-        member!(json, "first_event_ms", stream_ms(timings.first_event));
-        member!(json, "ttft_ms", record.ttft().map(millis));
-        member!(json, "first_answer_ms", stream_ms(timings.first_answer));
-        member!(json, "first_reasoning_ms", stream_ms(timings.first_reasoning));
-        member!(json, "first_text_ms", stream_ms(timings.first_text));
-        member!(json, "first_tool_call_ms", stream_ms(timings.first_tool_call));
-        member!(json, "tpot_ms", record.tpot().map(millis));
-        let gaps = &observed.inter_chunk_latency;
-        let itl_mean = observed.inter_token_latency.mean();
-        member!(json, "itl_mean_ms", itl_mean.map(seconds_to_millis));
-        member!(json, "gap_mean_ms", gaps.mean().map(seconds_to_millis));
-        member!(json, "gap_max_ms", gaps.max().map(seconds_to_millis));
-        member!(json, "stalls", observed.stalls.len());
-        member!(json, "write_stall_ms", millis(observed.write_stall));
-        member!(json, "duration_ms", millis(record.duration()));
-        // The duration is that of the whole request.
-        let rate = record.tokens_per_second().map(|rate| (rate * 10.0).round() / 10.0);
-        member!(json, "tokens_per_second", rate);
-        member!(json, "overhead_us", record.overhead().map(|overhead| overhead.as_micros()));
-        known!(json, "queued_ms", record.gateway_queue_wait().map(millis));
-        // The part of `queued_ms` in which no backend could serve the model.
-        known!(json, "backend_wait_ms", record.backend_wait().map(millis));
-        let phases = RequestPhases::from_record(record);
-        known!(json, "phases", AccessLogPhaseTimes::from_phases(&phases));
-        member!(json, "bytes_out", record.bytes_out);
+        write_response(json, self.record);
+        write_latencies(json, self.record);
+        write_durations(json, self.record);
     }
+}
+
+fn write_result(json: &mut JsonObject<'_>, record: &RequestRecord) {
+    known!(json, "sample_reason", record.sample_reason);
+    member!(json, "status", record.status);
+    member!(json, "outcome", record.outcome);
+    member!(json, "termination", record.ending());
+    member!(json, "closed_by", record.end.initiator());
+    known!(json, "phase", incomplete_phase(record));
+    known!(json, "error", record.error_type());
+    known!(json, "slow_cause", record.slow);
+    write_option_fields(json, record, LogPlace::SlowCause);
+    // Without an inspection of the response, the counts of tokens and events are not reliable.
+    known!(json, "uninspected_reason", record.observed.uninspected_reason);
+}
+
+fn write_routing(json: &mut JsonObject<'_>, record: &RequestRecord) {
+    let predicted = record.selected_candidate();
+    member!(json, "backend", record.backend().map(BackendId::as_str));
+    if let Some(decision) = &record.decision {
+        member!(json, "policy", decision.policy());
+        member!(json, "reason", decision.reason());
+    }
+    member!(json, "predicted_ttft_ms", predicted.map(|it| seconds_to_millis(it.ttft)));
+    member!(json, "predicted_cached", predicted.map(|it| it.candidate.cached.round()));
+    member!(json, "attempts", record.attempts.len());
+    write_option_fields(json, record, LogPlace::Attempts);
+}
+
+fn write_response(json: &mut JsonObject<'_>, record: &RequestRecord) {
+    let observed = &*record.observed;
+    member!(json, "stream", record.options.stream || observed.is_stream);
+    member!(json, "finish", finish_reasons(record));
+    member!(json, "input_tokens", observed.usage.input);
+    member!(json, "output_tokens", record.output_tokens());
+    member!(json, "cached_tokens", observed.usage.cached);
+    member!(json, "reasoning_tokens", observed.usage.reasoning);
+    // The source of `output_tokens`.
+    member!(json, "usage", observed.usage_source);
+    member!(json, "output_events", observed.output_events);
+    member!(json, "comments", observed.comments);
+}
+
+fn write_latencies(json: &mut JsonObject<'_>, record: &RequestRecord) {
+    let timings = &record.timings;
+    let stream_ms = |at| record.stream_time_to(at).map(millis);
+    member!(json, "headers_ms", stream_ms(timings.headers));
+    member!(json, "first_event_ms", stream_ms(timings.first_event));
+    member!(json, "ttft_ms", record.ttft().map(millis));
+    member!(json, "first_answer_ms", stream_ms(timings.first_answer));
+    member!(json, "first_reasoning_ms", stream_ms(timings.first_reasoning));
+    member!(json, "first_text_ms", stream_ms(timings.first_text));
+    member!(json, "first_tool_call_ms", stream_ms(timings.first_tool_call));
+    member!(json, "tpot_ms", record.tpot().map(millis));
+    let gaps = &record.observed.inter_chunk_latency;
+    let itl_mean = record.observed.inter_token_latency.mean();
+    member!(json, "itl_mean_ms", itl_mean.map(seconds_to_millis));
+    member!(json, "gap_mean_ms", gaps.mean().map(seconds_to_millis));
+    member!(json, "gap_max_ms", gaps.max().map(seconds_to_millis));
+    member!(json, "stalls", record.observed.stalls.len());
+}
+
+fn write_durations(json: &mut JsonObject<'_>, record: &RequestRecord) {
+    member!(json, "write_stall_ms", millis(record.observed.write_stall));
+    member!(json, "duration_ms", millis(record.duration()));
+    // The duration is that of the whole request.
+    let rate = record.tokens_per_second().map(|rate| (rate * 10.0).round() / 10.0);
+    member!(json, "tokens_per_second", rate);
+    member!(json, "overhead_us", record.overhead().map(|overhead| overhead.as_micros()));
+    known!(json, "queued_ms", record.gateway_queue_wait().map(millis));
+    // The part of `queued_ms` in which no backend could serve the model.
+    known!(json, "backend_wait_ms", record.backend_wait().map(millis));
+    let phases = RequestPhases::from_record(record);
+    known!(json, "phases", AccessLogPhaseTimes::from_phases(&phases));
+    member!(json, "bytes_out", record.bytes_out);
 }
 
 /// The text form of a line, with the most important fields first.
 impl Display for AccessLogLine<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let record = self.record;
-        let observed = &*record.observed;
         let status = record.status.map_or("---".into(), |status| status.to_string());
         request_log_fields::write_head(f, record, &status, record.outcome.as_str())?;
-        write_field(f, "backend", record.backend().map(BackendId::as_str))?;
+        write_field(f, "backend", record.backend())?;
         write_field(f, "reason", record.decision.as_ref().map(|decision| decision.reason()))?;
         write_field(f, "error", record.error_type())?;
         write_field(f, "phase", incomplete_phase(record))?;
         write_field(f, "slow_cause", record.slow.map(SlowCause::as_str))?;
-        write_field(f, "resume", record.resume_outcome())?;
-        let uninspected_reason = observed.uninspected_reason.map(UninspectedReason::as_str);
-        write_field(f, "uninspected_reason", uninspected_reason)?;
-        write_field(f, "queued_ms", record.gateway_queue_wait().map(millis))?;
-        write_field(f, "backend_wait_ms", record.backend_wait().map(millis))?;
-        write_field(f, "ttft_ms", record.ttft().map(millis))?;
-        write_field(f, "tpot_ms", record.tpot().map(millis))?;
-        let gap_max = observed.inter_chunk_latency.max();
-        write_field(f, "gap_max_ms", gap_max.map(seconds_to_millis))?;
-        write_field(f, "ms", Some(millis(record.duration())))?;
+        for field in option_fields(record, LogPlace::SlowCause) {
+            write_field(f, field.name, Some(field.value))?;
+        }
+        let uninspected_reason = record.observed.uninspected_reason;
+        write_field(f, "uninspected_reason", uninspected_reason.map(UninspectedReason::as_str))?;
+        write_times(f, record)?;
         request_log_fields::write_session(f, record)?;
-        write_field(f, "in", observed.usage.input)?;
+        write_field(f, "in", record.observed.usage.input)?;
         write_field(f, "out", record.output_tokens())?;
         let finish = finish_reasons(record);
         write_field(f, "finish", (!finish.is_empty()).then(|| finish.join(",")))?;
         let attempts = record.attempts.len();
         write_field(f, "attempts", (attempts > 1).then_some(attempts))?;
-        write_field(f, "continuations", continuations(record))?;
+        for field in option_fields(record, LogPlace::Attempts) {
+            write_field(f, field.name, Some(field.value))?;
+        }
         write_field(f, "omitted_lines", self.omitted_lines)?;
         request_log_fields::write_ids(f, record)
     }
+}
+
+fn write_times(f: &mut fmt::Formatter<'_>, record: &RequestRecord) -> fmt::Result {
+    write_field(f, "queued_ms", record.gateway_queue_wait().map(millis))?;
+    write_field(f, "backend_wait_ms", record.backend_wait().map(millis))?;
+    write_field(f, "ttft_ms", record.ttft().map(millis))?;
+    write_field(f, "tpot_ms", record.tpot().map(millis))?;
+    let gap_max = record.observed.inter_chunk_latency.max();
+    write_field(f, "gap_max_ms", gap_max.map(seconds_to_millis))?;
+    write_field(f, "ms", Some(millis(record.duration())))
 }
 
 #[cfg(test)]

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn the_batch_dispatcher_passes_every_record_to_its_sink_once_and_in_order_also_at_shutdown() {
+    fn each_record_passes_once_in_order() {
         let numbers = Arc::new(RecordNumberCollector::default());
         let (dispatcher, guard) = BatchDispatcher::start(vec![numbers.clone()]);
         (0..10_000).for_each(|number| dispatcher.enqueue(Box::new(numbered_record(number))));
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn records_that_the_dispatch_queue_does_not_accept_reach_the_sink_one_after_the_other() {
+    fn a_full_queue_calls_sinks_in_turn() {
         let detector = Arc::new(OverlapDetector::default());
         let (dispatcher, guard) = BatchDispatcher::start(vec![detector.clone()]);
         // A closed queue accepts no record, and neither does a full queue.
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn panics_of_a_sink_are_counted_and_the_other_sinks_get_every_record() {
+    fn a_panic_spares_the_other_sinks() {
         let before = PanicCounts::snapshot().for_task(BackgroundTask::RecordSink);
         let numbers = Arc::new(RecordNumberCollector::default());
         let sinks: Vec<Arc<dyn Sink>> = vec![Arc::new(PanickingSink), numbers.clone()];
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flush_of_the_batch_dispatcher_passes_all_earlier_records_to_the_sinks() {
+    fn a_flush_passes_all_earlier_records() {
         let numbers = Arc::new(RecordNumberCollector::default());
         let (dispatcher, _guard) = BatchDispatcher::start(vec![numbers.clone()]);
         for number in 0..200 {

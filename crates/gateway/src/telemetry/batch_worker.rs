@@ -62,7 +62,7 @@ mod tests {
     const LONG_LINGER: Duration = Duration::from_hours(1);
 
     #[test]
-    fn a_batch_worker_handles_its_remaining_items_before_the_drop_of_its_guard_returns() {
+    fn a_drop_waits_for_remaining_items() {
         let queue = Arc::new(BatchQueue::new(LONG_LINGER, 100));
         let handled = Arc::new(Mutex::new(Vec::new()));
         let thread_handled = handled.clone();
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn the_drop_of_a_batch_worker_guard_does_not_wait_for_a_blocked_or_panicked_thread() {
+    fn a_drop_does_not_wait_forever() {
         let (gate_sender, gate) = channel::<()>();
         let blocked = Arc::new(BatchQueue::<()>::new(LONG_LINGER, 1));
         drop(BatchWorkerGuard::start(blocked, Duration::ZERO, move |_| {

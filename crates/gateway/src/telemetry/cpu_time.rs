@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cpu_time_of_nested_telemetry_work_counts_only_for_the_part_of_the_nested_work() {
+    fn nested_work_counts_for_its_part() {
         let amount = Duration::from_millis(10);
         let whole = clock::thread_cpu_time();
         let outer = ManuallyDrop::new(start(TelemetryPart::MetricsPage));
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_measured_cpu_time_of_a_future_is_the_sum_of_its_polls() {
+    async fn a_future_costs_its_polls() {
         let before = TelemetryCpuTimes::snapshot().of(TelemetryPart::SpanExport);
         let amount = Duration::from_millis(5);
         measure_future(TelemetryPart::SpanExport, async {

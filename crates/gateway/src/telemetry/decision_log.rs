@@ -9,14 +9,12 @@ use serde_json::{Map, Value, json};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokenweir_engine::prefill_leg::PrefillSkip;
 use tokenweir_protocol::limits::push_bounded;
 use tokenweir_protocol::mutex::lock;
-use tokenweir_request::continuation::ContinuationRefusal;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::{
-    Attempt, ChunkTimings, Continuation, Continuations, PhaseDuration, PredictedCandidate,
-    PrefillLegs, RequestPhases, RequestRecord, RoutingDecision, SlowCause,
+    Attempt, ChunkTimings, PhaseDuration, PredictedCandidate, RecordNotes, RequestPhases,
+    RequestRecord, RoutingDecision, SlowCause,
 };
 use tokenweir_routing::PolicyKind;
 use tokenweir_routing::kv_aware;
@@ -31,6 +29,8 @@ use tokenweir_routing::kv_aware;
 pub struct DecisionLog {
     /// Largest number of entries. 0: no decisions are retained.
     pub capacity: usize,
+    /// What options add to an entry.
+    parts: &'static [DecisionPart],
     /// The entries, oldest first.
     entries: Mutex<VecDeque<Arc<DecisionLogEntry>>>,
 }
@@ -41,6 +41,8 @@ pub struct DecisionLogEntry {
     request: RequestFacts,
     route: Option<&'static str>,
     decision: Arc<RoutingDecision>,
+    /// Why the gate of admission let the request in. `None`: there is no gate.
+    admission: Option<&'static str>,
     attempts: Box<[Attempt]>,
     /// Time from sending the request to the backend to the first output, in seconds. `None`: the
     /// response is not a stream, or has no output.
@@ -52,14 +54,18 @@ pub struct DecisionLogEntry {
     input_tokens: Option<u64>,
     /// Number of cached prompt tokens that the engine reported. `None`: not reported.
     cached_tokens: Option<u64>,
-    /// The result of a request with an `Idempotency-Key`: see
-    /// [`ResumeOutcome`](tokenweir_request::record::ResumeOutcome).
-    resume: Option<&'static str>,
-    continuations: Continuations,
-    prefill_legs: Option<Box<PrefillLegs>>,
+    /// The requests that the gateway made for this one before an attempt.
+    pub attempts_apart: Box<[Attempt]>,
+    /// Whether another backend than that of the last attempt has computed the prompt.
+    pub has_remote_prompt: bool,
+    /// What options wrote into the record.
+    pub notes: RecordNotes,
     /// The times of the chunks. `None`: the stream was neither slow nor broken.
     chunk_timings: Option<Box<ChunkTimings>>,
 }
+
+/// Adds the fields of an option to the JSON of an entry.
+pub type DecisionPart = fn(&DecisionLogEntry, &mut Value);
 
 /// Minimum length of a prefix of a request ID with which [`DecisionLog::get`] finds a request. The live page
 /// and `tokenweir top` show a prefix of this length.
@@ -68,9 +74,19 @@ const MIN_ID_PREFIX: usize = 8;
 // === impl DecisionLog ===
 
 impl DecisionLog {
-    /// Creates a log that retains the last `capacity` decisions. With 0 the log stays empty.
-    pub fn new(capacity: usize) -> Self {
-        Self { capacity, entries: Mutex::default() }
+    /// Creates a log that retains the last `capacity` decisions. With 0 the log stays empty. `parts`: what
+    /// options add to an entry.
+    pub fn new(capacity: usize, parts: &'static [DecisionPart]) -> Self {
+        Self { capacity, parts, entries: Mutex::default() }
+    }
+
+    /// All fields of an entry as JSON, and those of options.
+    pub fn detail(&self, entry: &DecisionLogEntry) -> Value {
+        let mut detail = entry.detail();
+        for add_part in self.parts {
+            add_part(entry, &mut detail);
+        }
+        detail
     }
 
     /// Returns the newest decision for the request with this ID. If there is none and `request_id` has at
@@ -117,15 +133,16 @@ impl DecisionLogEntry {
             request: RequestFacts::from_record(record),
             route: record.route,
             decision: record.decision.clone()?,
+            admission: record.admission,
             attempts: record.attempts.as_slice().into(),
-            continuations: record.continuations.clone(),
-            prefill_legs: record.prefill_legs.clone(),
+            attempts_apart: record.attempts_apart.as_slice().into(),
+            has_remote_prompt: record.has_remote_prompt,
+            notes: record.notes.clone(),
             upstream_ttft: record.upstream_ttft().map(|ttft| ttft.as_secs_f64()),
             phases: RequestPhases::from_record(record),
             backend_wait: record.backend_wait(),
             input_tokens: counts.input,
             cached_tokens: counts.cached,
-            resume: record.resume_outcome(),
             chunk_timings: record.examined_chunk_timings().cloned().map(Box::new),
         })
     }
@@ -133,37 +150,36 @@ impl DecisionLogEntry {
     /// Returns the main fields of the entry as JSON: one element of the list that `/decisions`
     /// returns.
     pub fn summary(&self) -> Value {
-        let (request, chosen) = (&self.request, self.decision.selected());
+        let request = &self.request;
+        let chosen = self.decision.selected();
         json!({
             "request_id": request.request_id,
             "time": humantime::format_rfc3339_millis(request.started).to_string(),
             "model": request.model.name(),
             "backend": chosen.backend.as_str(),
             "reason": self.decision.reason(),
-            "outcome": request.outcome.as_str(),
-            "slow_cause": request.slow.map(SlowCause::as_str),
+            "outcome": request.outcome,
+            "slow_cause": request.slow,
             "predicted_ttft_seconds": round_significant(chosen.ttft),
             "actual_ttft_seconds": self.upstream_ttft.map(round_significant),
         })
     }
 
-    /// All fields of the entry as JSON. Candidates are sorted by cost, lowest first. Times to first
+    /// All fields of the core as JSON. Candidates are sorted by cost, lowest first. Times to first
     /// token are in seconds and start when the request is sent to the backend.
-    pub fn detail(&self) -> Value {
-        let (request, decision) = (&self.request, &self.decision);
-        let ended_ms = request.duration.as_millis() as u64;
+    fn detail(&self) -> Value {
+        let request = &self.request;
+        let decision = &self.decision;
         let chosen = decision.selected();
         // Only the kv_aware policy compares costs.
         let has_cost = decision.policy() == PolicyKind::KvAware.as_str();
         let ranked = decision.ranked_candidates();
-        let least_cost = ranked.first().filter(|_| has_cost).map(|candidate| candidate.cost);
-        let candidates = ranked
-            .into_iter()
-            .map(|candidate| candidate_to_json(&candidate, candidate.is_same(&chosen), has_cost));
-        let excluded = decision
-            .excluded_backends()
-            .map(|(backend, reason)| json!({ "backend": backend.as_str(), "reason": reason }));
-        json!({
+        let least_cost = if has_cost { ranked.first().map(|least| least.cost) } else { None };
+        let candidate = |candidate: PredictedCandidate<'_>| {
+            candidate_to_json(&candidate, candidate.is_same(&chosen), has_cost)
+        };
+        let chunks = self.chunk_timings.as_deref();
+        let mut detail = json!({
             "request_id": request.request_id,
             "time": humantime::format_rfc3339_millis(request.started).to_string(),
             "model": request.model.name(),
@@ -175,40 +191,62 @@ impl DecisionLogEntry {
             "tenant": request.caller.as_ref().map(|caller| &*caller.tenant),
             "client": request.client.to_string(),
             "trace_id": request.trace_id.map(|id| format!("{id:032x}")),
-            "attempts": self.attempts.iter().map(attempt_to_json).collect::<Vec<_>>(),
-            "prefill_legs": self.prefill_legs.as_deref().map(prefill_legs_to_json),
-            "continuations": self.continuations.begun.iter().map(continuation_to_json).collect::<Vec<_>>(),
-            "continuation_refused": self.continuations.refusal.map(ContinuationRefusal::as_str),
-            "predicted": {
-                "ttft_seconds": round_significant(chosen.ttft),
-                "input_tokens": chosen.candidate.prompt.round(),
-                "cached_tokens": chosen.candidate.cached.round(),
-                "cached_source": chosen.candidate.cached_source.as_str(),
-            },
-            "actual": {
-                "ttft_seconds": self.upstream_ttft.map(round_significant),
-                "input_tokens": self.input_tokens,
-                "cached_tokens": self.cached_tokens,
-                "outcome": request.outcome.as_str(),
-                "resume": self.resume,
-                "slow_cause": request.slow.map(SlowCause::as_str),
-                "slow_meaning": request.slow.map(SlowCause::meaning),
-                "client_ttft_seconds": rounded_seconds(request.ttft),
-                "first_answer_seconds": rounded_seconds(request.first_answer),
-                "duration_seconds": ended_ms as f64 / 1e3,
-                "backend_wait_seconds": rounded_seconds(self.backend_wait),
-            },
-            "phases": phases_to_json(&self.phases),
+            "attempts": list(&self.attempts, attempt_to_json),
+            "predicted": predicted_to_json(&chosen),
+            "actual": self.actual(),
+            "phases": list(self.phases.iter(), phase_to_json),
             "tie_cost": least_cost.map(|least| round_significant(kv_aware::tie_limit(least))),
-            "candidates": candidates.collect::<Vec<_>>(),
+            "candidates": list(ranked, candidate),
             "omitted_candidates": decision.omitted_candidates,
-            "excluded": excluded.collect::<Vec<_>>(),
-            "chunk_timings": self.chunk_timings.as_deref().map(|it| chunks_to_json(it, ended_ms)),
+            "excluded": list(decision.excluded_backends(), |(backend, reason)| {
+                json!({ "backend": backend.as_str(), "reason": reason })
+            }),
+            "chunk_timings": chunks.map(|timings| chunks_to_json(timings, self.ended_ms())),
+        });
+        if let Some(admission) = self.admission {
+            detail["admission"] = admission.into();
+        }
+        detail
+    }
+
+    /// The result of the request as JSON.
+    fn actual(&self) -> Value {
+        let request = &self.request;
+        json!({
+            "ttft_seconds": self.upstream_ttft.map(round_significant),
+            "input_tokens": self.input_tokens,
+            "cached_tokens": self.cached_tokens,
+            "outcome": request.outcome,
+            "slow_cause": request.slow,
+            "slow_meaning": request.slow.map(SlowCause::meaning),
+            "client_ttft_seconds": rounded_seconds(request.ttft),
+            "first_answer_seconds": rounded_seconds(request.first_answer),
+            "duration_seconds": self.ended_ms() as f64 / 1e3,
+            "backend_wait_seconds": rounded_seconds(self.backend_wait),
         })
+    }
+
+    fn ended_ms(&self) -> u64 {
+        self.request.duration.as_millis() as u64
     }
 }
 
-fn attempt_to_json(attempt: &Attempt) -> Value {
+/// The JSON list of these values.
+fn list<T>(values: impl IntoIterator<Item = T>, to_json: impl Fn(T) -> Value) -> Value {
+    values.into_iter().map(to_json).collect()
+}
+
+fn predicted_to_json(chosen: &PredictedCandidate<'_>) -> Value {
+    json!({
+        "ttft_seconds": round_significant(chosen.ttft),
+        "input_tokens": chosen.candidate.prompt.round(),
+        "cached_tokens": chosen.candidate.cached.round(),
+        "cached_source": chosen.candidate.cached_source,
+    })
+}
+
+/// An attempt as JSON.
+pub fn attempt_to_json(attempt: &Attempt) -> Value {
     json!({
         "backend": attempt.backend.as_str(),
         "status": attempt.status,
@@ -217,13 +255,9 @@ fn attempt_to_json(attempt: &Attempt) -> Value {
     })
 }
 
-/// Returns the durations of the known phases of a request as JSON, in order of time.
-fn phases_to_json(phases: &RequestPhases) -> Value {
-    let phase = |phase: PhaseDuration| {
-        let seconds = rounded_seconds(Some(phase.took));
-        json!({ "phase": phase.phase.as_str(), "seconds": seconds, "is_estimated": phase.is_estimated })
-    };
-    phases.iter().map(phase).collect()
+fn phase_to_json(phase: PhaseDuration) -> Value {
+    let seconds = rounded_seconds(Some(phase.took));
+    json!({ "phase": phase.phase, "seconds": seconds, "is_estimated": phase.is_estimated })
 }
 
 fn rounded_seconds(time: Option<Duration>) -> Option<f64> {
@@ -233,34 +267,14 @@ fn rounded_seconds(time: Option<Duration>) -> Option<f64> {
 /// Returns the times of the chunks of a slow or broken stream as JSON, in milliseconds from the
 /// request head.
 fn chunks_to_json(timings: &ChunkTimings, ended_ms: u64) -> Value {
-    let gaps = timings.longest_gaps().map(|gap| {
-        json!({ "after_chunks": gap.after_chunks, "ended_ms": gap.ended_ms, "gap_ms": gap.gap_ms })
-    });
     json!({
         "chunks": timings.chunks(),
         "stride": timings.stride(),
         "samples_ms": timings.samples_ms(),
-        "longest_gaps": gaps.collect::<Vec<_>>(),
+        "longest_gaps": list(timings.longest_gaps(), |gap| {
+            json!({ "after_chunks": gap.after_chunks, "ended_ms": gap.ended_ms, "gap_ms": gap.gap_ms })
+        }),
         "ended_ms": ended_ms,
-    })
-}
-
-fn prefill_legs_to_json(legs: &PrefillLegs) -> Value {
-    let predicted = legs.predicted;
-    json!({
-        "sent": legs.sent.iter().map(attempt_to_json).collect::<Vec<_>>(),
-        "used": legs.is_used,
-        "skipped": legs.skipped.map(PrefillSkip::as_str),
-        "predicted_ttft_seconds": predicted.map(|ttft| round_significant(ttft.with_leg)),
-        "predicted_ttft_seconds_without": predicted.map(|ttft| round_significant(ttft.alone)),
-    })
-}
-
-fn continuation_to_json(continuation: &Continuation) -> Value {
-    json!({
-        "cause": continuation.cause.as_str(),
-        "tokens": continuation.tokens,
-        "gap_seconds": continuation.gap().map(round_significant),
     })
 }
 
@@ -281,7 +295,7 @@ fn candidate_to_json(candidate: &PredictedCandidate<'_>, is_chosen: bool, has_co
 }
 
 /// Rounds a number to six significant digits.
-fn round_significant(number: f64) -> f64 {
+pub fn round_significant(number: f64) -> f64 {
     format!("{number:.5e}").parse().unwrap_or(number)
 }
 
@@ -305,7 +319,7 @@ mod tests {
     use tokenweir_request::record::fixtures::streamed;
 
     #[test]
-    fn the_decision_log_has_the_chunk_times_of_broken_and_slow_streams_only() {
+    fn only_broken_and_slow_streams_have_chunk_times() {
         let mut record = streamed();
         let accepted = record.timings.accepted;
         let gap = Duration::from_millis(900);
@@ -328,8 +342,8 @@ mod tests {
     }
 
     #[test]
-    fn the_decision_log_retains_the_newest_decisions_and_finds_the_latest_of_equal_request_ids() {
-        let log = DecisionLog::new(3);
+    fn the_latest_of_equal_ids_is_found() {
+        let log = DecisionLog::new(3, &[]);
         let mut record = streamed();
         for index in 0..5_u16 {
             Arc::make_mut(record.decision.as_mut().unwrap()).omitted_candidates = index.into();
@@ -343,8 +357,8 @@ mod tests {
     }
 
     #[test]
-    fn the_decision_log_finds_a_request_by_the_first_8_characters_of_its_id_and_not_by_fewer() {
-        let log = DecisionLog::new(3);
+    fn eight_characters_find_a_request() {
+        let log = DecisionLog::new(3, &[]);
         let mut record = streamed();
         for id in ["f53ebd45226e", "f53ebd45"] {
             let id = HeaderValue::from_static(id);
@@ -359,18 +373,18 @@ mod tests {
     }
 
     #[test]
-    fn a_decision_log_of_capacity_zero_and_a_request_without_a_decision_store_no_entry() {
-        let empty_log = DecisionLog::new(0);
+    fn without_capacity_or_decision_nothing_is_stored() {
+        let empty_log = DecisionLog::new(0, &[]);
         empty_log.finished(&[&streamed()]);
         assert!(empty_log.newest(50).is_empty());
-        let log = DecisionLog::new(5);
+        let log = DecisionLog::new(5, &[]);
         log.finished(&[&RequestRecord { decision: None, ..streamed() }]);
         assert!(log.newest(50).is_empty());
     }
 
     #[test]
-    fn the_detail_of_a_logged_decision_has_every_candidate_and_the_outcome_of_the_request() {
-        let log = DecisionLog::new(1);
+    fn a_detail_has_candidates_and_outcome() {
+        let log = DecisionLog::new(1, &[]);
         log.finished(&[&streamed()]);
         let detail = log.get("r-1").unwrap().detail();
         let expected = json!({
@@ -380,7 +394,7 @@ mod tests {
         assert_eq!(detail["predicted"], expected);
         let expected = json!({
             "ttft_seconds": 0.09, "input_tokens": 12, "cached_tokens": 8, "outcome": "ok",
-            "resume": null, "slow_cause": null, "slow_meaning": null, "client_ttft_seconds": 0.1, "first_answer_seconds": null,
+            "slow_cause": null, "slow_meaning": null, "client_ttft_seconds": 0.1, "first_answer_seconds": null,
             "duration_seconds": 0.41, "backend_wait_seconds": null,
         });
         assert_eq!(detail["actual"], expected);

@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_non_blocking_writer_writes_log_lines_in_batches_in_order_and_all_at_shutdown() {
+    fn lines_are_written_in_ordered_batches() {
         let ((writes_sender, writes), (_, gate)) = (channel(), channel());
         let out = BufWriter::new(GatedWriter { writes: writes_sender, gate });
         let (writer, guard) = NonBlockingWriter::start("test", out);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn only_log_lines_that_reached_the_output_count_as_written() {
+    fn only_lines_in_the_output_count() {
         let full_device = || std::fs::OpenOptions::new().append(true).open("/dev/full").unwrap();
         let buffered = BufWriter::new(full_device());
         let outputs: [Box<dyn Write + Send>; 2] = [Box::new(full_device()), Box::new(buffered)];
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn the_non_blocking_writer_drops_lines_and_does_not_block_callers_if_the_reader_stalls() {
+    fn a_stalled_reader_loses_lines() {
         let ((writes_sender, _writes), (gate_sender, gate)) = (channel(), channel());
         let out = GatedWriter { writes: writes_sender, gate };
         let (writer, guard) = NonBlockingWriter::start("test", out);

@@ -25,6 +25,8 @@ pub struct RotatingFile {
     is_failing: bool,
     /// Value of [`REOPEN_REQUESTS`] when the file was opened.
     reopen_requests: u64,
+    /// Whether a full file is stored on the disk before it is renamed.
+    is_durable: bool,
 }
 
 /// Permissions of a file that the gateway creates: only its user may read and write it.
@@ -92,8 +94,27 @@ impl RotatingFile {
         let reopen_requests = REOPEN_REQUESTS.load(Ordering::Relaxed);
         let file = open_for_append(path)?;
         let length = file.metadata()?.len();
-        let path = path.to_owned();
-        Ok(Self { path, file, length, max_bytes, counters, is_failing: false, reopen_requests })
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            length,
+            max_bytes,
+            counters,
+            is_failing: false,
+            reopen_requests,
+            is_durable: false,
+        })
+    }
+
+    /// The same file, which is stored on the disk before it is renamed.
+    #[must_use]
+    pub fn durable(self) -> Self {
+        Self { is_durable: true, ..self }
+    }
+
+    /// Waits until the disk has all lines.
+    pub fn sync(&self) -> io::Result<()> {
+        self.file.sync_data()
     }
 
     /// Writes a value as one line of JSON.
@@ -104,8 +125,9 @@ impl RotatingFile {
         let _ = self.write_all(line.as_bytes());
     }
 
-    /// Appends the complete line. If the write fails, the file keeps its previous content.
-    fn append_line(&mut self, line: &[u8]) -> io::Result<()> {
+    /// Appends a complete line. If the write fails, the file keeps its previous content. The write is not
+    /// counted.
+    pub fn append(&mut self, line: &[u8]) -> io::Result<()> {
         if line.len() as u64 > self.max_bytes {
             let message = "a line is longer than the limit of the file";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
@@ -128,6 +150,9 @@ impl RotatingFile {
     }
 
     fn rotate(&mut self) -> io::Result<()> {
+        if self.is_durable {
+            self.sync()?;
+        }
         match fs::rename(&self.path, rotated_path(&self.path)) {
             // Another process has removed or renamed the file.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -148,7 +173,7 @@ impl Write for RotatingFile {
     /// Writes one complete line. Returns no error: a failed write is counted, and the first of
     /// several consecutive failures is logged.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        let result = self.append_line(line);
+        let result = self.append(line);
         let counter = if result.is_ok() { &self.counters.written } else { &self.counters.failed };
         counter.fetch_add(1, Ordering::Relaxed);
         if let Err(error) = &result
@@ -173,7 +198,8 @@ fn open_for_append(path: &Path) -> io::Result<File> {
     OpenOptions::new().create(true).append(true).mode(FILE_MODE).open(path)
 }
 
-fn rotated_path(path: &Path) -> PathBuf {
+/// The path of the full file before the file at `path`.
+pub fn rotated_path(path: &Path) -> PathBuf {
     let mut rotated = OsString::from(path);
     rotated.push(".old");
     rotated.into()
@@ -186,7 +212,7 @@ mod tests {
     use tokenweir_net::testing::TempFolder;
 
     #[test]
-    fn a_full_file_is_rotated_and_both_files_stay_within_the_size_limit() {
+    fn a_full_file_is_rotated() {
         let folder = TempFolder::new("rotating-rotation");
         let path = folder.path().join("capture.jsonl");
         let mut file = RotatingFile::open(&path, 50, Arc::default()).unwrap();
@@ -203,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_user_of_the_gateway_may_read_a_file_and_its_rotated_predecessor() {
+    fn only_the_own_user_may_read() {
         let folder = TempFolder::new("rotating-mode");
         let path = folder.path().join("payloads.jsonl");
         let mut file = RotatingFile::open(&path, 8, Arc::default()).unwrap();
@@ -215,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_renamed_file_is_written_again_under_its_path_after_a_request_to_reopen_it() {
+    fn a_renamed_file_is_reopened() {
         let folder = TempFolder::new("rotating-reopen");
         let path = folder.path().join("payloads.jsonl");
         let renamed = folder.path().join("payloads.jsonl.1");
@@ -229,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_appended_to_an_existing_file_and_its_length_counts_towards_the_size_limit() {
+    fn the_length_of_an_existing_file_counts() {
         let folder = TempFolder::new("rotating-append");
         let path = folder.write("capture.jsonl", "before\n");
         let mut file = RotatingFile::open(&path, 14, Arc::default()).unwrap();
@@ -240,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_longer_than_the_size_limit_of_the_file_is_dropped_and_later_lines_are_written() {
+    fn only_a_too_long_line_is_dropped() {
         let folder = TempFolder::new("rotating-long-line");
         let path = folder.path().join("capture.jsonl");
         let mut file = RotatingFile::open(&path, 8, Arc::default()).unwrap();
@@ -253,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_a_full_disk_does_not_accept_are_dropped_and_counted() {
+    fn lines_for_a_full_disk_are_counted() {
         let full_device = OpenOptions::new().append(true).open("/dev/full").unwrap();
         let path = PathBuf::from("/dev/full");
         let mut file = RotatingFile {
@@ -264,6 +290,7 @@ mod tests {
             counters: Arc::default(),
             is_failing: false,
             reopen_requests: 0,
+            is_durable: false,
         };
         file.write_all(b"{}\n").unwrap();
         assert_eq!(file.counters.failed.load(Ordering::Relaxed), 1);
@@ -271,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_file_path_that_is_no_regular_file_is_rejected() {
+    fn a_path_of_no_regular_file_is_rejected() {
         let error = RotatingFile::open(Path::new("/dev/null"), 1, Arc::default()).err().unwrap();
         assert_eq!(error.to_string(), "not a regular file; configure the path of a file");
         assert!(

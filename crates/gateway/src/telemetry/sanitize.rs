@@ -70,7 +70,7 @@ mod tests {
     const UNSAFE_TEXT: &str = "a\u{1b}[31m\n\r\u{9b}2J\u{7f}\u{202e}\u{2028}\"\\ b=c\u{0}é";
 
     #[test]
-    fn the_value_of_a_text_log_field_is_quoted_and_escaped_on_one_line() {
+    fn a_field_is_escaped_on_one_line() {
         let field = LogFieldValue(UNSAFE_TEXT).to_string();
         assert_eq!(
             field, r#""a\u{1b}[31m\n\r\u{9b}2J\u{7f}\u{202e}\u{2028}\"\\ b=c\0é""#,
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn a_json_log_line_with_escaped_control_characters_parses_to_the_same_value() {
+    fn an_escaped_line_parses_to_its_value() {
         let text = serde_json::to_string(UNSAFE_TEXT).unwrap();
         assert!(text.chars().any(is_control_or_bidi), "JSON leaves some characters unescaped");
         let escaped = json(text);

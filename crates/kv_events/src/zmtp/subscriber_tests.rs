@@ -179,7 +179,7 @@ async fn a_restart_applies_only_new_messages() {
 }
 
 #[tokio::test]
-async fn without_a_replay_socket_the_state_is_from_here() {
+async fn without_replay_the_state_is_from_here() {
     let served = Served::start().await;
     served.publish("a");
     let mut subscription = Subscription::start(served.live.clone(), None);

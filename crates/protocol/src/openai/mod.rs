@@ -19,7 +19,7 @@ pub use api::Api;
 pub use delta::{Delta, EngineTimes, FinishReason, InBandError, OutputKind, OutputKinds, Usage};
 pub use request::{
     GenerationParameters, IdentityFields, ModelSpan, Splice, engine_control, form, left_out,
-    prompt, request_fields,
+    media_urls, prompt, request_fields,
 };
 pub use response::{MAX_TOKEN_COUNT, PhraseMatcher, ResponseReader, read_usage};
 pub use text_excerpt::TextExcerpt;

@@ -1,5 +1,6 @@
 //! Authenticates requests by API key. A reload of the key file replaces the whole [`ApiKeys`].
 
+use super::caps::RequestCaps;
 use super::charge::TokenCharge;
 use super::digest::KeyDigest;
 use super::key_file::{KeyEntry, KeyFile, MAX_TENANTS, TenantEntry};
@@ -50,6 +51,8 @@ pub struct Tenant {
     pub permissions: Permissions,
     /// How streams of the tenant are continued at another backend. `None`: the setting of the model applies.
     pub continuation: Option<ContinuationMode>,
+    /// Caps on each request. `None`: there are none.
+    pub caps: Option<RequestCaps>,
     /// Limits and usage of all keys of the tenant together.
     usage_limiter: UsageLimiter,
     /// Limits and usage of each key, by key name.
@@ -207,6 +210,7 @@ impl Tenant {
             models: ModelAllowlist::new(entry.models.as_deref()),
             permissions: Permissions::new(&entry.allow),
             continuation: entry.continuation,
+            caps: entry.caps.clone(),
             usage_limiter: limiter_with_usage(
                 entry.limits,
                 previous.map(|tenant| &tenant.usage_limiter),

@@ -1,5 +1,6 @@
 //! Schema and validation of the key file, which lists tenants and their API keys.
 
+use super::caps::RequestCaps;
 use super::digest::KeyDigest;
 use super::usage_limits::UsageLimits;
 use crate::continuation::ContinuationMode;
@@ -34,6 +35,8 @@ pub struct TenantEntry {
     /// Limits of all keys of the tenant together.
     #[serde(default)]
     pub limits: UsageLimits,
+    /// Caps on each request. `None`: no caps, and media of all hosts.
+    pub caps: Option<RequestCaps>,
     /// API keys of the tenant.
     pub keys: Vec<KeyEntry>,
 }
@@ -115,6 +118,9 @@ impl TenantEntry {
             return Err(key_file_error(&format!("{path}.models.{index}"), problem));
         }
         check_limits(path, &self.limits)?;
+        if let Some(Err((key, problem))) = self.caps.as_ref().map(RequestCaps::check) {
+            return Err(key_file_error(&format!("{path}.caps.{key}"), problem));
+        }
         for (index, key) in self.keys.iter().enumerate() {
             let path = format!("{path}.keys.{index}");
             check_name(&path, &key.name, self.keys.iter().take(index).map(|key| &key.name))?;

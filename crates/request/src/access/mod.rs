@@ -17,6 +17,7 @@
 //! a slow hash.
 
 mod api_keys;
+mod caps;
 mod charge;
 pub mod cors;
 mod digest;
@@ -30,6 +31,7 @@ mod usage_limits;
 mod usage_meter;
 
 pub use api_keys::{ApiKey, ApiKeys, Tenant, bearer, remove_credentials};
+pub use caps::{CapEdits, CappedRequest, RequestCaps};
 pub use charge::TokenCharge;
 pub use cors::Cors;
 pub use digest::{KeyDigest, mint};

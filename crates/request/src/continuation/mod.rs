@@ -7,6 +7,7 @@
 mod edit;
 mod event;
 mod layout;
+mod note;
 mod plan;
 mod reasons;
 mod request;
@@ -15,6 +16,7 @@ mod splicer;
 #[cfg(test)]
 mod tests;
 
+pub use note::{Continuation, Continuations};
 pub use plan::ContinuationPlan;
 pub use reasons::{ContinuationMode, ContinuationRefusal, InterruptionCause};
 pub use splicer::StreamSplicer;

@@ -90,6 +90,14 @@ pub enum GatewayError {
         /// The permission to use the field.
         permission: &'static str,
     },
+    /// The request asks for more than the caps of the tenant or of the model allow.
+    #[error("`{field}` {problem}")]
+    RequestCap {
+        /// Name of the field.
+        field: &'static str,
+        /// What is wrong, after the name of the field.
+        problem: String,
+    },
     /// The body has a `Content-Encoding` that the gateway does not decode, or is damaged.
     #[error(
         "the request body cannot be decoded from `{encoding}`; send it with one Content-Encoding (gzip or deflate) and no digest, or without"
@@ -118,9 +126,9 @@ pub enum GatewayError {
         /// The name that the client sent, in backticks, or a text for a request without a model.
         model: String,
     },
-    /// The request cannot get the response that belongs to its `Idempotency-Key`.
-    #[error("{0}")]
-    IdempotencyKey(IdempotencyProblem),
+    /// An option refuses the request.
+    #[error("{}", .0.message)]
+    Option(&'static OptionError),
     /// A limit of the tenant or of the API key is reached.
     #[error("the limit of {allowed} {} is reached; retry after {retry_after} s", .limited.as_str())]
     RateLimited {
@@ -249,26 +257,15 @@ pub enum GatewayError {
     Internal,
 }
 
-/// Why a request cannot get the response that belongs to its `Idempotency-Key`. The statuses of the first two
-/// are those of draft-ietf-httpapi-idempotency-key-header.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum IdempotencyProblem {
-    /// The key belongs to a request with another path, query, content type or body: 422.
-    #[error(
-        "the Idempotency-Key belongs to another request of this client: repeat that request \
-         byte for byte, or use a new key"
-    )]
-    OtherRequest,
-    /// Too many connections already get the response: 409.
-    #[error("too many connections get the response of this Idempotency-Key: close one, or wait")]
-    TooManyReaders,
-    /// `Last-Event-ID` names no event of a response that this gateway keeps for the request: 412, because
-    /// the header is a condition that does not hold.
-    #[error(
-        "this gateway does not keep the response of which Last-Event-ID names an event: repeat \
-         the request without Last-Event-ID, and discard the events of the earlier response"
-    )]
-    UnknownEvent,
+/// Why an option refuses a request.
+#[derive(Debug, PartialEq, Eq)]
+pub struct OptionError {
+    /// The reason, which has a row in the table of errors.
+    pub reason: &'static str,
+    /// The text.
+    pub message: &'static str,
+    /// Whether it is a conflict with open requests, which may end soon.
+    pub is_conflict: bool,
 }
 
 named_enum! {

@@ -1,6 +1,6 @@
 //! Reason, status, fault, error type and retry time of every [`GatewayError`].
 
-use super::gateway_error::{GatewayError, IdempotencyProblem, RateLimitKind};
+use super::gateway_error::{GatewayError, OptionError, RateLimitKind};
 use Fault::{Backend, Client, Gateway};
 use http::StatusCode;
 use http::StatusCode as S;
@@ -33,7 +33,7 @@ pub(super) struct ErrorRow {
 }
 
 /// All errors, in the order of the label values.
-const ROWS: [ErrorRow; 41] = [
+const ROWS: [ErrorRow; 42] = [
     row("not_found", S::NOT_FOUND, Client, "NotFoundError"),
     row("method_not_allowed", S::METHOD_NOT_ALLOWED, Client, BAD_REQUEST),
     row("upgrade_not_offered", S::UPGRADE_REQUIRED, Client, BAD_REQUEST),
@@ -42,6 +42,7 @@ const ROWS: [ErrorRow; 41] = [
     row("bad_body", S::BAD_REQUEST, Client, BAD_REQUEST),
     row("signed_body", S::BAD_REQUEST, Client, BAD_REQUEST),
     row("engine_control", S::BAD_REQUEST, Client, BAD_REQUEST),
+    row("request_cap", S::BAD_REQUEST, Client, BAD_REQUEST),
     row("bad_head", S::BAD_REQUEST, Client, BAD_REQUEST),
     row("head_too_large", S::REQUEST_HEADER_FIELDS_TOO_LARGE, Client, BAD_REQUEST),
     row("uri_too_long", S::URI_TOO_LONG, Client, BAD_REQUEST),
@@ -110,7 +111,7 @@ impl GatewayError {
         let reason = self.reason();
         let found = ROWS.iter().find(|row| row.reason == reason);
         let row = *found.unwrap_or(&INTERNAL_ERROR);
-        if matches!(self, Self::IdempotencyKey(IdempotencyProblem::TooManyReaders)) {
+        if matches!(self, Self::Option(OptionError { is_conflict: true, .. })) {
             return ErrorRow { status: S::CONFLICT, kind: "ConflictError", ..row };
         }
         row
@@ -127,6 +128,7 @@ impl GatewayError {
             Self::BadBody(_) => "bad_body",
             Self::SignedBody { .. } | Self::SignedField { .. } => "signed_body",
             Self::EngineControl { .. } => "engine_control",
+            Self::RequestCap { .. } => "request_cap",
             Self::BadHead => "bad_head",
             Self::HeadTooLarge => "head_too_large",
             Self::UriTooLong => "uri_too_long",
@@ -135,8 +137,7 @@ impl GatewayError {
             Self::IncompleteBody => "body_cut",
             Self::InvalidApiKey => "invalid_api_key",
             Self::ModelNotAllowed { .. } => "model_not_allowed",
-            Self::IdempotencyKey(IdempotencyProblem::UnknownEvent) => "last_event_id",
-            Self::IdempotencyKey(_) => "idempotency_key",
+            Self::Option(error) => error.reason,
             Self::RateLimited { limited, .. } => limited.reason(),
             Self::BodyTimeout { .. } => "body_timeout",
             Self::ClientBusy => "client_busy",
@@ -177,7 +178,9 @@ impl GatewayError {
             Self::ModelNotAllowed { .. } | Self::SignedBody { .. } | Self::UnknownModel { .. } => {
                 Some("model")
             }
-            Self::SignedField { field } | Self::EngineControl { field, .. } => Some(field),
+            Self::SignedField { field }
+            | Self::EngineControl { field, .. }
+            | Self::RequestCap { field, .. } => Some(field),
             _ => None,
         }
     }
@@ -190,7 +193,7 @@ impl GatewayError {
             | Self::Shed { retry_after }
             | Self::QueueTimeout { retry_after, .. }
             | Self::Late { retry_after, .. } => Some(*retry_after),
-            Self::IdempotencyKey(IdempotencyProblem::TooManyReaders)
+            Self::Option(OptionError { is_conflict: true, .. })
             | Self::ClientBusy
             | Self::Overloaded
             | Self::Exhausted

@@ -4,8 +4,10 @@ use super::attempt_response::record_stall;
 use super::exchange::{Exchange, ExchangeState};
 use super::open_streams::{BackendMonitor, StreamInfo, StreamPolicy};
 use super::stream_end::{Ending, LeaveReason, ObservedBodyError};
-use crate::continuation::{ContinuationRefusal, InterruptionCause, StreamSplicer};
-use crate::record::{Continuation, Termination};
+use crate::continuation::{
+    Continuation, ContinuationRefusal, Continuations, InterruptionCause, StreamSplicer,
+};
+use crate::record::Termination;
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Instant;
@@ -47,8 +49,11 @@ impl Exchange {
         let span_id = record.attempts.last().map_or(0, |attempt| attempt.span_id);
         let tokens = splicer.tokens() as u64;
         let begun = Continuation { span_id, cause, tokens, interrupted, next_output: None };
-        record.continuations.begun.push(begun);
-        record.continuations.refusal = None;
+        record.notes.update(|continuations: &mut Continuations| {
+            continuations.begun.push(begun);
+            continuations.refusal = None;
+        });
+        stages.awaits_output = true;
         self.switch_backend(backend);
     }
 
@@ -93,7 +98,7 @@ impl Exchange {
     /// holds for later interruptions.
     pub fn refuse_continuation(&mut self, reason: ContinuationRefusal, is_final: bool) {
         let ExchangeState { record, stages, .. } = &mut *self.inner;
-        record.continuations.refusal = Some(reason);
+        record.notes.update(|Continuations { refusal, .. }| *refusal = Some(reason));
         if is_final && let Some(splicer) = &mut stages.splicer {
             splicer.refuse(reason);
         }
@@ -101,7 +106,7 @@ impl Exchange {
 
     /// Whether another backend has continued the stream.
     pub(super) fn is_continued(&self) -> bool {
-        !self.inner.record.continuations.begun.is_empty()
+        !Continuations::of(&self.inner.record).begun.is_empty()
     }
 
     /// The splicer of a stream that can go on at another backend.

@@ -12,7 +12,7 @@ use super::open_streams::{
     BackendMonitor, ExchangeRegistry, InFlightGuard, Loss, OnTruncation, ResponseAbortHandle,
     StreamPolicy,
 };
-use super::sink::RecordReceiver;
+use super::sink::{Admission, AdmissionPermit, RecordReceiver};
 use super::stages::{self, KEEP_ALIVE_COMMENT, ResponseStages};
 use super::stream_end::{Cut, LeaveReason, ObservedBodyError};
 use crate::record::{Outcome, RequestRecord, SlowCause, Termination, Timings};
@@ -38,6 +38,8 @@ pub(super) struct ExchangeState {
     pub(super) policy: StreamPolicy,
     receiver: Arc<dyn RecordReceiver>,
     pub(super) in_flight: InFlightGuard,
+    /// `None`: nothing counts the request among those that it admits.
+    permit: Option<Box<dyn AdmissionPermit>>,
     /// Aborts the response if the client does not read it. `None`: there is no write timeout.
     abort: Option<ResponseAbortHandle>,
     /// Number of request bytes so far, of a body that the gateway forwards unread. `None`: the body
@@ -81,6 +83,7 @@ impl Exchange {
                 policy: StreamPolicy { rules, ..StreamPolicy::default() },
                 receiver,
                 in_flight,
+                permit: None,
                 abort: None,
                 forwarded_bytes: None,
             },
@@ -99,6 +102,12 @@ impl Exchange {
     /// chunk to the returned number.
     pub fn count_forwarded_bytes(&mut self) -> Arc<AtomicU64> {
         self.inner.forwarded_bytes.insert(Arc::default()).clone()
+    }
+
+    /// Records how the request was admitted, and keeps its permit until the exchange ends.
+    pub fn admit(&mut self, admission: Admission) {
+        self.inner.record.admission = Some(admission.reason);
+        self.inner.permit = admission.permit;
     }
 
     /// The record of the request, to read or change.
@@ -242,6 +251,19 @@ impl Exchange {
             || self.observer().is_some_and(ResponseObserver::is_filtering_usage)
     }
 
+    /// Whether an event stream with output, whose body has ended, lacks the end of its last event, so that its
+    /// answer is incomplete. Events that stages hold back are whole.
+    pub(super) fn ends_inside_event(&mut self) -> bool {
+        let is_cut = self.inner.record.timings.first_output.is_some()
+            && !self.inner.response.is_staged
+            && self.observer().is_some_and(ResponseObserver::is_inside_event);
+        if is_cut {
+            // The end of the body can complete an event.
+            self.on_end();
+        }
+        is_cut && self.observer().is_some_and(|observer| !observer.observed().is_complete)
+    }
+
     /// Whether the stream had its last event.
     pub(super) fn has_last_event(&self) -> bool {
         self.inner.record.timings.terminal.is_some()
@@ -325,6 +347,7 @@ impl Drop for Exchange {
             response,
             receiver,
             in_flight,
+            permit,
             abort,
             forwarded_bytes,
             stages,
@@ -355,6 +378,9 @@ impl Drop for Exchange {
         }
         stages.on_record(record);
         record.slow = SlowCause::from_record(record, &in_flight.settings.slow);
+        if let Some(mut permit) = permit.take() {
+            permit.finished(record);
+        }
         if let Some(record) = record.0.take() {
             receiver.finished(record);
         }

@@ -36,6 +36,6 @@ pub use open_streams::{
     StreamPhase, StreamPolicy, StreamRules,
 };
 pub use replacement::{Continue, Interrupted};
-pub use sink::{RecordReceiver, Sink};
+pub use sink::{Admission, AdmissionPermit, RecordReceiver, Sink};
 pub use stages::KEEP_ALIVE_COMMENT;
 pub use stream_end::ObservedBodyError;

@@ -181,8 +181,11 @@ impl<B: Body, T> ObservedBody<B, T> {
     fn end_with_last_frame(&mut self) {
         if self.prefetched.is_end_stream()
             && !self.may_shorten_frames
-            && let Some(exchange) = self.exchange.take()
+            && let Some(mut exchange) = self.exchange.take()
         {
+            if exchange.ends_inside_event() {
+                self.pending_end = Some(Err(ObservedBodyError::InsideEvent));
+            }
             exchange.end(Termination::Complete);
         }
     }
@@ -210,12 +213,16 @@ impl<B: Body, T> ObservedBody<B, T> {
         cx: &Context<'_>,
     ) -> FramePoll<B::Error> {
         let mut last = Bytes::new();
-        if let Some(exchange) = self.exchange.take() {
+        if let Some(mut exchange) = self.exchange.take() {
             // A backend may be silent after the last event.
             if exchange.has_last_event()
                 && ending.as_ref().is_err_and(ObservedBodyError::is_silence)
             {
                 ending = Ok(());
+            }
+            // A client would take an orderly end for the end of the answer.
+            if ending.is_ok() && exchange.ends_inside_event() {
+                ending = Err(ObservedBodyError::InsideEvent);
             }
             last = exchange.finish(before, termination(&ending));
         }

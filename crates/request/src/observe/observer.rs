@@ -209,6 +209,11 @@ impl ResponseObserver {
         self.mode == InspectionMode::Stream && self.decoder.is_between_blocks()
     }
 
+    /// Whether the stream is inside an event.
+    pub fn is_inside_event(&self) -> bool {
+        self.mode == InspectionMode::Stream && !self.decoder.is_between_blocks()
+    }
+
     /// Whether the response so far only keeps the connection open: comments, blank lines and events
     /// without content of a stream, or white space before JSON.
     pub fn has_only_keep_alive(&self) -> bool {

@@ -2,8 +2,8 @@
 //! response until it is known whether another backend goes on with it.
 
 use super::exchange::Exchange;
+use super::stages::InterruptionCause;
 use super::stream_end::{Ending, LeaveReason, ObservedBodyError};
-use crate::continuation::InterruptionCause;
 use bytes::Bytes;
 use http_body::Body;
 use std::task::{Context, Poll};
@@ -30,7 +30,7 @@ pub trait Continue<B: Body, T> {
         cx: &mut Context<'_>,
         exchange: &mut Exchange,
         guard: &mut T,
-        interrupted: Interrupted,
+        reason: Interrupted,
     ) -> Poll<Option<B>>;
 }
 

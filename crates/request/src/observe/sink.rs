@@ -1,6 +1,7 @@
 //! The consumers of records.
 
 use crate::record::{RequestRecord, SampleReason};
+use std::fmt::Debug;
 
 /// A consumer of records. Its methods must not block: they run on the path of the response bytes.
 pub trait Sink: Send + Sync + 'static {
@@ -35,4 +36,19 @@ pub trait RecordReceiver: Send + Sync + 'static {
     /// Called once for each exchange, when the exchange has ended. The receiver sets
     /// [`RequestRecord::sample_reason`].
     fn finished(&self, record: Box<RequestRecord>);
+}
+
+/// How a request was admitted. [`Exchange::admit`](super::Exchange::admit) keeps it until the request ends.
+#[derive(Debug)]
+pub struct Admission {
+    /// Why the request was admitted, from a closed set.
+    pub reason: &'static str,
+    /// `None`: nothing is counted for the request.
+    pub permit: Option<Box<dyn AdmissionPermit>>,
+}
+
+/// The place of a request among those that something admits. Dropping it gives the place up.
+pub trait AdmissionPermit: Debug + Send + Sync {
+    /// Called once when the request has ended, before the permit is dropped. Must not block.
+    fn finished(&mut self, record: &RequestRecord);
 }

@@ -4,7 +4,7 @@
 //! 2. The observer, which reads what the client gets.
 //! 3. The [usage stage](super::usage_filters) of the observer, which removes usage that the gateway requested.
 //! 4. The comments and the error event of this file, which the gateway adds.
-//! 5. The producer of a run ([`crate::resume`]), if the client may return. It reads the body of the response.
+//! 5. The producer of a run ([`crate::runs`]), if the client may return. It reads the body of the response.
 //!
 //! A response without a stage costs one comparison for each chunk. [`Replacement`] holds the end of a
 //! response until it is known whether another backend goes on with it.
@@ -12,8 +12,9 @@
 //! [`Replacement`]: super::replacement::Replacement
 
 use super::open_streams::{BackendMonitor, StreamEntry};
-use crate::continuation::StreamSplicer;
-use crate::record::{Outcome, RequestRecord, Termination};
+pub(super) use crate::continuation::InterruptionCause;
+use crate::continuation::{Continuations, StreamSplicer};
+use crate::record::{Outcome, RecordNote, RequestRecord, Termination};
 use bytes::Bytes;
 use std::time::Instant;
 use tokenweir_protocol::openai::Api;
@@ -23,6 +24,8 @@ use tokenweir_protocol::openai::Api;
 pub(super) struct ResponseStages {
     /// Joins the streams of several backends into one. `None`: the stream cannot be continued.
     pub(super) splicer: Option<Box<StreamSplicer>>,
+    /// Whether another backend continues the stream, and has sent no output yet.
+    pub(super) awaits_output: bool,
 }
 
 /// SSE comment that the gateway sends while the backend sends nothing, so that proxies between
@@ -58,13 +61,16 @@ impl ResponseStages {
 
     /// Processes a chunk that had output.
     pub(super) fn on_output(
+        &mut self,
         record: &mut RequestRecord,
         backend: Option<&dyn BackendMonitor>,
         now: Instant,
     ) {
-        if record.continuations.on_output(now)
-            && let Some(backend) = backend
-        {
+        if !std::mem::take(&mut self.awaits_output) {
+            return;
+        }
+        record.notes.update(|continuations: &mut Continuations| continuations.on_output(now));
+        if let Some(backend) = backend {
             backend.on_first_output(now);
         }
     }
@@ -80,15 +86,15 @@ impl ResponseStages {
     /// Processes the end of the exchange, whose record has its outcome.
     pub(super) fn on_record(&self, record: &mut RequestRecord) {
         if let Some(splicer) = &self.splicer
+            && let Some(reason) = splicer.refusal()
             && record.is_broken_stream()
         {
-            let refusal = &mut record.continuations.refusal;
-            *refusal = refusal.or(splicer.refusal());
+            record
+                .notes
+                .update(|Continuations { refusal, .. }| *refusal = refusal.or(Some(reason)));
         }
-        if let Some(note) = &record.resume
-            && record.outcome != Outcome::Ok
-        {
-            note.set_failed();
+        if record.outcome != Outcome::Ok {
+            record.notes.iter().for_each(RecordNote::on_failed);
         }
     }
 }

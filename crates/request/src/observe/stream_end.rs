@@ -17,6 +17,9 @@ pub enum ObservedBodyError<E> {
     /// begun a JSON body.
     #[error("the forwarded response ended early, or is an error although its body had begun")]
     Followed,
+    /// The backend ended the stream inside an event, although as HTTP requires.
+    #[error("the backend ended the stream inside an event")]
+    InsideEvent,
     /// The backend is down and sent nothing.
     #[error("the backend is down and sent nothing")]
     Lost,
@@ -65,7 +68,7 @@ impl<E> Cut<E> {
 /// The termination that the record of a response with this ending has.
 pub(super) fn termination<E>(ending: &Ending<E>) -> Termination {
     match ending {
-        Ok(()) => Termination::Complete,
+        Ok(()) | Err(ObservedBodyError::InsideEvent) => Termination::Complete,
         Err(ObservedBodyError::Aborted(termination)) => *termination,
         Err(_) => Termination::UpstreamReset,
     }

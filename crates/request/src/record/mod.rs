@@ -3,6 +3,7 @@
 //! same values.
 
 mod labels;
+mod notes;
 mod sample_reason;
 mod slow_cause;
 mod span_ids;
@@ -22,9 +23,10 @@ pub mod fixtures;
 
 pub use analysis::{PhaseDuration, RequestPhase, RequestPhases, ResponseEnd, WastedTokens};
 pub use labels::ModelLabel;
+pub use notes::{LogPlace, NoteAttribute, NoteEvent, NoteValue, RecordNote, RecordNotes};
 pub use request::{
-    ClientIdentity, RequestHeadAttributes, RequestIdentity, RequestOptions, ResumeNote,
-    ResumeOutcome, TextConsumer, TextConsumers, Tier, TierResolver,
+    ClientIdentity, RequestHeadAttributes, RequestIdentity, RequestOptions, TextConsumer,
+    TextConsumers, Tier, TierResolver,
 };
 pub use request_record::RequestRecord;
 pub use response::{
@@ -33,8 +35,8 @@ pub use response::{
     UsageLayout, UsageSource,
 };
 pub use routing::{
-    Attempt, BackendCondition, Continuation, Continuations, FailoverDenialReason,
-    PredictedCandidate, PredictedTtfts, PrefillLegs, RoutingDecision, Stall, WaitReports,
+    Attempt, BackendCondition, FailoverDenialReason, PredictedCandidate, RoutingDecision, Stall,
+    WaitReports,
 };
 pub use sample_reason::SampleReason;
 pub use slow_cause::{SlowCause, SlowLimits};

@@ -1,16 +1,14 @@
 //! The record of one request, and the figures that follow from its fields.
 
 use super::labels::ModelLabel;
-use super::request::{
-    ClientIdentity, RequestHeadAttributes, RequestOptions, ResumeNote, ResumeOutcome,
-    TextConsumers, Tier,
-};
+use super::notes::{RecordNote, RecordNotes};
+use super::request::{ClientIdentity, RequestHeadAttributes, RequestOptions, TextConsumers, Tier};
 use super::response::{
     ChunkTimings, Outcome, RecordedObservations, Termination, TerminationReason, UsageSource,
 };
 use super::routing::{
-    Attempt, BackendCondition, Continuations, FailoverDenialReason, PredictedCandidate,
-    PrefillLegs, RoutingDecision, WaitReports,
+    Attempt, BackendCondition, FailoverDenialReason, PredictedCandidate, RoutingDecision,
+    WaitReports,
 };
 use super::sample_reason::SampleReason;
 use super::slow_cause::SlowCause;
@@ -49,24 +47,28 @@ pub struct RequestRecord {
     /// The requested model as a label. The label value is the name of the model if a backend serves
     /// it or the configuration names it, else `_other`.
     pub model: ModelLabel,
+    /// The name of the model at the backends. `None`: the same as in the request.
+    pub served_as: Option<Arc<str>>,
     /// The tier of the request.
     pub tier: Tier,
     /// Tenant and key of the request. `None`: no keys are configured, or the request has no known
     /// key.
     pub caller: Option<Arc<ClientIdentity>>,
+    /// Why the [gate](crate::observe::Admission) of admission let the request in, from a closed set. `None`:
+    /// there is no gate, or the request was not let in.
+    pub admission: Option<&'static str>,
     /// The routing decision of the last attempt. `None`: no backend was selected.
     pub decision: Option<Arc<RoutingDecision>>,
     /// All attempts, in order.
     pub attempts: Vec<Attempt>,
     /// Why there was no failover after the last attempt had failed. `None`: the last attempt did not fail.
     pub not_retried: Option<FailoverDenialReason>,
-    /// The result of a request with an `Idempotency-Key`: see [`ResumeOutcome`](super::ResumeOutcome).
-    /// `None`: the request has no `Idempotency-Key`, or `streams.resume` is off.
-    pub resume: Option<Arc<ResumeNote>>,
-    /// The continuations of the stream at other backends.
-    pub continuations: Continuations,
-    /// The prefill legs at other backends. `None`: no backend of an attempt serves decode legs.
-    pub prefill_legs: Option<Box<PrefillLegs>>,
+    /// The requests that the gateway made for this one before an attempt, in order.
+    pub attempts_apart: Vec<Attempt>,
+    /// Whether another backend than that of the last attempt has computed the prompt.
+    pub has_remote_prompt: bool,
+    /// What options write into the record.
+    pub notes: RecordNotes,
     /// HTTP status that the client received. `None`: the client disconnected before the response
     /// head.
     pub status: Option<u16>,
@@ -138,14 +140,16 @@ impl RequestRecord {
                 api: None,
                 options: RequestOptions::default(),
                 model: ModelLabel::Unknown,
+                served_as: None,
                 tier: Tier::default(),
                 caller: None,
+                admission: None,
                 decision: None,
                 attempts: Vec::new(),
                 not_retried: None,
-                resume: None,
-                continuations: Continuations::default(),
-                prefill_legs: None,
+                attempts_apart: Vec::new(),
+                has_remote_prompt: false,
+                notes: RecordNotes::default(),
                 status: None,
                 refusal: None,
                 outcome: Outcome::Cancelled,
@@ -252,12 +256,12 @@ impl RequestRecord {
     }
 
     /// Gateway overhead: request body received → request sent for the last attempt, without the
-    /// time in the admission queue, in earlier attempts and in prefill legs. `None`: the request was
-    /// not sent to a backend.
+    /// time in the admission queue, in earlier attempts and in requests that the gateway made before.
+    /// `None`: the request was not sent to a backend.
     pub fn overhead(&self) -> Option<Duration> {
         let received = self.timings.received?;
         let elapsed = self.timings.sent?.saturating_duration_since(received);
-        let waits = [self.gateway_queue_wait(), self.failed_attempts(), self.prefill_leg_time()];
+        let waits = [self.gateway_queue_wait(), self.failed_attempts(), self.time_apart()];
         Some(elapsed.saturating_sub(waits.into_iter().flatten().sum()))
     }
 
@@ -268,15 +272,12 @@ impl RequestRecord {
         (!earlier.is_empty()).then(|| earlier.iter().filter_map(Attempt::took).sum())
     }
 
-    /// Time in prefill legs. `None`: the request had no prefill leg.
-    pub fn prefill_leg_time(&self) -> Option<Duration> {
-        let legs = self.prefill_legs.as_ref().filter(|legs| !legs.sent.is_empty())?;
-        Some(legs.sent.iter().filter_map(Attempt::took).sum())
-    }
-
-    /// Whether another backend than that of the last attempt computed the prompt.
-    pub fn is_prefilled_elsewhere(&self) -> bool {
-        self.prefill_legs.as_ref().is_some_and(|legs| legs.is_used)
+    /// Time in the requests that the gateway made before an attempt. `None`: it made none.
+    pub fn time_apart(&self) -> Option<Duration> {
+        if self.attempts_apart.is_empty() {
+            return None;
+        }
+        Some(self.attempts_apart.iter().filter_map(Attempt::took).sum())
     }
 
     /// The times of the chunks of a stream that was slow, stalled or failed. `None`: the request was none
@@ -290,13 +291,7 @@ impl RequestRecord {
 
     /// Whether the request goes on if its client loses the connection.
     pub fn outlives_connection(&self) -> bool {
-        self.resume.as_ref().is_some_and(|note| note.get() == ResumeOutcome::Kept)
-    }
-
-    /// The name, in metrics, logs and spans, of the result of a request with an `Idempotency-Key`.
-    /// `None`: the request has no such key, or `streams.resume` is off.
-    pub fn resume_outcome(&self) -> Option<&'static str> {
-        self.resume.as_ref().map(|note| ResumeOutcome::as_str(note.get()))
+        self.notes.iter().any(RecordNote::outlives_connection)
     }
 
     /// Time in the admission queue. `None`: the request was not queued.
@@ -380,7 +375,7 @@ impl RequestRecord {
     /// Actual and predicted time from sending the request to the first output, in seconds. `None`:
     /// one of the two is missing, or another backend computed the prompt.
     pub fn actual_and_predicted_ttft(&self) -> Option<(f64, f64)> {
-        if self.is_prefilled_elsewhere() {
+        if self.has_remote_prompt {
             return None;
         }
         let actual = self.upstream_ttft()?.as_secs_f64();
@@ -391,7 +386,7 @@ impl RequestRecord {
     /// Cached prompt tokens: the engine's count and the prediction. `None` if the engine did not
     /// report a count, or another backend computed the prompt.
     pub fn reported_and_predicted_cached_tokens(&self) -> Option<(u64, f64)> {
-        if self.observed.usage_source != UsageSource::Exact || self.is_prefilled_elsewhere() {
+        if self.observed.usage_source != UsageSource::Exact || self.has_remote_prompt {
             return None;
         }
         let reported = self.observed.usage.cached?;

@@ -16,6 +16,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tokenweir_protocol::named_enum;
+use tokenweir_routing::saturation::LatencyLimits;
 
 /// A service level objective for the requests of a model or tier, or for all requests.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -96,12 +97,37 @@ impl Objective {
         Some(limit)
     }
 
+    /// Whether the objective has requests for this model.
+    fn is_for(&self, model: Option<&str>) -> bool {
+        self.model.as_deref().is_none_or(|own| model == Some(own))
+    }
+
     fn applies_to(&self, record: &RequestRecord) -> bool {
         let matches = |expected: &Option<String>, actual: &str| {
             expected.as_ref().is_none_or(|expected| expected == actual)
         };
         matches(&self.model, record.model.known_name()) && matches(&self.tier, record.tier.as_str())
     }
+}
+
+/// The least limits of the TTFT and of the time per output token that objectives set for a model. A limit of a
+/// quantile of the inter-token latency counts as one of its mean, which is shorter.
+pub fn latency_limits(objectives: &[Objective], model: Option<&str>) -> LatencyLimits {
+    let mut limits = LatencyLimits::default();
+    let own = objectives.iter().filter(|objective| objective.is_for(model));
+    for (measure, limit) in own.flat_map(|objective| objective.definition.limits()) {
+        let least = match measure {
+            LatencyMeasure::Ttft => &mut limits.ttft,
+            LatencyMeasure::Tpot
+            | LatencyMeasure::ItlP50
+            | LatencyMeasure::ItlP95
+            | LatencyMeasure::ItlP99 => &mut limits.tpot,
+            _ => continue,
+        };
+        let limit = limit.as_secs_f64();
+        *least = Some(least.map_or(limit, |least| least.min(limit)));
+    }
+    limits
 }
 
 /// Whether a backend answered with 429. If the gateway answered with 429 itself, the outcome

@@ -82,7 +82,7 @@ fn invalid_definitions_are_rejected_with_a_suggestion() {
 
 proptest! {
     #[test]
-    fn a_formatted_objective_definition_parses_to_the_same_value(
+    fn a_formatted_objective_parses_to_itself(
         limits in prop::collection::btree_map(0..8_usize, 1_u64..10_000_000, 1..8),
         thousandths in 1_u32..100_000,
     ) {
@@ -97,7 +97,7 @@ proptest! {
     }
 
     #[test]
-    fn any_text_is_parsed_as_an_objective_or_rejected_without_a_panic(
+    fn no_text_causes_a_panic(
         text in "([a-z0-9_]{0,4}|ttft|<| for | and |%|1s|99){0,12}",
     ) {
         let _ = text.parse::<ObjectiveDefinition>();
@@ -224,4 +224,19 @@ fn only_requests_of_model_and_tier_count() {
     assert_eq!(result(None, None, &page), ObjectiveResult::Excluded);
     let embedding = RequestRecord { api: Some(Api::Embeddings), ..streamed() };
     assert_eq!(result(None, None, &embedding), ObjectiveResult::Good);
+}
+
+#[test]
+fn the_least_limit_of_a_model_counts() {
+    let named = |model: &str, text| Objective { model: Some(model.into()), ..objective(text) };
+    let objectives = [
+        objective("ttft < 2s and itl_p95 < 80ms for 99 %"),
+        named("tiny", "tpot < 50ms and e2e < 1s for 99 %"),
+        named("large", "ttft < 1s and itl_max < 10ms for 99 %"),
+    ];
+    let limits = |model| latency_limits(&objectives, model);
+    assert_eq!(limits(Some("tiny")), LatencyLimits { ttft: Some(2.0), tpot: Some(0.05) });
+    assert_eq!(limits(Some("large")), LatencyLimits { ttft: Some(1.0), tpot: Some(0.08) });
+    assert_eq!(limits(None), LatencyLimits { ttft: Some(2.0), tpot: Some(0.08) });
+    assert_eq!(latency_limits(&[], Some("tiny")), LatencyLimits::default());
 }

@@ -35,5 +35,5 @@ pub use priority_classes::{DEFAULT_CLASS, PriorityClasses};
 pub use queue::AdmissionQueue;
 pub use queued_request::{
     CapacityGroup, DequeuedRequest, EnqueueOutcome, ExhaustedGroups, QueuedRequest,
-    QueuedRequestId, RejectedRequest, WaitingModel, retry_seconds,
+    QueuedRequestId, RejectedRequest, WaitingModel, longest_wait, retry_seconds,
 };

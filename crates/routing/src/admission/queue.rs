@@ -108,6 +108,11 @@ impl<T> AdmissionQueue<T> {
         waiting
     }
 
+    /// Number of requests that wait for a gate.
+    pub fn gated(&self, now: Instant) -> usize {
+        self.requests.values().filter(|entry| entry.request.is_gated(now)).count()
+    }
+
     /// The models for which requests wait. A model has one entry for each group of its requests.
     pub fn waiting_models(&self) -> impl Iterator<Item = WaitingModel> + '_ {
         self.groups.iter().map(|(group, queue)| WaitingModel {
@@ -237,12 +242,12 @@ impl<T> AdmissionQueue<T> {
                 return None;
             }
             let request = &self.requests.get(&id)?.request;
-            if request.deadline <= now || exhausted.has_for(request) {
+            if request.deadline <= now || exhausted.has_for(request, now) {
                 continue;
             }
             match offer(request) {
                 Some(offered) => return Some((id, offered)),
-                None => exhausted.add(request),
+                None => exhausted.add(request, now),
             }
         }
         None

@@ -31,6 +31,9 @@ pub struct QueuedRequest<T> {
     /// queued in any case and first of its tenant, and is not displaced. It may not go to the backend that
     /// failed, so it shows nothing about the capacity for other requests.
     pub is_begun: bool,
+    /// Until this time, the request also waits for a gate, which lets requests in one after the other. It shows
+    /// nothing about the capacity for requests that do not. `None`: the request waits for capacity only.
+    pub gated_until: Option<Instant>,
     /// From this time on, the request is not granted.
     pub deadline: Instant,
     /// Data that the code which fills the queue stores with the request.
@@ -91,6 +94,8 @@ pub struct ExhaustedGroups {
     groups: Vec<CapacityGroup>,
     /// Groups in which no backend has capacity for a request that has begun.
     for_begun: Vec<CapacityGroup>,
+    /// Groups in which the gate lets no further request in, or no backend has capacity for one.
+    for_gated: Vec<CapacityGroup>,
 }
 
 /// Time by which a request gives way to later requests for each token of its work. A request with 1,000
@@ -100,6 +105,17 @@ const TIME_PER_TOKEN: Duration = Duration::from_millis(2);
 /// Time before its arrival that counts as the arrival of a request that has begun.
 const BEGUN_PRECEDENCE: Duration = Duration::from_mins(10);
 
+/// Factor by which the TTFT of a request may exceed its prediction.
+const TTFT_FACTOR: f64 = 2.0;
+
+/// The longest wait in the queue after which a request probably meets the limit of its TTFT. `predicted_ttft`:
+/// its TTFT in seconds without the wait. It shortens the wait by at most half, so that requests with long
+/// prompts wait, too.
+pub fn longest_wait(limit: Duration, predicted_ttft: f64) -> Duration {
+    let expected = Duration::try_from_secs_f64(TTFT_FACTOR * predicted_ttft).unwrap_or(limit);
+    limit.saturating_sub(expected.min(limit / 2))
+}
+
 /// Whole seconds, from 1 to 60, after which the client of a request should retry that would wait for this
 /// time too long.
 pub fn retry_seconds(excess: Duration) -> u32 {
@@ -107,6 +123,11 @@ pub fn retry_seconds(excess: Duration) -> u32 {
 }
 
 impl<T> QueuedRequest<T> {
+    /// Whether the request waits for a gate, too.
+    pub fn is_gated(&self, now: Instant) -> bool {
+        self.gated_until.is_some_and(|until| now < until)
+    }
+
     /// Time after the arrival of this request in which later requests with less work can go before it. It
     /// is at most half of the time that this request may wait.
     pub(super) fn precedence_given(&self, now: Instant) -> Duration {
@@ -130,14 +151,22 @@ impl ExhaustedGroups {
         self.groups.contains(group)
     }
 
-    /// Whether no backend has capacity for this request.
-    pub(super) fn has_for<T>(&self, request: &QueuedRequest<T>) -> bool {
-        self.has(&request.group) || request.is_begun && self.for_begun.contains(&request.group)
+    /// Whether no backend has capacity for this request, or the gate lets no request like this in.
+    pub fn has_for<T>(&self, request: &QueuedRequest<T>, now: Instant) -> bool {
+        self.has(&request.group)
+            || request.is_begun && self.for_begun.contains(&request.group)
+            || request.is_gated(now) && self.for_gated.contains(&request.group)
     }
 
-    /// Adds the group of a request for which no backend has capacity.
-    pub(super) fn add<T>(&mut self, request: &QueuedRequest<T>) {
-        let groups = if request.is_begun { &mut self.for_begun } else { &mut self.groups };
+    /// Adds the group of a request for which no backend has capacity, or that the gate does not let in.
+    pub(super) fn add<T>(&mut self, request: &QueuedRequest<T>, now: Instant) {
+        let groups = if request.is_begun {
+            &mut self.for_begun
+        } else if request.is_gated(now) {
+            &mut self.for_gated
+        } else {
+            &mut self.groups
+        };
         groups.push(request.group.clone());
     }
 

@@ -1,6 +1,7 @@
 //! Property tests of the admission queue over random sequences of arrivals, grants, cancellations
 //! and delays.
 
+use super::longest_wait;
 use super::{
     AdmissionQueue, CapacityGroup, EnqueueOutcome, ExhaustedGroups, QueuedRequest, QueuedRequestId,
     RejectedRequest,
@@ -65,6 +66,7 @@ pub(super) fn request(
         tokens: 100,
         work: 0,
         is_begun: false,
+        gated_until: None,
         deadline,
         payload: number,
     }
@@ -239,7 +241,7 @@ proptest! {
                     let deadline = checked.now + Duration::from_secs(timeout_seconds);
                     let group = group(index);
                     let payload = checked.entered_count;
-                    let request = QueuedRequest { class, tenant, group, tokens, work: 0, is_begun: false, deadline, payload };
+                    let request = QueuedRequest { class, tenant, group, tokens, work: 0, is_begun: false, gated_until: None, deadline, payload };
                     checked.enter(request);
                 }
                 QueueStep::Leave(index) => checked.leave(index),
@@ -378,4 +380,13 @@ fn capacity_0_rejects_and_0_classes_are_one() {
     let mut queue = AdmissionQueue::new(1, 0);
     assert!(matches!(queue.enter(request(0, 7, 1, now), now), EnqueueOutcome::Waits(_)));
     assert_eq!(queue.waiting(), [1]);
+}
+
+#[test]
+fn a_wait_leaves_time_for_the_first_token() {
+    let wait = |predicted| longest_wait(Duration::from_secs(2), predicted);
+    assert_eq!(wait(0.25), Duration::from_millis(1_500), "twice the prediction");
+    for long in [1.5, 1e300, f64::INFINITY, f64::NAN] {
+        assert_eq!(wait(long), Duration::from_secs(1), "half of the limit");
+    }
 }

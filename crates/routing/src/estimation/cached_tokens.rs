@@ -2,13 +2,11 @@
 //! otherwise by the prompts that are known to have been sent to the backend.
 
 use super::limits::at_most;
-use serde::Serialize;
 use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// Source of the cached tokens of a candidate.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-    #[serde(rename_all = "snake_case")]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub enum CachedSource {
         /// The prompts that are known to have been sent to the backend.
         #[default]

@@ -249,7 +249,7 @@ impl LearnedEstimates {
         }
         // If another backend computed the prompt, the engine may count the blocks that it read from that
         // backend as cached, or not.
-        let cached = if request.elsewhere.is_some() { None } else { usage.cached };
+        let cached = if request.remote.is_some() { None } else { usage.cached };
         let uncached = prompt.saturating_sub(cached.unwrap_or(predicted_cached));
         self.uncached_prompt_tokens.average_in(uncached as f64, EMA_WEIGHT);
         if let Some(cached) = cached {

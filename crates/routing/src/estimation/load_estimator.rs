@@ -7,28 +7,28 @@
 //! (horizon + age)`. There is no threshold on the age, so choices do not change abruptly.
 
 mod cached_prompt;
-mod decode_legs;
 mod delays;
 
 use super::cached_tokens::KnownPrefix;
 use super::learned_estimates::LearnedEstimates;
 use super::limits::{at_least_0, at_most};
 use super::load_report::LastReport;
-use super::peer_backlogs::PeerBacklogs;
+use super::other_backlogs::OtherBacklogs;
 use super::pending_outputs::{PendingOutputId, PendingOutputs};
 use super::reservation::{LocalLoad, Reservation};
 use crate::prefix_table::PrefixTable;
 use crate::{Candidate, PrefillCost, PromptFingerprint, kv_aware};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokenweir_protocol::atomic::AtomicF64;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::openai::Usage;
 
-use decode_legs::DecodeLegs;
 use max_answering::MaxAnswering;
+use remote_prompts::RemotePrompts;
 pub use reported_queues::ReportedQueues;
+use token_gaps::TokenGaps;
 
 /// State from which the load of one backend is estimated. Times are seconds since `started`.
 #[derive(Debug, Default)]
@@ -39,6 +39,8 @@ pub struct LoadEstimator {
     /// Age in seconds at which a report has the weight ½.
     horizon: AtomicF64,
     in_flight: AtomicU32,
+    /// See [`Candidate::credit`].
+    credit: AtomicI64,
     /// Streams in flight without a first output.
     pending_output_count: AtomicU32,
     /// Streams in flight with output.
@@ -69,9 +71,10 @@ pub struct LoadEstimator {
     /// The prompts that this gateway, and other gateways as far as known, sent to the backend. The first
     /// prompt creates the table.
     prefix_table: OnceLock<PrefixTable>,
-    peer_backlogs: PeerBacklogs,
+    other_backlogs: OtherBacklogs,
     reported_queues: ReportedQueues,
-    decode_legs: DecodeLegs,
+    token_gaps: TokenGaps,
+    remote_prompts: RemotePrompts,
     /// The last field of the struct, because routing decisions do not read the last fields of
     /// `LearnedEstimates`.
     learned_estimates: LearnedEstimates,
@@ -149,6 +152,7 @@ impl LoadEstimator {
             in_flight: local_load.in_flight,
             tokens_in_flight: local_load.tokens as f64,
             weight: 1,
+            credit: self.credit(),
             has_adapter: true,
             key: 0,
             prompt: cached.prompt,
@@ -164,6 +168,7 @@ impl LoadEstimator {
             kv_usage: load.kv_usage,
             certainty,
             overdue: self.overdue(&local_load, now),
+            token_gap: self.token_gaps.slowed_mean(),
             // Values that are only copied come last: registers cannot hold them during the calculations.
             output: self.learned_estimates.output_tokens(),
             prefill_tokens: self.learned_estimates.prefill_tokens() as f32,
@@ -188,7 +193,7 @@ impl LoadEstimator {
         let reservation = Reservation {
             tokens: uncached + candidate.output as u64,
             uncached,
-            elsewhere: None,
+            remote: None,
             cached: candidate.cached as u64,
             work: candidate.backlog + uncached as f64,
             text_bytes: if prompt.media == 0 { prompt.bytes } else { 0 },
@@ -210,10 +215,20 @@ impl LoadEstimator {
         reservation
     }
 
+    /// See [`Candidate::credit`].
+    pub fn credit(&self) -> i64 {
+        self.credit.load(Ordering::Relaxed)
+    }
+
+    /// Changes [`Candidate::credit`].
+    pub fn add_credit(&self, change: i64) {
+        self.credit.fetch_add(change, Ordering::Relaxed);
+    }
+
     /// Records that the backend still has to compute `tokens` prompt tokens for gateway number `peer`.
     /// The number replaces the previous one, so a lost report has an effect only until the next one.
-    pub fn set_peer_backlog(&self, peer: usize, tokens: u64, now: Instant) {
-        self.peer_backlogs.set(peer, tokens, self.seconds(now));
+    pub fn set_other_backlog(&self, peer: usize, tokens: u64, now: Instant) {
+        self.other_backlogs.set(peer, tokens, self.seconds(now));
     }
 
     /// Records that another gateway sent a prompt to the backend.
@@ -236,7 +251,7 @@ impl LoadEstimator {
         reservation.is_decoding = true;
         let decoding = self.decoding_streams.fetch_add(1, Ordering::Relaxed) + 1;
         self.most_running.fetch_max(decoding, Ordering::Relaxed);
-        if reservation.elsewhere.is_none() {
+        if reservation.remote.is_none() {
             let seconds = now.saturating_duration_since(reservation.sent).as_secs_f64();
             self.learned_estimates.on_first_output(reservation, seconds);
         }
@@ -366,7 +381,9 @@ impl LoadEstimator {
 
 mod max_answering;
 pub(super) mod remote_prefill;
+mod remote_prompts;
 mod reported_queues;
 mod reports;
 #[cfg(test)]
 mod tests;
+mod token_gaps;

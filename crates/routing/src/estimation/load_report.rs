@@ -24,6 +24,17 @@ pub struct LoadReport {
     /// Sum of the prompt tokens computed and the tokens generated since the start of the engine. `None`:
     /// not reported.
     pub tokens: Option<f64>,
+    /// The gaps between tokens since the start of the engine. `None`: not reported.
+    pub token_gaps: Option<TokenGapSum>,
+}
+
+/// Sum and number of the times between two tokens of a sequence.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct TokenGapSum {
+    /// Sum of the times in seconds.
+    pub seconds: f64,
+    /// Number of the times.
+    pub count: f64,
 }
 
 /// Load of a backend in its last report, and the change of this gateway's own requests there since
@@ -96,6 +107,10 @@ impl LoadReport {
             running: requests(load.running)?,
             capacity: load.capacity(),
             tokens: load.token_counts().map(|counts| counts.prompt + counts.generated),
+            token_gaps: load
+                .gap_seconds
+                .zip(load.gaps)
+                .map(|(seconds, count)| TokenGapSum { seconds, count }),
         })
     }
 }

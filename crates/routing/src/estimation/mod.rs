@@ -23,7 +23,7 @@ mod limits;
 mod linear_cost;
 mod load_estimator;
 mod load_report;
-mod peer_backlogs;
+mod other_backlogs;
 mod pending_outputs;
 mod reservation;
 
@@ -32,6 +32,6 @@ pub use learned_estimates::LearnedEstimates;
 pub use linear_cost::PrefillCost;
 pub use load_estimator::remote_prefill::PredictedLeg;
 pub use load_estimator::{LoadEstimator, ReportedQueues};
-pub use load_report::{LoadReport, ReportedLoad};
-pub use peer_backlogs::MAX_PEERS;
+pub use load_report::{LoadReport, ReportedLoad, TokenGapSum};
+pub use other_backlogs::MAX_PEERS;
 pub use reservation::{LocalLoad, Reservation};

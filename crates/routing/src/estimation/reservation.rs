@@ -33,7 +33,7 @@ pub struct Reservation {
     /// Prompt tokens that the engine has to compute.
     pub(super) uncached: u64,
     /// Prompt tokens that another backend computes instead. `None`: this backend computes the prompt.
-    pub(super) elsewhere: Option<u64>,
+    pub(super) remote: Option<u64>,
     /// Prompt tokens that were predicted to be cached.
     pub cached: u64,
     /// Prompt tokens that the engine computes up to the first output: `uncached`, plus the backlog before the
@@ -68,7 +68,7 @@ impl Reservation {
 
     /// Predicted tokens of the prompt.
     pub fn prompt_tokens(&self) -> u64 {
-        self.uncached + self.elsewhere.unwrap_or(0) + self.cached
+        self.uncached + self.remote.unwrap_or(0) + self.cached
     }
 
     /// Whether the first output of the response is observed.

@@ -1,5 +1,5 @@
-//! Policy `kv_aware`: picks the candidate with the least predicted time to first token (TTFT) per
-//! unit of weight, with a charge for the delay of other requests.
+//! Policy `kv_aware`: picks the candidate with the least predicted time to first token (TTFT), with a charge for
+//! the delay of other requests.
 //!
 //! ```text
 //! prefill  = uncached × per_token
@@ -113,7 +113,7 @@ pub(crate) fn pick(
     let parts = |(index, candidate): (usize, &Candidate)| {
         let terms = terms(settings, candidate, home == Some(index), &fleet);
         let CostTerms { pressure, ttft, .. } = terms;
-        Parts { cost: terms.cost(candidate), pressure, ttft }
+        Parts { cost: terms.cost(), pressure, ttft }
     };
     let parts = candidates.iter().enumerate().map(parts).collect();
     let decision = Decision { settings, candidates, request, home, fleet, parts };
@@ -206,17 +206,12 @@ impl FleetLoad {
 // === impl CostTerms ===
 
 impl CostTerms {
-    /// The cost that the policy compares, in seconds per unit of weight.
+    /// The cost that the policy compares, in seconds.
     #[inline]
-    pub fn cost(&self, candidate: &Candidate) -> f64 {
+    pub fn cost(&self) -> f64 {
         let Self { base, queue, prefill, charge, pressure, adapter, .. } = self;
-        per_weight(base + queue + prefill + charge + pressure + adapter, candidate)
+        base + queue + prefill + charge + pressure + adapter
     }
-}
-
-/// Divides `seconds` by the weight of a candidate.
-pub fn per_weight(seconds: f64, candidate: &Candidate) -> f64 {
-    if candidate.weight > 1 { seconds / f64::from(candidate.weight) } else { seconds }
 }
 
 /// One decision of the policy `kv_aware`: its input, and the cost of each candidate.
@@ -304,7 +299,7 @@ mod tests {
     /// Returns the cost of a candidate that is the only one of the decision.
     fn cost(candidate: Candidate) -> f64 {
         let settings = KvAwareSettings::default();
-        terms(&settings, &candidate, false, &FleetLoad::default()).cost(&candidate)
+        terms(&settings, &candidate, false, &FleetLoad::default()).cost()
     }
 
     #[test]

@@ -69,7 +69,7 @@ impl Decision {
             let mut candidate = *candidate;
             change(&mut candidate);
             let terms = kv_aware::terms(&self.settings, &candidate, home == Some(index), &fleet);
-            terms.cost(&candidate) - part(&terms)
+            terms.cost() - part(&terms)
         };
         self.candidates.iter().enumerate().map(cost).collect()
     }

@@ -4,7 +4,7 @@
 //! A reason is a cause if the policy would have chosen another candidate without it. The causes are
 //! tried in a fixed order. A choice without a cause gets a reason that states a fact about the choice.
 
-use super::kv_aware::{Decision, Parts, cached, per_weight, terms_with};
+use super::kv_aware::{Decision, Parts, cached, terms_with};
 use super::selection::{least, tie_limit};
 
 impl Decision<'_> {
@@ -63,14 +63,13 @@ impl Decision<'_> {
 
     fn cost_with_cached(&self, index: usize, cached: f64) -> f64 {
         let candidate = &self.candidates[index];
-        terms_with(self.settings, candidate, cached, &self.fleet).cost(candidate)
+        terms_with(self.settings, candidate, cached, &self.fleet).cost()
     }
 
     /// The candidate that would be chosen without the term `pressure`.
     fn choose_without_pressure(&self) -> usize {
-        let without =
-            |(parts, candidate): (&Parts, _)| parts.cost - per_weight(parts.pressure, candidate);
-        self.choose(self.parts.iter().zip(self.candidates).map(without), self.home)
+        let without = |parts: &Parts| parts.cost - parts.pressure;
+        self.choose(self.parts.iter().map(without), self.home)
     }
 
     /// Whether these costs do not lead to the chosen candidate: several candidates tie, or another one wins.

@@ -66,16 +66,16 @@ pub(super) fn mean_tokens(candidates: &[Candidate]) -> f64 {
     tokens / f64::from(requests.max(1))
 }
 
-/// Load in requests per unit of weight, including the request to be routed. The share [`TOKEN_SHARE`] of
+/// Load in requests, including the request to be routed. The share [`TOKEN_SHARE`] of
 /// the load is the number of tokens in flight ÷ `mean_tokens`, the rest is the number of requests in
 /// flight. An overdue candidate has a higher load than all others.
-pub(super) fn token_weighted_load(candidate: &Candidate, mean_tokens: f64) -> f64 {
+pub(super) fn request_load(candidate: &Candidate, mean_tokens: f64) -> f64 {
     let requests = f64::from(candidate.in_flight);
     let by_tokens =
         if mean_tokens > 0.0 { candidate.tokens_in_flight / mean_tokens } else { requests };
     let load = 1.0 + (1.0 - TOKEN_SHARE) * requests + TOKEN_SHARE * by_tokens;
     let overdue = if candidate.overdue > 0.0 { OVERDUE_PENALTY } else { 0.0 };
-    load / f64::from(candidate.weight.max(1)) + overdue
+    load + overdue
 }
 
 /// Share of the load that counts tokens. Tokens alone would ignore the cost of a request that does not

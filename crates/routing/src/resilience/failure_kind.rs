@@ -51,7 +51,7 @@ named_enum! {
         /// The request is longer than the context of the model at this backend.
         TooLong = "too_long",
         /// The backend does not accept the data-parallel rank that the gateway chose.
-        RankRefused = "rank_refused",
+        TargetRefused = "rank_refused",
         /// The blocks of the KV cache that a prefill leg computed did not reach the decode backend.
         TransferFailed = "transfer_failed",
         /// Any other status outside of 2xx and 5xx, such as 400 or a redirect.
@@ -135,7 +135,7 @@ impl FailureKind {
                 | Self::Unauthorized
                 | Self::RateLimited
                 | Self::MissingPath
-                | Self::RankRefused
+                | Self::TargetRefused
         )
     }
 
@@ -150,7 +150,7 @@ impl FailureKind {
                 | Self::NotStored
                 | Self::MissingPath
                 | Self::TooLong
-                | Self::RankRefused
+                | Self::TargetRefused
                 | Self::TransferFailed
         )
     }
@@ -194,7 +194,7 @@ impl FailureKind {
             Self::RateLimited => (Conditional, Effect::BackOff),
             Self::MissingPath => (Conditional, Effect::Nothing),
             Self::TooLong => (Always, Effect::Nothing),
-            Self::RankRefused => (Always, Effect::Nothing),
+            Self::TargetRefused => (Always, Effect::Nothing),
             Self::TransferFailed => (Always, Effect::Nothing),
             Self::UnexpectedStatus => (Conditional, Effect::CountUnlessServing),
         }
@@ -213,7 +213,7 @@ impl FailureKind {
                 | Self::RateLimited
                 | Self::MissingPath
                 | Self::TooLong
-                | Self::RankRefused
+                | Self::TargetRefused
                 | Self::UnexpectedStatus
         )
     }

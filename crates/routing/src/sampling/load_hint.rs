@@ -58,8 +58,7 @@ impl LoadHint {
         };
         let settings = kv_aware::KvAwareSettings::default();
         let seconds = ADDED_SECONDS
-            + kv_aware::terms(&settings, &reference, false, &kv_aware::FleetLoad::default())
-                .cost(&reference);
+            + kv_aware::terms(&settings, &reference, false, &kv_aware::FleetLoad::default()).cost();
         // The upper half of a positive f32 orders like the number, in steps of less than 1 %. The upper
         // half of NaN is greater than that of any number.
         let cost_bits = u64::from((seconds as f32).to_bits() >> 16);

@@ -30,7 +30,7 @@ pub struct EngineStep {
 }
 
 /// Gauges and counters of the engine, as vLLM defines them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct SimulatedEngineLoad {
     /// Number of sequences in the batch.
     pub running: usize,

@@ -39,11 +39,7 @@ impl Body for EventStream {
             buffer.reserve(EVENT_BUFFER_BYTES);
         }
         match events.next(generation.progress(context), buffer) {
-            NextEvent::Event => {
-                let event = buffer.split().freeze();
-                generation.count_bytes(event.len());
-                Poll::Ready(Some(Ok(Frame::data(event))))
-            }
+            NextEvent::Event => Poll::Ready(Some(Ok(Frame::data(buffer.split().freeze())))),
             NextEvent::Wait => Poll::Pending,
             NextEvent::End => Poll::Ready(None),
         }

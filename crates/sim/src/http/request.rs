@@ -32,7 +32,6 @@ pub(super) struct InferenceRequestBody {
     pub(super) temperature: Option<f64>,
     pub(super) top_p: Option<f64>,
     pub(super) encoding_format: Option<String>,
-    pub(super) return_token_strs: Option<bool>,
     tokens: Option<Vec<u32>>,
     session_id: Option<String>,
 }

@@ -61,9 +61,8 @@ fn endpoint(path: &str, backend: &SimulatedBackend) -> Option<Endpoint> {
             documents::count_tokens(body.prompts().iter().map(SimulatedPrompt::token_count).sum())
         }),
         "/tokenize" => Endpoint::PromptDocument(|body, backend| {
-            let with_texts = body.return_token_strs == Some(true);
             let prompt = body.prompts().pop().unwrap_or_default();
-            documents::tokenize(&prompt, backend.settings.max_model_len(), with_texts)
+            documents::tokenize(&prompt, backend.settings.max_model_len())
         }),
         "/detokenize" => Endpoint::PromptDocument(|body, _| {
             documents::detokenize(&body.prompts().pop().unwrap_or_default())
@@ -86,31 +85,17 @@ fn page_endpoint(path: &str) -> Option<Endpoint> {
         "/health" | "/ping" => Endpoint::Page(|_| page(None, "")),
         "/version" => Endpoint::Page(|_| json(documents::VERSION)),
         "/metrics" => Endpoint::Page(|backend| page(Some(METRICS_CONTENT_TYPE), backend.metrics())),
-        "/load" => Endpoint::Page(|backend| {
-            let stats = backend.stats();
-            json(documents::load(stats.requests - stats.aborts - stats.finished))
-        }),
-        "/sim/stats" => Endpoint::Page(|backend| {
-            json(serde_json::to_string(&backend.stats()).unwrap_or_default())
-        }),
         _ => return None,
     })
 }
 
-/// Responds to a request. Adds the `server` header to the response, and the request id if
-/// `request_id_headers` is set.
+/// Responds to a request, with the `server` header of vLLM.
 pub(super) async fn respond(
     request: Request<Incoming>,
     backend: &Arc<SimulatedBackend>,
 ) -> Response<ResponseBody> {
-    let request_id = request.headers().get(REQUEST_ID_HEADER).cloned();
     let mut response = route(request, backend).await;
-    let headers = response.headers_mut();
-    headers.insert(SERVER, HeaderValue::from_static("uvicorn"));
-    if backend.settings.request_id_headers {
-        let random = || HeaderValue::try_from(backend.random_id()).ok();
-        headers.extend(request_id.or_else(random).map(|id| (REQUEST_ID_HEADER, id)));
-    }
+    response.headers_mut().insert(SERVER, HeaderValue::from_static("uvicorn"));
     response
 }
 
@@ -181,9 +166,7 @@ async fn generate(
     }
     let token_counts: Vec<u32> = reply.outputs.iter().map(|output| output.tokens).collect();
     let cached_tokens = generation.wait_until_finished(&token_counts).await;
-    let body = reply.render_body(cached_tokens).freeze();
-    generation.count_bytes(body.len());
-    Ok(json(body))
+    Ok(json(reply.render_body(cached_tokens)))
 }
 
 /// Computes embeddings. A pooling model has no output. Each prompt has one output token here, so

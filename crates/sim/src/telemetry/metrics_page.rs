@@ -7,16 +7,6 @@ use std::fmt::Write;
 use super::engine_telemetry::{EngineHistogram, EngineTelemetry};
 use crate::engine::{EngineSpec, SimulatedEngineLoad};
 
-/// The metric names of a vLLM version.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum MetricNaming {
-    /// Since 0.12: `kv_cache_usage_perc`.
-    #[default]
-    Current,
-    /// Until 0.9.1: `gpu_cache_usage_perc`.
-    V0,
-}
-
 /// The data that the metrics page shows.
 #[derive(Debug, Clone, Copy)]
 pub struct MetricsSource<'a> {
@@ -37,19 +27,6 @@ type VllmMetricFamily = (&'static str, &'static str, &'static [VllmSample]);
 
 /// A sample: its labels before and after `model_name`, and the function that reads its value.
 type VllmSample = (&'static str, &'static str, ReadValue);
-
-impl MetricNaming {
-    /// The name of a metric in this version.
-    fn name_of(self, name: &'static str) -> &'static str {
-        match (self, name) {
-            (Self::V0, "kv_cache_usage_perc") => "gpu_cache_usage_perc",
-            (Self::V0, "prefix_cache_queries_total") => "gpu_prefix_cache_queries_total",
-            (Self::V0, "prefix_cache_hits_total") => "gpu_prefix_cache_hits_total",
-            (Self::V0, "inter_token_latency") => "time_per_output_token",
-            _ => name,
-        }
-    }
-}
 
 const ZERO_VALUE: ReadValue = |_| 0.0;
 
@@ -142,12 +119,11 @@ const HISTOGRAMS: &[HistogramFamily] = &[
 ];
 
 /// Renders the page. Writing to a `String` cannot fail, so the results of `writeln!` are ignored.
-pub fn render(source: &MetricsSource<'_>, naming: MetricNaming) -> String {
+pub fn render(source: &MetricsSource<'_>) -> String {
     let mut page = String::with_capacity(16 * 1024);
     let model = source.model.replace('\\', r"\\").replace('"', r#"\""#).replace('\n', r"\n");
     for (name, help, samples) in FAMILIES {
         let kind = if name.ends_with("_total") { "counter" } else { "gauge" };
-        let name = naming.name_of(name);
         write_header(&mut page, name, kind, help);
         for (before, after, value) in *samples {
             let labels = format!(r#"engine="0",{before}model_name="{model}"{after}"#);
@@ -155,7 +131,6 @@ pub fn render(source: &MetricsSource<'_>, naming: MetricNaming) -> String {
         }
     }
     for (name, quantity, read_histogram) in HISTOGRAMS {
-        let name = naming.name_of(name);
         let name = format!("{name}_seconds");
         let help = format!("Histogram of {quantity}.");
         write_histogram(&mut page, &name, &help, &model, read_histogram(source.telemetry));
@@ -229,7 +204,7 @@ fn format_number(value: f64) -> String {
 mod tests {
     use super::*;
 
-    fn page(naming: MetricNaming) -> String {
+    fn page() -> String {
         let load = SimulatedEngineLoad {
             running: 3,
             kv_usage: 0.25,
@@ -243,12 +218,12 @@ mod tests {
         let spec = EngineSpec::DEFAULT;
         let source =
             MetricsSource { model: "tiny", spec: &spec, load: &load, telemetry: &telemetry };
-        render(&source, naming)
+        render(&source)
     }
 
     #[test]
     fn the_page_has_the_lines_of_vllm() {
-        let page = page(MetricNaming::Current);
+        let page = page();
         for line in [
             "# HELP vllm:num_requests_running Number of requests in model execution batches.",
             "# TYPE vllm:num_requests_running gauge",
@@ -267,14 +242,6 @@ mod tests {
         ] {
             assert!(page.lines().any(|found| found == line), "{line} is not in\n{page}");
         }
-    }
-
-    #[test]
-    fn the_v0_page_has_only_old_names() {
-        let page = page(MetricNaming::V0);
-        assert!(page.contains("vllm:gpu_cache_usage_perc{"));
-        assert!(page.contains("vllm:time_per_output_token_seconds_bucket{"));
-        assert!(!page.contains("kv_cache_usage_perc"));
     }
 
     #[test]

@@ -9,5 +9,5 @@ mod metrics_page;
 pub use engine_telemetry::{EngineHistogram, EngineTelemetry};
 pub use kv_events::KvEventPorts;
 pub(crate) use kv_events::{KvEventPublisher, SequenceOrigin};
-pub use metrics_page::{MetricNaming, MetricsSource, render as render_metrics_page};
+pub use metrics_page::{MetricsSource, render as render_metrics_page};
 pub(crate) use spans::{RequestSpan, RequestSpanExporter};

@@ -1,4 +1,4 @@
-//! Responses that are one short JSON document: models, tokenization, embeddings, server load,
+//! Responses that are one short JSON document: models, tokenization, embeddings,
 //! version.
 
 use super::template::quoted;
@@ -11,11 +11,6 @@ pub const VERSION: &str = r#"{"version":"0.32.0"}"#;
 pub const NOT_FOUND: &str = r#"{"detail":"Not Found"}"#;
 /// The response to an unsupported method, as from FastAPI.
 pub const METHOD_NOT_ALLOWED: &str = r#"{"detail":"Method Not Allowed"}"#;
-
-/// The body of `GET /load`. `requests` is the number of requests in progress.
-pub fn load(requests: u64) -> String {
-    format!(r#"{{"server_load":{requests}}}"#)
-}
 
 /// The body of `GET /v1/models`. The first model is the root. The others are aliases of it.
 pub fn models(models: &[String], created: u64, max_model_len: u32) -> String {
@@ -33,13 +28,11 @@ pub fn models(models: &[String], created: u64, max_model_len: u32) -> String {
     format!(r#"{{"object":"list","data":[{}]}}"#, entries.join(","))
 }
 
-/// The body of `POST /tokenize`. `with_texts` adds the text of each token.
-pub fn tokenize(prompt: &SimulatedPrompt, max_model_len: u32, with_texts: bool) -> String {
+/// The body of `POST /tokenize`.
+pub fn tokenize(prompt: &SimulatedPrompt, max_model_len: u32) -> String {
     let tokens: Vec<String> = prompt.tokens().map(|token| token.to_string()).collect();
-    let texts: Vec<String> = prompt.token_texts().map(|text| quoted(&text)).collect();
-    let texts = if with_texts { format!("[{}]", texts.join(",")) } else { "null".to_owned() };
     format!(
-        r#"{{"count":{},"max_model_len":{max_model_len},"tokens":[{}],"token_strs":{texts}}}"#,
+        r#"{{"count":{},"max_model_len":{max_model_len},"tokens":[{}],"token_strs":null}}"#,
         tokens.len(),
         tokens.join(",")
     )
@@ -105,10 +98,10 @@ mod tests {
     #[test]
     fn tokenize_equals_the_recording_and_detokenize_inverts() {
         let prompt = SimulatedPrompt::new("no one");
-        let texts = tokenize(&prompt, 2048, true);
+        let texts = tokenize(&prompt, 2048);
         assert_eq!(
             texts,
-            r#"{"count":2,"max_model_len":2048,"tokens":[1864396654,25966],"token_strs":["no o","ne"]}"#
+            r#"{"count":2,"max_model_len":2048,"tokens":[1864396654,25966],"token_strs":null}"#
         );
         assert_eq!(
             detokenize(&SimulatedPrompt::from_tokens(&[1_864_396_654, 25966])),

@@ -21,7 +21,7 @@ type Figure = (String, CellTone);
 pub(super) fn lines(state: &TopState, options: FrameOptions, width: u16) -> Vec<Line<'static>> {
     let mut lines = Vec::new();
     if let Some(problem) = &state.problem {
-        let words = format!("no update: {}", text(Some(problem)));
+        let words = format!("no update: {}", text(problem));
         lines.extend(wrap_lines(&words, width, options.tone_style(CellTone::Bad)));
     }
     let Some(document) = &state.document else {
@@ -33,17 +33,14 @@ pub(super) fn lines(state: &TopState, options: FrameOptions, width: u16) -> Vec<
     let tone = options.tone_style(state_tone(document.state));
     lines.push(title_line(state, options, document, width));
     if !document.state_reasons.is_empty() {
-        let reasons = text(Some(&document.state_reasons.join("; ")));
+        let reasons = text(&document.state_reasons.join("; "));
         lines.extend(wrap_lines(&reasons, width, tone));
     }
     for figures in [rates(state, document), latencies(document)] {
         lines.extend(flow_figures(options, figures, width));
     }
     lines.extend(history_lines(&document.history, width));
-    lines.push(Line::from(format!(
-        "backends: {}",
-        text(Some(&condition_counts(&document.backends)))
-    )));
+    lines.push(Line::from(format!("backends: {}", text(&condition_counts(&document.backends)))));
     if let Some(clients) = main_clients(&document.clients) {
         lines.extend(wrap_lines(&clients, width, Style::new()));
     }
@@ -70,11 +67,11 @@ fn title_line(
 ) -> Line<'static> {
     let tone = options.tone_style(state_tone(document.state));
     let mut title = vec![
-        Span::styled(format!("tokenweir {}  ", text(Some(&document.version))), bold_style()),
+        Span::styled(format!("tokenweir {}  ", text(&document.version)), bold_style()),
         Span::styled(document.state.label(), tone),
     ];
     if width >= WIDE_COLUMNS {
-        title.push(Span::raw(format!("  {}", text(Some(&document.policy)))));
+        title.push(Span::raw(format!("  {}", text(&document.policy))));
     }
     title.push(Span::raw(format!("  up {}", span(document.uptime_seconds))));
     if state.is_paused {
@@ -106,7 +103,7 @@ fn push_verdicts(
         };
         let style = options.tone_style(tone);
         lines.extend(wrap_lines(&format_verdicts(group), width, style));
-        let remedy = format!("  -> {}", text(Some(&verdict.remedy)));
+        let remedy = format!("  -> {}", text(&verdict.remedy));
         lines.extend(wrap_lines(&remedy, width, style));
     }
     match groups.iter().skip(limit).map(|group| group.count).sum::<usize>() {
@@ -164,8 +161,8 @@ fn harm_tone(level: HarmLevel) -> CellTone {
 fn format_verdicts(group: &VerdictGroup<'_>) -> String {
     let Verdict { verdict: name, severity, meaning, cause, .. } = group.first;
     let subject = group.subject();
-    let [name, subject, meaning] = [&**name, &*subject, &**meaning].map(|words| text(Some(words)));
-    let cause = cause.as_deref().map(|cause| format!(" Cause: {}.", text(Some(cause))));
+    let [name, subject, meaning] = [&**name, &*subject, &**meaning].map(text);
+    let cause = cause.as_deref().map(|cause| format!(" Cause: {}.", text(cause)));
     let cause = cause.unwrap_or_default();
     format!("{}  {subject}: {meaning}{cause}  [{name}]", severity.as_str())
 }

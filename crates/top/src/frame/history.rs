@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plot_shows_the_maximum_of_each_group_of_intervals_and_a_space_for_no_value() {
+    fn a_plot_shows_maxima_and_gaps() {
         let values = [Some(0.0), Some(7.0), None, None, Some(3.5), Some(1.0)];
         assert_eq!(plot(&values, 3), "█ ▅");
         assert_eq!(plot(&values, 60), "▁█  ▅▂");
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_history_and_a_narrow_screen_have_no_plot() {
+    fn short_histories_and_narrow_screens_have_none() {
         let history = |intervals| History {
             interval_seconds: 10.0,
             requests: vec![10; intervals],

@@ -152,7 +152,7 @@ fn assert_shown(lines: &[String], present: &[&str], absent: &[&str]) {
 }
 
 #[test]
-fn a_screen_of_any_width_shows_backends_streams_and_verdicts() {
+fn any_width_shows_backends_streams_and_verdicts() {
     for width in [40, 80, 200] {
         let lines = render_screen(&state_with_snapshot(), width, 40);
         let words = ["ready", "gpu-0", "33ms", "req-old", "req-ende", "kv_thrashing"];
@@ -164,7 +164,7 @@ fn a_screen_of_any_width_shows_backends_streams_and_verdicts() {
 }
 
 #[test]
-fn each_state_of_the_gateway_is_shown_with_its_reasons_and_only_ready_is_green() {
+fn only_ready_is_green() {
     let mut state = TopState::new();
     for (gateway, label, colour) in [
         (GatewayState::Ready, "ready", Color::Green),
@@ -223,7 +223,7 @@ fn the_state_of_each_backend_is_shown() {
 }
 
 #[test]
-fn a_wide_screen_shows_whole_verdicts_and_more_numbers_and_columns_than_a_narrow_one() {
+fn a_wide_screen_shows_more() {
     let wide = render_screen(&state_with_snapshot(), 200, 40);
     let figures = "5% failed   0% 4xx   25% refused";
     let verdict = "critical  gpu-1: The KV cache is too small.  [kv_thrashing]";
@@ -242,7 +242,7 @@ fn a_low_screen_shows_only_the_current_pane() {
 }
 
 #[test]
-fn a_screen_that_is_too_small_is_reported_and_no_size_panics() {
+fn no_size_panics() {
     assert!(has_line_with(&render_screen(&state_with_snapshot(), 20, 10), "too small"));
     for width in 1..60 {
         for height in 1..30 {
@@ -275,7 +275,7 @@ fn a_screen_without_a_snapshot_shows_the_reason() {
 }
 
 #[test]
-fn a_frame_that_is_written_as_text_shows_all_rows_and_no_key_hints() {
+fn a_text_shows_all_rows_without_keys() {
     let state = state_with_snapshot();
     let options = FrameOptions { has_colour: false, has_keys: false };
     let height = TopFrame { state: &state, options }.height(80);
@@ -321,7 +321,7 @@ fn a_backend_is_drained_only_after_confirmation() {
 }
 
 #[test]
-fn enter_shows_the_details_of_the_selected_row_as_a_text_that_can_be_scrolled() {
+fn enter_shows_details_that_scroll() {
     let mut state = state_with_snapshot();
     assert_eq!(state.on_key(KeyCode::Enter), None);
     assert!(has_line_with(&render_screen(&state, 80, 24), "circuit breaker closed"));
@@ -338,7 +338,7 @@ fn enter_shows_the_details_of_the_selected_row_as_a_text_that_can_be_scrolled() 
 }
 
 #[test]
-fn the_selection_moves_to_the_last_row_when_the_selected_row_disappears() {
+fn a_lost_selection_moves_to_the_last_row() {
     let mut state = state_with_snapshot();
     state.on_key(KeyCode::End);
     state.on_document(GatewaySnapshot { backends: vec![backend("gpu-9", 0.1)], ..document() });
@@ -357,7 +357,7 @@ fn a_paused_screen_ignores_new_snapshots() {
 }
 
 #[test]
-fn backends_that_need_attention_are_counted_coloured_and_listed_first() {
+fn backends_that_need_attention_come_first() {
     let mut backends: Vec<BackendSummary> =
         (10..60).map(|number| backend(&format!("gpu-{number}"), 0.1)).collect();
     backends[30].condition = BackendCondition::Slow;

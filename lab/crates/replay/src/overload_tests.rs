@@ -62,7 +62,7 @@ fn prefixes_stay_together_in_overload() {
 }
 
 #[test]
-fn the_exchange_lets_one_backend_compute_each_new_prefix() {
+fn one_backend_computes_each_new_prefix() {
     let fleet = "8:kv=32768,prefill=10000,seqs=64";
     let events = goodput(fleet, 4, CacheView::Events);
     let exchange = goodput(fleet, 4, CacheView::Exchange);

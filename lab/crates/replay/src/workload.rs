@@ -7,7 +7,6 @@
 mod shapes;
 
 use super::trace::TraceRequest;
-use serde::Serialize;
 use std::str::FromStr;
 use std::time::Duration;
 use tokenweir_protocol::named_enum;
@@ -17,8 +16,7 @@ use tokenweir_sim::text::mix;
 
 named_enum! {
     /// A kind of traffic: what the requests contain, and how sessions send them.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-    #[serde(rename_all = "snake_case")]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum TrafficShape {
         /// Independent questions with answers of medium length.
         Chat = "chat",

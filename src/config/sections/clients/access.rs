@@ -8,7 +8,7 @@ use tokenweir_gateway::proxy::access::AccessControl;
 use tokenweir_protocol::openai::engine_control::{Permission, Permissions};
 use tokenweir_request::access::{Cors, KeyDigest, KeyFile, SaltKey, cors};
 use tokenweir_settings::{
-    CheckResult, ConfigSection, ConfiguredSecret, ReloadClass, Secret, SecretList,
+    CheckResult, ConfigSection, ConfiguredSecret, Environment, ReloadClass, Secret, SecretList,
     UnreadableSecret, file_path, require, violation_at, violation_of,
 };
 
@@ -86,7 +86,7 @@ impl AccessConfig {
     pub fn access_control(
         &self,
         keys: Option<&KeyFile>,
-        env: impl Fn(&str) -> Option<String>,
+        env: impl Environment,
     ) -> Result<AccessControl, UnreadableSecret> {
         let mut access = AccessControl::new(keys, Cors::new(&self.cors));
         access.permissions = Permissions::new(&self.allow);
@@ -98,7 +98,7 @@ impl AccessConfig {
     /// The digest of the token of the admin listener. `None`: no token is required.
     pub fn admin_token_digest(
         &self,
-        env: impl Fn(&str) -> Option<String>,
+        env: impl Environment,
     ) -> Result<Option<KeyDigest>, UnreadableSecret> {
         let token = ConfiguredSecret::resolve_any(self.admin_token_secret(), env)?;
         Ok(token.map(|token| token.digest()))

@@ -8,8 +8,8 @@ use std::sync::OnceLock;
 use tokenweir_gateway::proxy::{IdentityMode, IdentityReader};
 use tokenweir_request::access::{KeyDigest, PseudonymKey};
 use tokenweir_settings::{
-    CheckResult, ConfigSection, ConfiguredSecret, ReloadClass, Secret, SecretList, SecretValue,
-    UnreadableSecret, violation_at,
+    CheckResult, ConfigSection, ConfiguredSecret, Environment, ReloadClass, Secret, SecretList,
+    SecretValue, UnreadableSecret, violation_at,
 };
 
 /// User, session and conversation of a request on spans and access log lines. They are never label
@@ -65,10 +65,7 @@ impl IdentitiesConfig {
 
     /// Builds the reader of the user, session and conversation of requests. `env` returns the value of an
     /// environment variable.
-    pub fn reader(
-        &self,
-        env: impl Fn(&str) -> Option<String>,
-    ) -> Result<IdentityReader, UnreadableSecret> {
+    pub fn reader(&self, env: impl Environment) -> Result<IdentityReader, UnreadableSecret> {
         let secret = ConfiguredSecret::resolve_any(self.hash_secret(), env)?;
         let secret = secret.as_ref().map_or_else(process_secret, SecretValue::digest);
         Ok(IdentityReader {

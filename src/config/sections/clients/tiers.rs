@@ -2,6 +2,7 @@
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use tokenweir_request::record::TierResolver;
 use tokenweir_settings::{CheckResult, ConfigSection, ReloadClass, header_name, is_label, require};
 
@@ -14,6 +15,9 @@ pub struct TiersConfig {
     pub header: Option<String>,
     /// Accepted values of the header. Other values count as `_other`.
     pub names: Vec<String>,
+    /// vLLM's `priority` of the requests of a tier, by its name. Lower numbers come first. Tiers that are
+    /// not listed leave `priority` as it is. Needs `--scheduling-policy priority` at the engines.
+    pub priorities: BTreeMap<String, i32>,
 }
 
 /// Maximum number of entries in `tiers.names`.
@@ -26,6 +30,7 @@ impl TiersConfig {
             // The rules have checked that the name parses.
             header: self.header.as_ref().and_then(|name| name.parse().ok()),
             names: self.names.iter().map(|name| name.as_str().into()).collect(),
+            priorities: self.priorities.clone(),
         }
     }
 }
@@ -42,6 +47,10 @@ impl<C> ConfigSection<C> for Section {
         for (index, name) in tiers.names.iter().enumerate() {
             let problem = "a tier has 1 to 32 characters: letters, digits and `-_.`";
             require(is_label(name), &format!("tiers.names.{index}"), problem)?;
+        }
+        for name in tiers.priorities.keys() {
+            let path = format!("tiers.priorities.{name}");
+            require(tiers.names.contains(name), &path, "this is not a name of `tiers.names`")?;
         }
         let problem = "too many tiers: at most 20, because each adds time series";
         require(tiers.names.len() <= MAX_TIERS, "tiers.names", problem)

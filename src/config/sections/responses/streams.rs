@@ -1,13 +1,13 @@
 //! The section `streams`: handling of streams.
 
-use crate::config::options::resume::{self, ResumeConfig};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tokenweir_protocol::units;
 use tokenweir_request::continuation::ContinuationMode;
 use tokenweir_request::observe::{OnTruncation, StreamRules};
-use tokenweir_settings::{CheckResult, ConfigSection, ReloadClass};
+use tokenweir_resume::ResumeConfig;
+use tokenweir_settings::{CheckResult, ConfigSection, ReloadClass, at_least_1ms, require};
 
 /// Handling of streams.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -29,15 +29,13 @@ pub struct StreamsConfig {
     pub continuation_greedy_only: bool,
 }
 
+/// Minimum of `resume.memory`, in bytes. One response may take a sixteenth of it: 64 KiB.
+const MIN_RESUME_MEMORY: usize = 1 << 20;
+
 impl StreamsConfig {
     /// The rules of streams for the observation of requests.
     pub(in crate::config) fn rules(&self) -> StreamRules {
-        StreamRules {
-            on_truncation: self.on_truncation,
-            keep_alive: self.keep_alive,
-            continuation: self.continuation,
-            continuation_greedy_only: self.continuation_greedy_only,
-        }
+        StreamRules { on_truncation: self.on_truncation, keep_alive: self.keep_alive }
     }
 }
 
@@ -49,6 +47,8 @@ impl<C> ConfigSection<C> for Section {
     const RELOAD: ReloadClass = ReloadClass::AtOnce;
 
     fn check(streams: &StreamsConfig, _: &C) -> CheckResult {
-        resume::check(&streams.resume)
+        at_least_1ms("streams.resume.for", streams.resume.window)?;
+        let has_memory = streams.resume.memory >= MIN_RESUME_MEMORY;
+        require(has_memory, "streams.resume.memory", "this must be 1MiB or more")
     }
 }

@@ -8,7 +8,7 @@ use tokenweir_gateway::proxy::admission::AdmissionSettings;
 use tokenweir_protocol::units;
 use tokenweir_request::slo::Objective;
 use tokenweir_routing::admission::{DEFAULT_CLASS, PriorityClasses};
-use tokenweir_routing::saturation::SaturationThresholds;
+use tokenweir_routing::saturation::{LatencyLimits, SaturationThresholds};
 use tokenweir_settings::{
     CheckResult, ConfigSection, ReloadClass, at_least_1ms, header_name, require, violation_at,
     violation_of,
@@ -54,12 +54,13 @@ impl AdmissionConfig {
         PriorityClasses::new(self.classes.iter().map(|name| name.as_str().into()))
     }
 
-    /// The thresholds at which a backend is full.
+    /// The thresholds at which a backend is full, without the limits of objectives.
     pub const fn marks(&self) -> SaturationThresholds {
         SaturationThresholds {
             waiting: self.max_waiting,
             kv_usage: self.max_kv_usage,
             in_flight: self.max_in_flight,
+            limits: LatencyLimits { ttft: None, tpot: None },
         }
     }
 

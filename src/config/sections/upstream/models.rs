@@ -2,6 +2,7 @@
 
 use crate::config::backends::section::BackendConfig;
 use tokenweir_gateway::backend::routes::ModelConfig;
+use tokenweir_request::access::RequestCaps;
 use tokenweir_settings::{
     CheckResult, ConfigSection, KnownBackends, ReloadClass, RuleViolation, require, share,
     violation_at,
@@ -29,6 +30,9 @@ impl<C: KnownBackends + AsRef<Vec<BackendConfig>>> ConfigSection<C> for Section 
             }
             let path = format!("models.{index}.policy.continuous_usage");
             share(&path, model.policy.continuous_usage)?;
+            if let Some(Err((key, problem))) = model.caps.as_ref().map(RequestCaps::check) {
+                return Err(violation_at(&format!("models.{index}.caps.{key}"), problem));
+            }
         }
         Ok(())
     }

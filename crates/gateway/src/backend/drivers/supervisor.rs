@@ -1,8 +1,8 @@
-//! Runs one health checker for each backend of the pool, and the background tasks of its optional parts. A
+//! Runs one health checker for each backend of the pool, and the background tasks of options. A
 //! new backend is checked before it joins the pool, so that the policy can pick the backend as soon as it is
 //! in the pool.
 
-use crate::backend::drivers::{self, FacetTasks};
+use crate::backend::drivers::BackendDrivers;
 use crate::backend::health_checker::{CheckContext, HealthChecker, ScrapeObserver, ScrapeSettings};
 use crate::backend::pool::BackendPool;
 use crate::backend::{Backend, PoolSettings};
@@ -16,17 +16,17 @@ use tokio::task::JoinSet;
 /// Owns the background tasks of the backends of a pool. The tasks end when the supervisor is dropped.
 pub struct HealthCheckSupervisor {
     context: Arc<CheckContext>,
+    drivers: BackendDrivers,
     checked_backends: Vec<CheckedBackend>,
     /// A task for each backend that left the pool and still has requests: it is checked until they end.
     retiring: JoinSet<()>,
-    _facet_tasks: FacetTasks,
+    _option_tasks: Vec<SupervisedTask>,
 }
 
 /// A backend with its tasks. The tasks end when this value is dropped.
 struct CheckedBackend {
     backend: Arc<Backend>,
-    _health_checker: SupervisedTask,
-    _facet_tasks: FacetTasks,
+    _tasks: Vec<SupervisedTask>,
 }
 
 /// Time between two looks whether a backend that left the pool still has requests.
@@ -52,12 +52,15 @@ impl HealthCheckSupervisor {
         client: HttpClient,
         settings: ScrapeSettings,
         scrape_observer: Arc<dyn ScrapeObserver>,
+        drivers: BackendDrivers,
     ) -> Self {
         let alignment_origin = clock::now();
+        let option_tasks = drivers.iter().filter_map(|driver| driver.start(&pool)).collect();
         let context = CheckContext { pool, client, settings, scrape_observer, alignment_origin };
         let mut supervisor = Self {
-            _facet_tasks: drivers::start_pool_tasks(&context.pool),
+            _option_tasks: option_tasks,
             context: Arc::new(context),
+            drivers,
             checked_backends: Vec::new(),
             retiring: JoinSet::new(),
         };
@@ -120,14 +123,15 @@ impl HealthCheckSupervisor {
     fn start_checker(&mut self, backend: Arc<Backend>) {
         let context = self.context.clone();
         let checked_backend = backend.clone();
-        let run_checker =
-            move || HealthChecker::new(context.clone(), checked_backend.clone()).run();
-        let task = supervise::spawn(BackgroundTask::HealthCheck, run_checker);
-        let facet_tasks = drivers::start_backend_tasks(&backend, &self.context);
-        self.checked_backends.push(CheckedBackend {
-            backend,
-            _health_checker: task,
-            _facet_tasks: facet_tasks,
-        });
+        let drivers = self.drivers.clone();
+        let run_checker = move || {
+            let steps = drivers.iter().filter_map(|driver| driver.check_step());
+            HealthChecker::new(context.clone(), checked_backend.clone(), steps).run()
+        };
+        let mut tasks = vec![supervise::spawn(BackgroundTask::HealthCheck, run_checker)];
+        for driver in &self.drivers {
+            tasks.extend(driver.start_for(&backend, &self.context));
+        }
+        self.checked_backends.push(CheckedBackend { backend, _tasks: tasks });
     }
 }

@@ -1,31 +1,33 @@
-//! What an optional part of a backend may do. The pool, a lease and the health checker know this contract, and
-//! none of the parts.
+//! What an option may do to a backend. The pool, a lease and the health checker know this contract, and none of
+//! the options.
 
+use super::targets::{BackendTargets, TargetPart};
+use crate::status::StatusBlocks;
+use http::HeaderMap;
+use std::any::Any;
+use std::fmt::Debug;
 use std::sync::Arc;
-use std::time::Duration;
 use tokenweir_engine::address::BackendId;
+use tokenweir_protocol::openai::Usage;
 use tokenweir_request::record::{BackendCondition, RequestRecord};
-use tokenweir_routing::resilience::FailureKind;
-use tokenweir_routing::{LoadEstimator, PromptFingerprint};
+use tokenweir_routing::resilience::{Availability, FailureKind};
+use tokenweir_routing::{KnownPrefix, LoadEstimator, PromptFingerprint};
 
-/// The state of one optional part of a backend. A part implements the methods that it needs. The calls are
-/// static, so a method that a part leaves out costs nothing.
-pub(crate) trait BackendFacet {
-    /// Whether the part can stay if a reload builds it as `other`. Otherwise the backend is a new one.
-    fn is_same_endpoint(&self, _other: &Self) -> bool {
+/// The part of an option that belongs to one backend. A facet implements the methods that it needs. None of
+/// them is called for a candidate of routing.
+pub trait BackendFacet: Any + Debug + Send + Sync {
+    /// Whether the facet can stay if a reload builds it as `other`. Otherwise the backend is a new one.
+    fn is_same_endpoint(&self, _other: &dyn BackendFacet) -> bool {
         true
     }
 
-    /// Takes over the settings that a reload can change. `other`: the part as the new configuration builds it.
-    fn adopt_settings(&self, _other: &Self) {}
-
-    /// Sets the age of a load report at which it has half of its weight in predictions.
-    fn set_horizon(&self, _horizon: Duration) {}
+    /// Takes over the settings that a reload can change. `other`: the facet as the new configuration builds it.
+    fn adopt_settings(&self, _other: &dyn BackendFacet) {}
 
     /// Forgets what the next start of the server can change: the backend is down, or has restarted.
     fn forget_server(&self) {}
 
-    /// Handles a failed request that concerns the part alone. Returns whether it did: then the backend may get
+    /// Handles a failed request that concerns the facet alone. Returns whether it did: then the backend may get
     /// the request again.
     fn on_failure(&self, _kind: FailureKind, _id: &BackendId) -> bool {
         false
@@ -39,7 +41,7 @@ pub(crate) trait BackendFacet {
         Suitability::Suitable
     }
 
-    /// Sets what the part knows in the condition of the backend.
+    /// Sets what the facet knows in the condition of the backend.
     fn complete_condition(&self, _condition: &mut BackendCondition) {}
 
     /// Learns from the record of a request that the backend has answered.
@@ -48,23 +50,70 @@ pub(crate) trait BackendFacet {
     /// Called when the load that this gateway puts on the backend has changed.
     fn on_load_change(&self, _change: &LoadChange<'_>) {}
 
-    /// Passes the targets of routing inside the backend to `visit`. Returns `false` if the part has none.
-    fn visit_targets(&self, _visit: impl FnMut(&Target<'_>)) -> bool {
+    /// Asks the option to make the backend available, whose availability the option can change.
+    fn request_activation(&self) {}
+
+    /// Whether the option was asked to make the backend available, and has not done it yet.
+    fn is_activation_requested(&self) -> bool {
         false
     }
 
-    /// Asks the part to make the backend available, whose availability the part can change.
-    fn request_activation(&self) {}
+    /// Adds the status of the facet to that of the backend with these targets.
+    fn add_status(&self, _targets: &BackendTargets, _blocks: &mut StatusBlocks) {}
+}
 
-    /// Whether the part was asked to make the backend available, and has not done it yet.
-    fn is_activation_requested(&self) -> bool {
+impl dyn BackendFacet {
+    /// The facet as a value of its type. `None`: it is of another type.
+    pub fn downcast<F: BackendFacet>(&self) -> Option<&F> {
+        let facet: &dyn Any = self;
+        facet.downcast_ref()
+    }
+}
+
+/// The part of an option that all backends of a pool share.
+pub trait PoolFacet: Debug + Send + Sync {
+    /// The seed of the hashes of a prompt for `model` with the `cache_salt` `salt`, by which all gateways hash
+    /// prompts equally. `None`: the option shares no prompts with other gateways.
+    fn prompt_seed(&self, _model: Option<&str>, _salt: Option<&str>) -> Option<u64> {
+        None
+    }
+
+    /// Whether a request can make a backend with this availability available.
+    fn can_activate(&self, _availability: Availability) -> bool {
         false
     }
 }
 
+/// The prefix cache of a backend, as an option knows its contents. Routing asks it for each candidate.
+pub trait PromptCache: Debug + Send + Sync {
+    /// How much of the prompt is known to be in the cache. `part`: the part of the backend whose cache counts.
+    /// `memo`: what the option keeps for one prompt between backends. `None`: nothing is known.
+    fn known_prefix(
+        &self,
+        prompt: &PromptFingerprint,
+        part: Option<TargetPart>,
+        memo: &mut PromptMemo,
+    ) -> Option<KnownPrefix>;
+
+    /// Begins to follow a request with this prompt that the backend gets. `None`: it cannot be followed.
+    fn follow(self: Arc<Self>, prompt: &Arc<PromptFingerprint>) -> Option<Box<dyn FollowedPrompt>>;
+}
+
+/// A request at a backend whose prefix cache is known. Dropping the value ends the request.
+pub trait FollowedPrompt: Debug + Send + Sync {
+    /// Sets the headers that the request must have.
+    fn set_headers(&self, headers: &mut HeaderMap);
+
+    /// Stores the token counts that the response reported.
+    fn set_usage(&self, usage: Usage);
+}
+
+/// What an option keeps while it looks one prompt up in the caches of several backends. `None`: nothing yet.
+pub type PromptMemo = Option<Box<dyn Any>>;
+
 /// The part of a request that a lease is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum RequestPart {
+pub enum RequestPart {
     /// The whole request, or all of it but a prefill at another backend.
     Whole,
     /// The prefill for another backend.
@@ -73,7 +122,7 @@ pub(crate) enum RequestPart {
 
 /// Whether a backend may get a part of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Suitability {
+pub enum Suitability {
     /// It may.
     Suitable,
     /// It gets the request only if no other backend is up, for this reason.
@@ -84,35 +133,13 @@ pub(crate) enum Suitability {
 
 /// A change of the load that this gateway puts on a backend.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct LoadChange<'a> {
+pub struct LoadChange<'a> {
     /// Hash of the name of the backend.
-    pub(crate) backend: u64,
+    pub backend: u64,
     /// The load of the backend.
-    pub(crate) estimator: &'a LoadEstimator,
+    pub estimator: &'a LoadEstimator,
     /// The prompt that was sent to the backend. `None`: a prompt was computed, or a request ended.
-    pub(crate) prompt: Option<&'a Arc<PromptFingerprint>>,
-}
-
-/// A target of routing: a backend, or a part of a backend with a load of its own.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Target<'a> {
-    /// Estimates the load of the target.
-    pub(crate) estimator: &'a LoadEstimator,
-    /// Hash of the name of the target.
-    pub(crate) key: u64,
-    /// The part of the backend. `None`: the whole backend.
-    pub(crate) part: Option<TargetPart>,
-}
-
-/// One of several parts of a backend that are targets of routing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct TargetPart {
-    /// The number of the part on the metrics page.
-    pub(crate) number: u32,
-    /// Index of the part, in the order of the numbers.
-    pub(crate) index: usize,
-    /// Number of parts.
-    pub(crate) count: usize,
+    pub prompt: Option<&'a Arc<PromptFingerprint>>,
 }
 
 impl Suitability {

@@ -2,7 +2,6 @@
 //! has metrics.
 
 use crate::backend::BackendIdentity;
-use crate::backend::facets::CheckFacets;
 use crate::backend::state::DownCause;
 use http::StatusCode;
 use http::uri::PathAndQuery;
@@ -14,7 +13,7 @@ use tokenweir_net::client::HttpClient;
 use tokenweir_net::page_fetcher::PageFetcher;
 
 /// Where the gateway fetches the metrics page of one backend, and what the last page showed.
-pub(in crate::backend) struct MetricsPage {
+pub(super) struct MetricsPage {
     /// The fetcher and the path of the configured URL. `None`: the backend itself serves the page.
     configured: Option<(PageFetcher, PathAndQuery)>,
     /// URL path of the metrics page at the backend.
@@ -80,21 +79,21 @@ impl MetricsPage {
     }
 
     /// Fetches and reads the page. `backend` fetches pages of the backend itself. If the page has no
-    /// metrics and no URL is configured, the other known paths are tried once. `facets` read the page, too.
-    pub(in crate::backend) async fn fetch(
+    /// metrics and no URL is configured, the other known paths are tried once. `read` gets the text of the page, too.
+    pub(super) async fn fetch(
         &mut self,
         backend: &mut PageFetcher,
-        facets: &mut CheckFacets,
+        mut read: impl FnMut(&[u8], Option<&EngineLoad>),
     ) -> Result<EngineLoad, ScrapeError> {
         if let Some((fetcher, path)) = &mut self.configured {
-            return read_load(fetcher.fetch(path, None).await?, &mut self.last, facets);
+            return read_load(fetcher.fetch(path, None).await?, &mut self.last, &mut read);
         }
-        let load = read_load(backend.get(self.path).await?, &mut self.last, facets);
+        let load = read_load(backend.get(self.path).await?, &mut self.last, &mut read);
         let is_wrong_path = matches!(load, Err(ScrapeError::Status | ScrapeError::NotUnderstood));
         if is_wrong_path && std::mem::take(&mut self.should_discover_path) {
             for path in dialect::PATHS.into_iter().filter(|path| *path != self.path) {
                 let page = backend.get(path).await.map_err(Into::into);
-                if let Ok(load) = page.and_then(|page| read_load(page, &mut self.last, facets)) {
+                if let Ok(load) = page.and_then(|page| read_load(page, &mut self.last, &mut read)) {
                     self.path = path;
                     return Ok(load);
                 }
@@ -109,7 +108,7 @@ impl MetricsPage {
 fn read_load(
     response: (StatusCode, &[u8]),
     last: &mut LastPage,
-    facets: &mut CheckFacets,
+    mut read: impl FnMut(&[u8], Option<&EngineLoad>),
 ) -> Result<EngineLoad, ScrapeError> {
     let (status, page) = response;
     if status != StatusCode::OK {
@@ -119,7 +118,7 @@ fn read_load(
             () if says(b"scaling") => DownCause::Scaling,
             () => DownCause::Other,
         });
-        facets.read_page(None);
+        read(page, None);
         *last = LastPage { unavailable, ..LastPage::default() };
         return Err(ScrapeError::Status);
     }
@@ -128,7 +127,7 @@ fn read_load(
     let is_same = token_counts.is_some() && token_counts == last.token_counts;
     let engine_values = is_same.then(|| dialect::hash_engine_values(page));
     let is_openmetrics = page.trim_ascii_end().ends_with(b"# EOF");
-    facets.read_page(Some((page, &load)));
+    read(page, Some(&load));
     *last = LastPage { token_counts, engine_values, unavailable: None, is_openmetrics };
     if load.is_understood() { Ok(load) } else { Err(ScrapeError::NotUnderstood) }
 }

@@ -1,6 +1,7 @@
 //! The health checker of one backend: it polls `/health` and `/metrics`, and less often `/v1/models` and
 //! `/version`, one request at a time, so a slow backend never gets two health checks at once.
 
+mod check_step;
 mod engine_progress;
 mod evidence;
 mod metrics_page;
@@ -8,68 +9,30 @@ mod models;
 mod scrape;
 mod scrape_interval;
 mod service_checks;
+mod settings;
 mod wake;
 
-use super::facets::CheckFacets;
+pub use settings::{ScrapeObserver, ScrapeSettings};
+
 use super::pool::BackendPool;
 use super::state::DownCause;
 use super::{Backend, BackendIdentity, Health, recent_times};
 use engine_progress::EngineProgress;
 use evidence::{HealthAnswer, ScrapeResult, Silence};
+use futures_util::future::BoxFuture;
 use http::StatusCode;
 use metrics_page::MetricsPage;
 use models::{ModelListRefresh, STALE_MODELS_REFRESH_INTERVAL};
-use schemars::JsonSchema;
 use scrape_interval::BackendActivity;
-use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokenweir_engine::dialect;
+use tokenweir_engine::dialect::{self, EngineLoad};
 use tokenweir_engine::engine_metrics::ScrapeError;
 use tokenweir_net::client::HttpClient;
 use tokenweir_net::page_fetcher::{FetchError, PageFetcher};
-use tokenweir_protocol::{clock, units};
+use tokenweir_protocol::clock;
 use tokenweir_routing::resilience::Availability;
 use wake::{WakeReason, wait_next_check};
-
-/// How the gateway scrapes the metrics of backends and checks their health.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
-pub struct ScrapeSettings {
-    /// Time between two scrapes of a backend under load. All backends together are scraped at most
-    /// 1,000 times per second.
-    #[serde(with = "units::Duration")]
-    pub min_interval: Duration,
-    /// Time between two scrapes of an idle backend.
-    #[serde(with = "units::Duration")]
-    pub max_interval: Duration,
-    /// Timeout of one scrape or health check.
-    #[serde(with = "units::Duration")]
-    pub timeout: Duration,
-    /// Maximum size of a response to a scrape or to `/v1/models`. A longer one is a failure.
-    #[serde(with = "units::Size")]
-    pub max_page: usize,
-}
-
-impl Default for ScrapeSettings {
-    /// The default: scrapes every 100 ms under load and every 5 s when idle, with a timeout of 2 s
-    /// and at most 4 MiB per response.
-    fn default() -> Self {
-        Self {
-            min_interval: Duration::from_millis(100),
-            max_interval: Duration::from_secs(5),
-            timeout: Duration::from_secs(2),
-            max_page: 4 << 20,
-        }
-    }
-}
-
-/// Receives the results of scrapes, for the metrics of the gateway itself.
-pub trait ScrapeObserver: Send + Sync + 'static {
-    /// Called at the end of a scrape. `took`: the duration of the scrape. `error`: `None` if the scrape
-    /// succeeded.
-    fn on_scrape(&self, backend: &Backend, took: Duration, error: Option<ScrapeError>);
-}
 
 /// Minimum time between two checks of a backend, also if failed requests ask for a check.
 const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(20);
@@ -80,22 +43,57 @@ const HEALTH_CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What the health checkers of all backends share.
 #[derive(Clone)]
-pub(super) struct CheckContext {
+pub struct CheckContext {
     /// The pool of the backends, which receives the models that each backend lists.
-    pub(super) pool: Arc<BackendPool>,
-    pub(super) client: HttpClient,
-    pub(super) settings: ScrapeSettings,
+    pub pool: Arc<BackendPool>,
+    /// The client that fetches pages.
+    pub client: HttpClient,
+    /// The settings of health checks and scrapes.
+    pub settings: ScrapeSettings,
     pub(super) scrape_observer: Arc<dyn ScrapeObserver>,
     /// The checks of all backends are aligned to a common time grid that starts at this moment.
     pub(super) alignment_origin: Instant,
 }
 
+/// The step of an option in the health checker of one backend. It implements the methods that it needs.
+pub trait CheckStep: Send {
+    /// Forgets what another start of the server can change. Not called while the step runs.
+    fn reset(&mut self) {}
+
+    /// Prepares a scrape of the backend.
+    fn before_scrape(&mut self, _backend: &Backend) {}
+
+    /// Reads a metrics page, whose values are in `load`. `None`: the backend answered with an error.
+    fn read_page(&mut self, _page: &[u8], _load: Option<&EngineLoad>) {}
+
+    /// Records a successful scrape of the backend, which began at `scraped_at`.
+    fn after_scrape(&mut self, _backend: &Backend, _scraped_at: Instant) {}
+
+    /// When the step runs.
+    fn time(&self) -> StepTime;
+
+    /// Runs the step.
+    fn run<'a>(&'a mut self, checker: &'a mut HealthChecker) -> BoxFuture<'a, ()>;
+}
+
+/// The moment at which the steps of options run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepTime {
+    /// During a check of a backend that answers.
+    Check,
+    /// After each check of the backend.
+    AfterCheck,
+}
+
 /// Checks one backend.
-pub(super) struct HealthChecker {
-    pub(super) context: Arc<CheckContext>,
-    pub(super) backend: Arc<Backend>,
-    pub(super) fetcher: PageFetcher,
-    pub(super) metrics_page: MetricsPage,
+pub struct HealthChecker {
+    /// What the health checkers of all backends share.
+    pub context: Arc<CheckContext>,
+    /// The backend.
+    pub backend: Arc<Backend>,
+    /// Fetches pages of the backend.
+    pub fetcher: PageFetcher,
+    metrics_page: MetricsPage,
     /// The probes in a row that got no usable answer.
     silence: Silence,
     /// Number of consecutive scrapes that were answered with 503.
@@ -112,17 +110,17 @@ pub(super) struct HealthChecker {
     /// Start of the current time window of the histogram of gaps between outputs.
     gap_window_started_at: Instant,
     /// The metrics are not scraped before this time.
-    pub(super) scrape_backoff_until: Instant,
+    pub scrape_backoff_until: Instant,
     /// Whether the loads of the last two scrapes differ.
-    pub(super) has_load_changed: bool,
-    /// The state of the optional parts.
-    pub(super) facets: CheckFacets,
+    has_load_changed: bool,
+    /// The steps of the options. `None`: the step runs now.
+    steps: Vec<Option<Box<dyn CheckStep>>>,
     engine_progress: EngineProgress,
     /// Time of the most recent output of any response, as known at the last scrape. `None`: no response
     /// had output.
     last_output_at: Option<Instant>,
     /// The interval until the next check, without jitter.
-    pub(super) interval: Duration,
+    pub interval: Duration,
 }
 
 /// What the health checker found out about a server since the last start of the server.
@@ -135,7 +133,11 @@ struct Findings {
 }
 
 impl HealthChecker {
-    pub(super) fn new(context: Arc<CheckContext>, backend: Arc<Backend>) -> Self {
+    pub(super) fn new(
+        context: Arc<CheckContext>,
+        backend: Arc<Backend>,
+        steps: impl Iterator<Item = Box<dyn CheckStep>>,
+    ) -> Self {
         let BackendIdentity { address, authorization: key, .. } = &backend.identity;
         let client = context.client.clone();
         let settings = context.settings;
@@ -158,7 +160,7 @@ impl HealthChecker {
             gap_window_started_at: now,
             scrape_backoff_until: now,
             has_load_changed: false,
-            facets: CheckFacets::new(now),
+            steps: steps.map(Some).collect(),
             engine_progress: EngineProgress::default(),
             last_output_at: None,
             interval: settings.min_interval,
@@ -169,7 +171,7 @@ impl HealthChecker {
     pub(super) async fn run(mut self) {
         loop {
             self.check().await;
-            self.run_facets().await;
+            self.run_steps(StepTime::AfterCheck).await;
             self.log_rest();
             self.rotate_gap_window();
             self.backend.health.on_check_completed();
@@ -273,13 +275,13 @@ impl HealthChecker {
         }
     }
 
-    /// Checks a backend that answers probes: its models, its optional parts, and whether its engine works.
+    /// Checks a backend that answers probes: its models, the steps of options, and whether its engine works.
     async fn check_service(&mut self) {
         // While the backend is silent, each further page would only delay the next probe.
         if self.backend.health.state().metrics_error != Some(ScrapeError::Timeout) {
             self.models.refresh(&self.context.pool, &self.backend, &mut self.fetcher).await;
         }
-        self.check_facets().await;
+        self.run_steps(StepTime::Check).await;
         if self.is_pause_likely() {
             self.check_pause().await;
         }
@@ -307,7 +309,7 @@ impl HealthChecker {
         self.last_healthy_at = Some(clock::now());
         self.scrape().await;
         self.models.refresh(&self.context.pool, &self.backend, &mut self.fetcher).await;
-        self.check_facets().await;
+        self.run_steps(StepTime::Check).await;
         self.check_pause().await;
         if self.excessive_standstill().is_some() {
             return self.check_engine_progress();
@@ -394,6 +396,6 @@ impl HealthChecker {
         self.backend.health.forget_unserved();
         self.backend.facets.forget_server();
         self.findings = Findings::default();
-        self.facets.reset();
+        self.each_step(|step| step.reset());
     }
 }

@@ -3,6 +3,7 @@
 use super::engine_progress::EngineProgress;
 use super::evidence::ScrapeResult;
 use super::{HealthChecker, scrape_interval};
+use crate::backend::facets::BackendFacet;
 use crate::backend::state::FrontEnd;
 use crate::backend::{Backend, Health, LoadSample};
 use std::time::{Duration, Instant};
@@ -13,14 +14,19 @@ use tokenweir_routing::{LoadReport, LocalLoad};
 
 impl HealthChecker {
     /// Scrapes the metrics, except during the backoff after a slow scrape.
-    pub(in crate::backend) async fn scrape(&mut self) -> ScrapeResult {
+    pub(super) async fn scrape(&mut self) -> ScrapeResult {
         let scraped_at = clock::now();
         if scraped_at < self.scrape_backoff_until {
             return ScrapeResult::Skipped;
         }
         let local_load = self.backend.load.estimator.local_load();
-        self.facets.before_scrape(&self.backend.facets);
-        let load = self.metrics_page.fetch(&mut self.fetcher, &mut self.facets).await;
+        let backend = self.backend.clone();
+        self.each_step(|step| step.before_scrape(&backend));
+        let steps = &mut self.steps;
+        let read = |page: &[u8], load: Option<&EngineLoad>| {
+            steps.iter_mut().flatten().for_each(|step| step.read_page(page, load));
+        };
+        let load = self.metrics_page.fetch(&mut self.fetcher, read).await;
         let now = clock::now();
         let took = now.saturating_duration_since(scraped_at);
         self.context.scrape_observer.on_scrape(&self.backend, took, load.err());
@@ -38,7 +44,7 @@ impl HealthChecker {
                 let values = self.metrics_page.last.engine_values;
                 self.engine_progress.record_load(&load, values, has_output, scraped_at);
                 self.backend.record_load(&load, &local_load, scraped_at);
-                self.facets.after_scrape(&self.backend.facets, scraped_at);
+                self.each_step(|step| step.after_scrape(&backend, scraped_at));
                 self.record_front_end();
                 self.inspect_load(&load, state.sample.as_ref().map(|sample| &sample.load));
             }
@@ -82,7 +88,7 @@ impl HealthChecker {
         if previous.is_some_and(|previous| load.is_restart_of(previous)) {
             tracing::info!(%backend, "backend restarted: the counters on its metrics page began again");
             self.backend.load.on_restart();
-            self.backend.facets.on_restart();
+            self.backend.facets.each().for_each(BackendFacet::on_restart);
             self.engine_progress = EngineProgress::default();
             self.reset_discovered_state();
         }

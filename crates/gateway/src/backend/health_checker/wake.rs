@@ -38,15 +38,22 @@ pub(super) async fn wait_next_check(
 mod tests {
     use super::*;
     use crate::backend::Lease;
-    use crate::backend::facets::kv_events::tests::{self as fixtures, backend};
     use std::sync::Arc;
+    use tokenweir_engine::address::{BackendAddress, BackendId};
     use tokenweir_protocol::clock;
 
     const INTERVAL: Duration = Duration::from_secs(5);
     const FIRST_REQUEST_DELAY: Duration = Duration::from_millis(100);
 
+    fn backend(name: &str) -> Backend {
+        Backend::new(BackendId::new(name), BackendAddress::parse("http://a:1").unwrap(), None)
+    }
+
     fn lease(backend: &Arc<Backend>) -> Lease {
-        fixtures::lease(backend, &Arc::default())
+        let now = clock::now();
+        let prompt = Arc::default();
+        let candidate = backend.candidate(&prompt, None, clock::nanos(now)).unwrap();
+        Lease::new(backend.clone(), &candidate, &prompt, true, now)
     }
 
     /// Waits for a health check while `event` happens after one second. Returns why the wait ended,

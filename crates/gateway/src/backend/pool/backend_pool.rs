@@ -3,7 +3,7 @@
 
 use super::snapshot::PoolSnapshot;
 use crate::backend::capacity_notifier::CapacityNotifier;
-use crate::backend::facets::{FacetSettings, PoolFacets, RequestPart, Suitability};
+use crate::backend::facets::{PoolFacets, RequestPart, Suitability};
 use crate::backend::pool_membership::PoolMembership;
 use crate::backend::routes::model_labels::{DEFAULT_MAX_MODEL_LABELS, ModelLabelTable};
 use crate::backend::routes::{ModelConfig, ModelListInterner, RouteRule, RouteTable};
@@ -40,7 +40,7 @@ pub struct BackendPool {
     pub capacity_notifier: Arc<CapacityNotifier>,
     /// Wakes requests that wait for new model lists, when a model list was read.
     pub(in crate::backend) model_list_read: Notify,
-    /// What the optional parts of all backends share.
+    /// What options share between all backends.
     pub facets: PoolFacets,
     /// The value of the `Via` header that names this gateway.
     pub hop: HeaderValue,
@@ -65,8 +65,6 @@ pub struct PoolSettings {
     /// Panic mode ignores ejections if the share of backends that are not ejected, from 0 to 1, is
     /// below this value.
     pub panic_threshold: f64,
-    /// The settings of the optional parts of all backends.
-    pub facets: FacetSettings,
     /// Maximum number of models that get their own label value in metrics although the
     /// configuration does not name them.
     pub max_model_labels: usize,
@@ -91,7 +89,6 @@ impl Default for PoolSettings {
             models: Vec::new(),
             policy: Policy::default(),
             panic_threshold: resilience::CircuitBreakerSettings::default().panic_threshold,
-            facets: FacetSettings::default(),
             max_model_labels: DEFAULT_MAX_MODEL_LABELS,
         }
     }
@@ -105,7 +102,7 @@ impl BackendPool {
         Self::with_facets(backends, settings, PoolFacets::default())
     }
 
-    /// A pool of backends whose health is unknown, with these settings and optional parts.
+    /// A pool of backends whose health is unknown, with these settings and options.
     pub fn with_facets(
         backends: Vec<Backend>,
         settings: &PoolSettings,
@@ -122,7 +119,7 @@ impl BackendPool {
             candidate_sampler: Arc::new(CandidateSampler::new(clock::now(), 0)),
             policy: Policy::default(),
             panic_threshold: 0.0,
-            facets: FacetSettings::default(),
+            facets: facets.clone(),
             has_unsuitable: false,
         };
         let state = PoolState {
@@ -173,7 +170,6 @@ impl BackendPool {
             capacity_notifier: self.capacity_notifier.clone(),
             hop: self.hop.clone(),
         };
-        backend.facets.join_pool(&self.facets);
         Arc::new(backend)
     }
 
@@ -218,7 +214,6 @@ impl BackendPool {
             route_rules: rules,
             policy: settings.policy,
             panic_threshold: settings.panic_threshold,
-            facets: settings.facets,
             has_unsuitable,
             ..PoolSnapshot::clone(&previous)
         }));

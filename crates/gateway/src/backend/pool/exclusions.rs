@@ -1,4 +1,4 @@
-//! Why backends of a route are no candidates: their state or an optional part, and the reasons for the record of a
+//! Why backends of a route are no candidates: their state or an option, and the reasons for the record of a
 //! routing decision.
 
 use super::eligible_backends::BackendSearch;
@@ -32,7 +32,7 @@ impl PoolSnapshot {
         up
     }
 
-    /// Keeps the backends of `up` whose optional parts allow this part of a request. Backends that are the last
+    /// Keeps the backends of `up` whose options allow this part of a request. Backends that are the last
     /// choice serve it if no other backend is up, but not in a sample of the route, because other backends may
     /// be up outside of the sample.
     pub(super) fn retain_suitable(&self, up: &mut Vec<usize>, part: RequestPart, is_sample: bool) {

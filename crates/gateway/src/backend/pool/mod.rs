@@ -14,13 +14,14 @@ mod snapshot;
 pub use backend_pool::BackendPool;
 pub use eligible_backends::BackendRequirements;
 
-use super::facets::{BackendFacets, FacetSettings, RequestPart};
+use super::facets::{BackendFacets, RequestPart, Suitability};
 use super::routes::{ModelRoute, RouteTable};
 use super::{Backend, Drain, DrainInitiator, Lease};
 use arc_swap::Guard;
 use arc_swap::access::Access;
 use eligible_backends::BackendSearch;
 use readiness::Readiness;
+pub use snapshot::ExpectedWork;
 use snapshot::{PickedBackend, PoolSnapshot};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -78,11 +79,6 @@ impl BackendPool {
     /// The active policy.
     pub fn policy(&self) -> Policy {
         self.snapshot().policy
-    }
-
-    /// The settings of the optional parts of all backends.
-    pub(crate) fn facet_settings(&self) -> FacetSettings {
-        self.snapshot().facets
     }
 
     /// Memory that the candidate sampler uses, in bytes.
@@ -162,7 +158,7 @@ impl BackendPool {
 
     /// Offers the backend that the policy picks for a part of a request, except the backends in `tried`. `None`:
     /// no backend can take the part.
-    pub(crate) fn offer_part(
+    pub fn offer_part(
         &self,
         part: RequestPart,
         requirements: BackendRequirements<'_>,
@@ -184,10 +180,13 @@ impl BackendPool {
         })
     }
 
-    /// Tokens that the engine has to compute for a request, on the backend that has most of the prompt
-    /// in its cache. `None`: no backend is up.
-    pub fn work(&self, requirements: BackendRequirements<'_>, now: Instant) -> Option<u64> {
-        self.snapshot().work(&requirements, now)
+    /// The least work and the least TTFT of a request at any backend. `None`: no backend is up.
+    pub fn expected_work(
+        &self,
+        requirements: BackendRequirements<'_>,
+        now: Instant,
+    ) -> Option<ExpectedWork> {
+        self.snapshot().expected_work(&requirements, now)
     }
 
     /// The group of a request in the admission queue: the requests that the same backends can serve.
@@ -239,6 +238,26 @@ impl BackendPool {
         backends.map(count).sum()
     }
 
+    /// The positions of the backends of a model.
+    pub fn model_backends(&self, model: Option<&str>) -> Arc<[usize]> {
+        self.snapshot().routes.lookup(model).backends.clone()
+    }
+
+    /// The capacity of the KV caches of those backends at `positions` that are up, in tokens. `None`: none is up,
+    /// or one of them does not report its capacity.
+    pub fn cache_tokens(&self, positions: &[usize]) -> Option<u64> {
+        let snapshot = self.snapshot();
+        let mut total = 0;
+        for backend in positions.iter().filter_map(|position| snapshot.backends.get(*position)) {
+            let suitability = backend.facets.suitability(RequestPart::Whole);
+            let is_whole = suitability == Suitability::Suitable;
+            if is_whole && backend.weight() > 0 && backend.health.is_serving() {
+                total += backend.health.state().sample?.load.capacity()?;
+            }
+        }
+        Some(total).filter(|total| *total > 0)
+    }
+
     /// The current routes. The returned guard must be dropped soon and must not be stored.
     pub fn routes(&self) -> impl Deref<Target = RouteTable> + use<> {
         self.snapshot.map(|snapshot: &PoolSnapshot| &snapshot.routes).load()
@@ -256,13 +275,13 @@ impl BackendOffer {
     }
 
     /// Predicted seconds until the first output of the request at the offered backend.
-    pub(crate) fn ttft(&self) -> f64 {
+    pub fn ttft(&self) -> f64 {
         self.picked.context.ttft(self.picked.candidate())
     }
 
     /// Predicted seconds until the first output of a request with an empty prompt at the offered
     /// backend.
-    pub(crate) fn base(&self) -> f64 {
+    pub fn base(&self) -> f64 {
         self.picked.candidate().prefill.base
     }
 
@@ -291,7 +310,9 @@ impl Sink for BackendPool {
             }
             let backend = record.backend().and_then(|id| self.find_backend(id.as_str()));
             let Some(backend) = backend else { continue };
-            backend.facets.on_finished(record, &backend.load.estimator);
+            for facet in backend.facets.each() {
+                facet.on_finished(record, &backend.load.estimator);
+            }
             let has_output = record.timings.first_output.is_some();
             if is_cut
                 && has_output

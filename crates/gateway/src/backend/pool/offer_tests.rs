@@ -1,18 +1,24 @@
 //! Tests of which backend the pool offers for a request.
 
-use super::tests::{backend_at, lease, lease_offered, long_prompt, pool, pool_of, requirements};
+use super::tests::{backend_at, lease, lease_offered, long_prompt, pool, requirements};
 use super::*;
-use crate::backend::PoolSettings;
-use crate::backend::facets::sleep::SleepSettings;
+use crate::backend::facets::{BackendFacet, PoolFacet, PoolFacets};
 use crate::backend::routes::ModelConfig;
 use crate::backend::state::DownCause;
+use crate::backend::{Health, PoolSettings};
 use tokenweir_engine::model::ModelList;
+use tokenweir_protocol::atomic::AtomicFlag;
 use tokenweir_protocol::openai::Usage;
 use tokenweir_routing::PromptFingerprint;
 
 #[test]
 fn lost_tokens_are_cached_at_full_backends() {
-    let thresholds = SaturationThresholds { waiting: None, kv_usage: None, in_flight: Some(1) };
+    let thresholds = SaturationThresholds {
+        waiting: None,
+        kv_usage: None,
+        in_flight: Some(1),
+        ..SaturationThresholds::default()
+    };
     let (pool, known, new) = (pool(&[None, None]), long_prompt("known "), long_prompt("new "));
     let lost_tokens = |prompt| {
         let requirements = BackendRequirements { prompt, ..requirements(None) };
@@ -50,7 +56,7 @@ fn a_request_stays_with_its_prefix() {
 
 #[test]
 fn unusable_numbers_fail_no_request() {
-    use tokenweir_routing::LoadReport;
+    use tokenweir_routing::{LoadReport, TokenGapSum};
     for number in [f64::NAN, f64::INFINITY, -f64::INFINITY, 1e308] {
         let pool = pool(&[None, None]);
         let (bad, now) = (pool.backends()[0].clone(), clock::now());
@@ -60,6 +66,7 @@ fn unusable_numbers_fail_no_request() {
             running: number,
             capacity: Some(u64::MAX),
             tokens: Some(number),
+            token_gaps: Some(TokenGapSum { seconds: number, count: number }),
         };
         let estimator = &bad.load.estimator;
         estimator.on_report(&report, &estimator.local_load(), now);
@@ -122,7 +129,7 @@ fn the_token_limit_bounds_expected_output() {
     let pool = pool(&[None]);
     let tokens = |max_tokens, choices| {
         let requirements = BackendRequirements { max_tokens, choices, ..requirements(None) };
-        let work = pool.work(requirements, clock::now()).unwrap();
+        let work = pool.expected_work(requirements, clock::now()).unwrap().tokens;
         let (_lease, _) = pool.lease(requirements, &[], clock::now()).unwrap();
         (work, pool.backends()[0].load.estimator.local_load().tokens)
     };
@@ -133,14 +140,37 @@ fn the_token_limit_bounds_expected_output() {
     assert_eq!(tokens(Some(0), 1), unbounded, "no limit");
 }
 
+/// An option that wakes sleeping backends.
+#[derive(Debug, Default)]
+struct Waking(AtomicFlag);
+
+impl PoolFacet for Waking {
+    fn can_activate(&self, availability: Availability) -> bool {
+        availability == Availability::Asleep
+    }
+}
+
+impl BackendFacet for Waking {
+    fn request_activation(&self) {
+        self.0.set(true);
+    }
+
+    fn is_activation_requested(&self) -> bool {
+        self.0.get()
+    }
+}
+
 /// A pool of a backend with a context of 2,048 tokens and one of 16,384, which are up. Requests wake
 /// sleeping backends.
 fn uneven_pool() -> BackendPool {
-    let facets = FacetSettings { sleep: SleepSettings { wake: true, idle: None } };
-    let settings = PoolSettings { facets, ..PoolSettings::default() };
-    let backends = (8000..).map(backend_at).take(2).collect();
-    let pool = pool_of(backends, &[None, None], &settings);
+    let mut backends: Vec<Backend> = (8000..).map(backend_at).take(2).collect();
+    for backend in &mut backends {
+        backend.facets.options.push(Box::new(Waking::default()));
+    }
+    let facets = PoolFacets(vec![Arc::new(Waking::default())]);
+    let pool = BackendPool::with_facets(backends, &PoolSettings::default(), facets);
     for (backend, length) in pool.backends().iter().zip([2_048, 16_384]) {
+        backend.update_state(|state| state.health = Health::Up);
         let list = serde_json::json!({ "data": [{ "id": "a", "max_model_len": length }] });
         let list = ModelList::read(list.to_string().as_bytes()).unwrap();
         pool.set_models(backend, &list.models);
@@ -220,7 +250,10 @@ fn only_backends_with_enough_context_are_woken() {
             backend.update_state(|state| state.withdrawal = Some(Availability::Asleep));
         }
         assert_eq!(position(&pool, 30_000, None), Err(GatewayError::NoBackend));
-        let is_woken = |at: usize| backends[at].facets.is_activation_requested();
+        let is_woken = |at: usize| {
+            let mut facets = backends[at].facets.each();
+            facets.any(BackendFacet::is_activation_requested)
+        };
         assert!(!is_woken(0) && is_woken(1));
     }
 }

@@ -7,7 +7,7 @@ use super::eligible_backends::{
 };
 use super::panic_mode::{self, PanicModeLog};
 use super::readiness_log::ReadinessLog;
-use crate::backend::facets::{FacetSettings, PromptKnowledge, RequestPart};
+use crate::backend::facets::{BackendFacet, PoolFacets, PromptKnowledge, RequestPart};
 use crate::backend::routes::{ModelRoute, RouteRule, RouteTable};
 use crate::backend::{Backend, Lease};
 use std::sync::Arc;
@@ -17,7 +17,8 @@ use tokenweir_protocol::clock;
 use tokenweir_request::error::{self, GatewayError};
 use tokenweir_request::record::RoutingDecision;
 use tokenweir_routing::{
-    Candidate, CandidateSampler, Policy, PolicyChoice, RoutingContext, RoutingRequest, saturation,
+    Candidate, CandidateSampler, Policy, PolicyChoice, RoutingContext, RoutingRequest, kv_aware,
+    saturation, shares,
 };
 
 /// The backend pool at one moment.
@@ -40,9 +41,9 @@ pub(super) struct PoolSnapshot {
     /// Panic mode ignores ejections if the share of backends that are not ejected, from 0 to 1, is
     /// below this value.
     pub(super) panic_threshold: f64,
-    /// The settings of the optional parts of all backends.
-    pub(super) facets: FacetSettings,
-    /// Whether an optional part of any backend keeps whole requests away from it.
+    /// What options share between all backends.
+    pub(super) facets: PoolFacets,
+    /// Whether an option of any backend keeps whole requests away from it.
     pub(super) has_unsuitable: bool,
 }
 
@@ -58,6 +59,23 @@ pub(super) struct PickedBackend {
     pub(super) most_cached: f64,
     /// Positions of the backends of the route that are no candidates, each with the reason.
     excluded: Box<[(usize, &'static str)]>,
+}
+
+/// What an engine probably has to do for a request.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ExpectedWork {
+    /// Tokens that the engine has to compute: uncached prompt and expected output.
+    pub tokens: u64,
+    /// Predicted TTFT in seconds.
+    pub ttft: f64,
+}
+
+// === impl ExpectedWork ===
+
+impl ExpectedWork {
+    fn min(self, other: Self) -> Self {
+        Self { tokens: self.tokens.min(other.tokens), ttft: self.ttft.min(other.ttft) }
+    }
 }
 
 // === impl PoolSnapshot ===
@@ -104,7 +122,7 @@ impl PoolSnapshot {
         }
     }
 
-    /// Asks for one unavailable backend that may be able to serve the request and that an optional part can
+    /// Asks for one unavailable backend that may be able to serve the request and that an option can
     /// make available, unless one was asked for already.
     fn request_activation(
         &self,
@@ -121,17 +139,23 @@ impl PoolSnapshot {
         let positions = route.backends.iter().copied().filter(can_activate);
         let backends: Vec<_> = positions.map(|position| &self.backends[position]).collect();
         // The backend is picked at random, because the first one may not become available.
-        if !backends.iter().any(|backend| backend.facets.is_activation_requested())
+        let is_requested = |backend: &&Arc<Backend>| {
+            backend.facets.each().any(BackendFacet::is_activation_requested)
+        };
+        if !backends.iter().any(is_requested)
             && let Some(backend) = fastrand::choice(backends)
         {
-            backend.facets.request_activation();
+            backend.facets.each().for_each(BackendFacet::request_activation);
             backend.health.request_check();
         }
     }
 
-    /// Tokens that the engine has to compute for a request, uncached prompt and expected output, on the
-    /// backend that has most of the prompt in its cache. `None`: no backend is up.
-    pub(super) fn work(&self, requirements: &BackendRequirements<'_>, now: Instant) -> Option<u64> {
+    /// The least work and the least TTFT of a request at any backend. `None`: no backend is up.
+    pub(super) fn expected_work(
+        &self,
+        requirements: &BackendRequirements<'_>,
+        now: Instant,
+    ) -> Option<ExpectedWork> {
         let mut known = PromptKnowledge::new(requirements.prompt);
         let now = clock::nanos(now);
         let route = self.routes.lookup(requirements.model);
@@ -141,8 +165,10 @@ impl PoolSnapshot {
         for backend in serving.take(MAX_COMPARED_CACHES) {
             backend.visit_candidates(requirements.prompt, &mut known, now, |candidate| {
                 let uncached = (candidate.prompt - candidate.cached).max(0.0);
-                let work = (uncached + requirements.bounded_output(candidate.output)) as u64;
-                least = Some(least.map_or(work, |least: u64| least.min(work)));
+                let tokens = (uncached + requirements.bounded_output(candidate.output)) as u64;
+                let ttft = kv_aware::ttft(&self.policy.kv_aware, candidate, false);
+                let work = ExpectedWork { tokens, ttft };
+                least = Some(least.map_or(work, |least: ExpectedWork| least.min(work)));
             });
         }
         least
@@ -159,6 +185,7 @@ impl PoolSnapshot {
         let candidate = &context.candidates()[choice.index];
         let backend = &self.backends[candidate.position];
         backend.health.breaker.on_pick(now);
+        self.add_credits(context.candidates(), choice.index);
         let BackendRequirements { prompt, is_stream, .. } = *requirements;
         let lease = Lease::new(backend.clone(), candidate, prompt, is_stream, now);
         self.candidate_sampler.sent(prompt, candidate.position);
@@ -167,6 +194,14 @@ impl PoolSnapshot {
         let mut decision = RoutingDecision::new(context, choice, condition, fleet);
         decision.excluded = excluded;
         (lease, Arc::new(decision))
+    }
+
+    /// Records the choice for the shares of the candidates.
+    fn add_credits(&self, candidates: &[Candidate], chosen: usize) {
+        let changes = shares::credit_changes(candidates, chosen);
+        for (candidate, change) in candidates.iter().zip(changes) {
+            self.backends[candidate.position].load.estimator.add_credit(change);
+        }
     }
 
     /// Whether the backends at these positions are in panic mode. Logs the start of panic mode.

@@ -89,7 +89,12 @@ pub(super) fn lease_offered(
 
 #[test]
 fn backends_at_their_limit_are_not_leased() {
-    let thresholds = SaturationThresholds { waiting: None, kv_usage: None, in_flight: Some(1) };
+    let thresholds = SaturationThresholds {
+        waiting: None,
+        kv_usage: None,
+        in_flight: Some(1),
+        ..SaturationThresholds::default()
+    };
     let pool = pool(&[None, None]);
     let lease = |model| lease_offered(&pool, &thresholds, requirements(model), clock::now());
     let (first, _) = lease(None).unwrap().unwrap();
@@ -123,7 +128,12 @@ pub(super) fn pick(
 
 #[test]
 fn a_full_backend_precedes_a_stuck_one() {
-    let thresholds = SaturationThresholds { waiting: None, kv_usage: None, in_flight: Some(2) };
+    let thresholds = SaturationThresholds {
+        waiting: None,
+        kv_usage: None,
+        in_flight: Some(2),
+        ..SaturationThresholds::default()
+    };
     let pool = pool(&[None, None]);
     let start = clock::now();
     let later = start + Duration::from_secs(5);

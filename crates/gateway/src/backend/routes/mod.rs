@@ -5,12 +5,16 @@
 mod lengths;
 mod model_config;
 pub mod model_labels;
+mod model_lists;
 
 pub use lengths::ModelLengths;
 pub use model_config::{ModelConfig, RoutePolicy};
+pub(in crate::backend) use model_lists::{AdvertisedModels, ModelListInterner};
 
 use model_labels::{LABEL_RETENTION, ModelLabelTable};
+use model_lists::{BackendGroup, groups_by_model};
 use std::collections::{HashMap, HashSet};
+use std::iter;
 use std::sync::Arc;
 use std::time::Instant;
 use tokenweir_engine::address::BackendId;
@@ -18,6 +22,7 @@ use tokenweir_engine::dialect::adapter_hash;
 use tokenweir_engine::model::ServedModel;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::openai::engine_control::Permissions;
+use tokenweir_request::access::RequestCaps;
 use tokenweir_request::record::ModelLabel;
 
 /// The route of a model.
@@ -37,6 +42,8 @@ pub struct ModelRoute {
     pub adapter_hash: Option<u64>,
     /// The engine-control fields that every client of the model may use.
     pub permissions: Permissions,
+    /// Caps on each request of the model. `None`: there are none.
+    pub caps: Option<Arc<RequestCaps>>,
     /// Overrides of global settings for requests of this model.
     pub policy: RoutePolicy,
     /// Whether a backend may serve the model soon although none does now: the configuration names the
@@ -74,26 +81,21 @@ pub(in crate::backend) struct RouteRule {
     /// The model name in client requests.
     pub(in crate::backend) name: Arc<str>,
     served_as: Option<Arc<str>>,
+    is_configured: bool,
     /// For each position, whether the backend at this position may serve the model. `None`: all
     /// backends may serve the model.
     eligible_positions: Option<Vec<bool>>,
     permissions: Permissions,
+    caps: Option<Arc<RequestCaps>>,
     policy: RoutePolicy,
 }
 
-/// The models that each backend lists, by position. `None`: the backend has not listed its models
-/// yet. Equal lists share one allocation.
-pub(in crate::backend) type AdvertisedModels = [Option<Arc<[ServedModel]>>];
-
-/// Stores each distinct model list once, so that all backends with equal lists share one
-/// allocation.
-#[derive(Debug, Default)]
-pub(in crate::backend) struct ModelListInterner(Vec<Arc<[ServedModel]>>);
-
-/// The positions of all backends with the same model list.
-struct BackendGroup<'a> {
-    models: &'a [ServedModel],
-    positions: Vec<usize>,
+/// The lists of all routes. Most models have the same backends and context lengths as other models, so their
+/// routes share one list.
+#[derive(Default)]
+struct SharedLists {
+    positions: HashSet<Arc<[usize]>>,
+    lengths: HashSet<ModelLengths>,
 }
 
 // === impl RouteTable ===
@@ -172,62 +174,45 @@ impl RouteTable {
         let unlisted = (0..advertised.len()).filter(|position| advertised[*position].is_none());
         let unlisted: Vec<usize> = unlisted.collect();
         let served = groups_by_model(&groups);
-        let configured: HashSet<&Arc<str>> = rules.iter().map(|rule| &rule.name).collect();
-        let discovered = served.keys().filter(|id| !configured.contains(*id));
-        let discovered: Vec<RouteRule> = discovered.map(|id| RouteRule::for_model_id(id)).collect();
+        let discovered = RouteRule::discovered(rules, served.keys().copied());
+        let mut shared = SharedLists::default();
         let mut by_name = HashMap::new();
         let mut models = Vec::new();
-        let mut sets: HashSet<Arc<[usize]>> = HashSet::new();
-        let mut length_sets = HashSet::new();
-        let mut share_positions = |route| share_positions(&mut sets, route);
         for rule in rules.iter().chain(&discovered) {
             let entries = served.get(rule.target()).map_or(&[][..], Vec::as_slice);
             models.extend(rule.model_entry(entries));
-            let serving = entries.iter().flat_map(|(group, _)| &group.positions);
-            let eligible = serving.chain(&unlisted).filter(|position| rule.is_eligible(**position));
             let label = labels.label_for(&rule.name);
-            let mut route = ModelRoute::new(label, rule.served_as.clone(), eligible.copied());
-            let is_adapter = entries.iter().any(|(_, model)| model.parent.is_some());
-            let listed = entries.iter().map(|(group, model)| (&*group.positions, model.max_len));
-            route.lengths = ModelLengths::new(listed, &route.backends, &mut length_sets);
-            route.is_expected = configured.contains(&rule.name);
-            route.policy = rule.policy;
-            route.permissions = rule.permissions;
-            route.adapter_hash = is_adapter.then(|| adapter_hash(rule.target()));
-            by_name.insert(rule.name.clone(), share_positions(route));
+            let route = rule.route(label, entries, &unlisted, &mut shared);
+            by_name.insert(rule.name.clone(), route);
         }
         models.sort_by(|a, b| a.id.cmp(&b.id));
-        let default_label = default_model_label(&groups, labels);
-        let mut default_route = ModelRoute::new(default_label, None, 0..advertised.len());
-        let first_models = groups
-            .iter()
-            .filter_map(|group| Some((&*group.positions, group.models.first()?.max_len)));
-        default_route.lengths =
-            ModelLengths::new(first_models, &default_route.backends, &mut length_sets);
-        let default_route = share_positions(default_route);
-        let unknown_route = ModelRoute::new(ModelLabel::Unknown, None, unlisted.iter().copied());
+        let mut default_route = default_route(&groups, advertised.len(), labels, &mut shared);
+        // A request that names no model must not escape the caps of the model that it gets.
+        let is_default = |rule: &&RouteRule| {
+            let first_names = groups.iter().filter_map(|group| group.models.first());
+            first_names.map(|model| &model.id).any(|id| id == rule.target())
+        };
+        default_route.caps = rules.iter().filter(is_default).find_map(|rule| rule.caps.clone());
+        let unlisted_positions = unlisted.iter().copied();
+        let unknown_model_route =
+            shared.route(ModelLabel::Unknown, unlisted_positions, iter::empty());
         let absent = previous.absent_models(&by_name, backends_left, clock::now());
         for (name, absent) in absent.take(MAX_ABSENT_MODELS) {
             // Requests for a model that is no longer listed keep its label, if it has one.
             let label = labels.label_for(&name);
-            let route = ModelRoute { backends: unknown_route.backends.clone(), label, ..absent };
-            by_name.insert(name, share_positions(route));
+            let backends = unknown_model_route.backends.clone();
+            by_name.insert(name, ModelRoute { label, backends, ..absent });
         }
-        let unknown_model_route = share_positions(unknown_route);
-        let (backend_sets, has_unlisted_backend) =
-            (sets.into_iter().collect(), !unlisted.is_empty());
         Self {
             by_name,
             default_route,
             unknown_model_route,
             models,
-            backend_sets,
-            has_unlisted_backend,
+            backend_sets: shared.positions.into_iter().collect(),
+            has_unlisted_backend: !unlisted.is_empty(),
         }
     }
-}
 
-impl RouteTable {
     /// The models of this table that are not in `current` and that a backend listed until a few minutes
     /// ago, with routes without backends.
     fn absent_models<'a>(
@@ -250,75 +235,46 @@ impl RouteTable {
     }
 }
 
-/// Replaces the positions in a route by the equal list in `sets`, or adds them to `sets`. Most models
-/// have the same backends as other models, so their routes share one list.
-fn share_positions(sets: &mut HashSet<Arc<[usize]>>, route: ModelRoute) -> ModelRoute {
-    let backends = sets.get(&route.backends).cloned().unwrap_or_else(|| {
-        sets.insert(route.backends.clone());
-        route.backends.clone()
-    });
-    ModelRoute { backends, ..route }
-}
-
-/// The groups of backends that serve each model, with the entry of the model in their list.
-fn groups_by_model<'a>(
-    groups: &'a [BackendGroup<'a>],
-) -> HashMap<&'a Arc<str>, Vec<(&'a BackendGroup<'a>, &'a ServedModel)>> {
-    let mut served: HashMap<_, Vec<(&BackendGroup<'_>, _)>> = HashMap::new();
-    for group in groups {
-        for model in group.models {
-            let entries = served.entry(&model.id).or_default();
-            if entries.last().is_none_or(|(last, _)| !std::ptr::eq(*last, group)) {
-                entries.push((group, model));
-            }
-        }
-    }
-    served
-}
-
-/// The label of the model that backends use for a request without a model name: the first model in the
-/// list of a backend. The label is that of unknown models if the first models of the backends differ.
-fn default_model_label(groups: &[BackendGroup<'_>], labels: &ModelLabelTable) -> ModelLabel {
+/// The route of requests without a model name, to each of `count` backends. A backend uses the first model in
+/// its list. The label is that of unknown models if the first models of the backends differ.
+fn default_route(
+    groups: &[BackendGroup<'_>],
+    count: usize,
+    labels: &ModelLabelTable,
+    shared: &mut SharedLists,
+) -> ModelRoute {
     let mut first_models = groups.iter().filter_map(|group| group.models.first());
-    match first_models.next() {
+    let label = match first_models.next() {
         Some(first) if first_models.all(|other| other.id == first.id) => {
             labels.label_for(&first.id)
         }
         _ => ModelLabel::Unknown,
-    }
+    };
+    let listed =
+        groups.iter().filter_map(|group| Some((&*group.positions, group.models.first()?.max_len)));
+    shared.route(label, 0..count, listed)
 }
 
-// === impl BackendGroup ===
+// === impl SharedLists, RouteRule ===
 
-impl<'a> BackendGroup<'a> {
-    /// Groups the backends that have listed their models by their model list. Equal lists are
-    /// detected by their shared allocation.
-    fn group_by_models(advertised: &'a AdvertisedModels) -> Vec<Self> {
-        let mut by_list = HashMap::new();
-        let mut groups: Vec<Self> = Vec::new();
-        for (position, models) in advertised.iter().enumerate() {
-            let Some(models) = models else { continue };
-            let index = *by_list.entry(models.as_ptr()).or_insert(groups.len());
-            if index == groups.len() {
-                groups.push(Self { models, positions: Vec::new() });
-            }
-            groups[index].positions.push(position);
-        }
-        groups
-    }
-}
-
-// === impl ModelRoute, RouteRule ===
-
-impl ModelRoute {
-    fn new(
+impl SharedLists {
+    /// A route to the backends `positions`. `listed`: for each group of backends with equal model lists,
+    /// their positions and the context length of the model in their list.
+    fn route<'a>(
+        &mut self,
         label: ModelLabel,
-        served_as: Option<Arc<str>>,
         positions: impl Iterator<Item = usize>,
-    ) -> Self {
-        let mut backends: Vec<usize> = positions.collect();
-        backends.sort_unstable();
-        Self { label, served_as, backends: backends.into(), ..Self::default() }
+        listed: impl Iterator<Item = (&'a [usize], Option<u32>)>,
+    ) -> ModelRoute {
+        let mut positions: Vec<usize> = positions.collect();
+        positions.sort_unstable();
+        let lengths = ModelLengths::new(listed, &positions, &mut self.lengths);
+        let backends = self.positions.get(&*positions).cloned().unwrap_or_else(|| {
+            let backends: Arc<[usize]> = positions.into();
+            self.positions.insert(backends.clone());
+            backends
+        });
+        ModelRoute { label, backends, lengths, ..ModelRoute::default() }
     }
 }
 
@@ -331,23 +287,55 @@ impl RouteRule {
         });
         let served_as = model.alias_of().map(Arc::from);
         let permissions = Permissions::new(&model.allow);
+        let caps = model.caps.clone().map(Arc::new);
         Self {
             name: model.name.as_str().into(),
             served_as,
+            is_configured: true,
             eligible_positions,
             permissions,
+            caps,
             policy: model.policy,
         }
     }
 
-    /// The rule of a model that backends list and the configuration does not name.
-    fn for_model_id(id: &Arc<str>) -> Self {
-        Self { name: id.clone(), ..Self::default() }
+    /// The rules of the models that backends list and the configuration does not name.
+    fn discovered<'a>(
+        configured: &[Self],
+        listed: impl Iterator<Item = &'a Arc<str>>,
+    ) -> Vec<Self> {
+        let configured: HashSet<&Arc<str>> = configured.iter().map(|rule| &rule.name).collect();
+        let discovered = listed.filter(|name| !configured.contains(name));
+        discovered.map(|name| Self { name: name.clone(), ..Self::default() }).collect()
     }
 
     /// The model name that the backends use.
     fn target(&self) -> &Arc<str> {
         self.served_as.as_ref().unwrap_or(&self.name)
+    }
+
+    /// The route of the model. `entries`: the backends that list the model. `unlisted`: those that have not
+    /// listed their models yet.
+    fn route(
+        &self,
+        label: ModelLabel,
+        entries: &[(&BackendGroup<'_>, &ServedModel)],
+        unlisted: &[usize],
+        shared: &mut SharedLists,
+    ) -> ModelRoute {
+        let serving = entries.iter().flat_map(|(group, _)| &group.positions).chain(unlisted);
+        let eligible = serving.copied().filter(|position| self.is_eligible(*position));
+        let listed = entries.iter().map(|(group, model)| (&*group.positions, model.max_len));
+        let is_adapter = entries.iter().any(|(_, model)| model.parent.is_some());
+        ModelRoute {
+            served_as: self.served_as.clone(),
+            is_expected: self.is_configured,
+            policy: self.policy,
+            permissions: self.permissions,
+            caps: self.caps.clone(),
+            adapter_hash: is_adapter.then(|| adapter_hash(self.target())),
+            ..shared.route(label, eligible, listed)
+        }
     }
 
     /// The entry of the model for `/v1/models`, copied from the first eligible backend that lists
@@ -365,30 +353,6 @@ impl RouteRule {
     /// Whether the backend at `position` may serve the model.
     fn is_eligible(&self, position: usize) -> bool {
         self.eligible_positions.as_ref().is_none_or(|eligible| eligible[position])
-    }
-}
-
-// === impl ModelListInterner ===
-
-impl ModelListInterner {
-    /// The models in the lists of all backends. A list that several backends share is visited once.
-    pub(in crate::backend) fn distinct_models(
-        advertised: &AdvertisedModels,
-    ) -> impl Iterator<Item = &ServedModel> {
-        let mut seen = HashSet::new();
-        let lists = advertised.iter().flatten().filter(move |list| seen.insert(list.as_ptr()));
-        lists.flat_map(|list| list.iter())
-    }
-
-    /// Returns the stored list that equals `models`. Stores `models` if there is none.
-    pub(in crate::backend) fn intern(&mut self, models: &Arc<[ServedModel]>) -> Arc<[ServedModel]> {
-        // Drops the lists that no backend has any more.
-        self.0.retain(|list| Arc::strong_count(list) > 1);
-        let stored = self.0.iter().find(|list| ServedModel::are_equivalent(list, models)).cloned();
-        stored.unwrap_or_else(|| {
-            self.0.push(models.clone());
-            models.clone()
-        })
     }
 }
 

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use tokenweir_protocol::openai::engine_control::Permission;
 use tokenweir_protocol::units;
+use tokenweir_request::access::RequestCaps;
 use tokenweir_request::continuation::ContinuationMode;
 use tokenweir_request::observe::OnTruncation;
 
@@ -21,6 +22,8 @@ pub struct ModelConfig {
     /// Engine-control fields that every client of this model may use.
     #[serde(default)]
     pub allow: Vec<Permission>,
+    /// Caps on each request of this model, in addition to those of its tenant. `None`: no caps.
+    pub caps: Option<RequestCaps>,
     /// Overrides of global settings for requests of this model.
     #[serde(default)]
     pub policy: RoutePolicy,

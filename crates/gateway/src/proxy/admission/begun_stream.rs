@@ -6,7 +6,7 @@
 
 use super::controller::{AdmissionController, QueueGuard};
 use super::settings::{AdmissionSettings, WaitLimit};
-use super::waiter::{Flow, LeasedBackend, enqueue, queue_entry};
+use super::waiter::{Flow, LeasedBackend, OwnedRequirements, enqueue, queue_entry};
 use crate::backend::Backend;
 use crate::backend::pool::BackendRequirements;
 use http::HeaderMap;
@@ -15,32 +15,30 @@ use std::time::{Duration, Instant};
 use tokenweir_protocol::clock;
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::record::RequestRecord;
-use tokenweir_routing::PromptFingerprint;
 
 /// What a stream requires of the backend that continues it.
 #[derive(Debug, Clone)]
-pub(in crate::proxy) struct BegunStream {
-    pub(in crate::proxy) model: Option<String>,
-    pub(in crate::proxy) prompt: Arc<PromptFingerprint>,
-    pub(in crate::proxy) path: Option<&'static str>,
-    pub(in crate::proxy) max_tokens: Option<u32>,
-    pub(in crate::proxy) session: Option<u64>,
+pub struct BegunStream {
+    model: Option<String>,
+    /// What it requires beside the model.
+    pub requirements: OwnedRequirements,
 }
 
 /// A wait for a backend that continues a stream.
-pub(in crate::proxy) struct BegunWait {
-    pub(in crate::proxy) stream: Arc<BegunStream>,
+pub struct BegunWait {
+    /// What the stream requires.
+    pub stream: Arc<BegunStream>,
     /// The backends that failed the stream.
-    pub(in crate::proxy) excluded: Vec<Arc<Backend>>,
+    pub excluded: Vec<Arc<Backend>>,
     /// Time before the first try, for which a busy backend is left alone.
-    pub(in crate::proxy) pause: Duration,
+    pub pause: Duration,
     /// The end of the wait. `None`: the stream does not wait, because its backend still works.
-    pub(in crate::proxy) ends_at: Option<Instant>,
+    pub ends_at: Option<Instant>,
 }
 
 impl AdmissionController {
     /// The time at which a stream that is interrupted at `now` stops to wait for another backend.
-    pub(in crate::proxy) fn begun_deadline(&self, now: Instant) -> Instant {
+    pub fn begun_deadline(&self, now: Instant) -> Instant {
         let settings = self.settings.load();
         let max_wait = settings.as_ref().map(|settings| settings.max_wait);
         now + max_wait.unwrap_or(AdmissionSettings::DEFAULT_MAX_WAIT)
@@ -49,7 +47,7 @@ impl AdmissionController {
     /// Leases a backend that continues the stream of a request, at once or when one has capacity. Dropping
     /// the future gives up the place in the queue. Fails if no other backend is up, or at the end of the
     /// wait.
-    pub(in crate::proxy) fn lease_begun(
+    pub fn lease_begun(
         self: &Arc<Self>,
         record: &RequestRecord,
         headers: &HeaderMap,
@@ -71,7 +69,8 @@ impl AdmissionController {
                 return controller.pool.lease(requirements, &[], now);
             };
             let is_first = controller.pool.capacity_notifier.waiting_requests() == 0;
-            let offer = match controller.pool.offer(Some(&settings.thresholds), requirements, now) {
+            let thresholds = settings.thresholds_of(requirements.model);
+            let offer = match controller.pool.offer(Some(&thresholds), requirements, now) {
                 // Another backend of the model may come back, as for a request that has not begun.
                 Err(_) if controller.pool.has_other(requirements) => {
                     let backend_wait = now + settings.max_backend_wait;
@@ -106,25 +105,26 @@ impl AdmissionController {
         let group = self.pool.capacity_group(&requirements, now);
         let (mut request, result_receiver) = queue_entry(requirements, group, flow, None, ends_at);
         request.is_begun = true;
+        request.payload.is_admitted = true;
         let key = self.with_queue(|queue| enqueue(queue, request, now))?;
         let mut guard = QueueGuard { controller: self, key, result_receiver };
         // As for a new request, capacity may have become free before this request was queued.
         self.with_queue(|queue| self.dispatch_queued(queue, Some(settings), now));
-        let limit = WaitLimit { ends_at, objective: None };
+        let limit = WaitLimit { ends_at, gated_until: None, objective: None };
         guard.wait_for_lease(settings, requirements, limit).await.0
     }
 }
 
 impl BegunStream {
+    /// The stream of a request with these requirements. Any backend with the model may continue it.
+    pub fn new(requirements: BackendRequirements<'_>) -> Self {
+        let any = BackendRequirements { backend: None, longer_than: None, ..requirements };
+        let requirements = OwnedRequirements::new(any);
+        Self { model: any.model.map(Into::into), requirements }
+    }
+
     fn requirements<'a>(&'a self, excluded: &'a [Arc<Backend>]) -> BackendRequirements<'a> {
-        BackendRequirements {
-            model: self.model.as_deref(),
-            is_stream: true,
-            path: self.path,
-            max_tokens: self.max_tokens,
-            session: self.session,
-            excluded,
-            ..BackendRequirements::none(&self.prompt, fastrand::u64(..))
-        }
+        let seed = fastrand::u64(..);
+        BackendRequirements { excluded, seed, ..self.requirements.of_model(self.model.as_deref()) }
     }
 }

@@ -1,6 +1,7 @@
 //! Decides which requests are sent to a backend now and which wait in the admission queue, and gives
 //! freed capacity to waiting requests.
 
+use super::gate::{AdmissionGate, Standing, gated_until};
 use super::settings::{AdmissionSettings, WaitLimit};
 use super::waiter::{
     Flow, LeaseWaiter, LeasedBackend, WaitResult, enqueue, queue_entry, queued_requirements,
@@ -29,7 +30,9 @@ pub struct AdmissionController {
     pub(super) settings: ArcSwapOption<AdmissionSettings>,
     /// Hashes tenants, whose names clients may choose. Each process has a new random hash key.
     tenant_hasher: RandomState,
-    queue: Mutex<AdmissionQueue<LeaseWaiter>>,
+    /// `None`: requests wait for capacity only.
+    pub(super) gate: ArcSwapOption<Arc<dyn AdmissionGate>>,
+    pub(super) queue: Mutex<AdmissionQueue<LeaseWaiter>>,
 }
 
 /// The result of the search for a backend with capacity for a request.
@@ -69,7 +72,8 @@ impl AdmissionController {
             .map_or((0, 1), |settings| (settings.queue_capacity, settings.classes.names().len()));
         let queue = Mutex::new(AdmissionQueue::new(capacity, classes));
         let settings = ArcSwapOption::from_pointee(settings);
-        Self { pool, settings, tenant_hasher: RandomState::new(), queue }
+        let gate = ArcSwapOption::empty();
+        Self { pool, settings, tenant_hasher: RandomState::new(), gate, queue }
     }
 
     /// Replaces the settings. Waiting requests stay in the queue, in the new class with the name of
@@ -165,9 +169,10 @@ impl AdmissionController {
             return Ok(leased);
         }
         if self.pool.capacity_notifier.waiting_requests() == 0
+            && self.standing(record, &requirements, now) != Standing::Held
             && let Capacity::Backend(offer) = self.offer(Some(&settings), requirements, now)?
         {
-            return Ok(offer.accept(requirements, now));
+            return Ok(self.accept(offer, record, requirements, now));
         }
         let flow = self.flow(&settings, headers, record);
         // Boxed, because few requests need the memory of this future.
@@ -184,7 +189,7 @@ impl AdmissionController {
         flow: Flow,
         now: Instant,
     ) -> Result<LeasedBackend, GatewayError> {
-        let work = self.pool.work(requirements, now);
+        let work = self.pool.expected_work(requirements, now);
         let group = self.pool.capacity_group(&requirements, now);
         let (queued_request, result_receiver) = queue_entry(requirements, group, flow, work, now);
         let outcome = self.with_queue(|queue| {
@@ -214,23 +219,30 @@ impl AdmissionController {
         mut request: QueuedRequest<LeaseWaiter>,
         now: Instant,
     ) -> Result<AdmitOutcome, GatewayError> {
+        let standing = self.standing(record, &requirements, now);
+        request.payload.is_admitted = record.admission.is_some();
+        request.gated_until = gated_until(standing, now, now + settings.max_wait);
         let group = &request.group;
         // Waiting requests are served first. The new request gets a lease only if no request
         // of the same group still waits.
-        let must_wait =
-            queue.precedes(group) && self.dispatch_queued(queue, Some(settings), now).has(group);
+        let must_wait = queue.precedes(group)
+            && self.dispatch_queued(queue, Some(settings), now).has_for(&request, now);
         let mut is_without_backend = queue.is_without_backend(group);
-        if !must_wait {
+        if !must_wait && standing != Standing::Held {
             match self.offer(Some(settings), requirements, now)? {
                 Capacity::Backend(offer) => {
-                    return Ok(AdmitOutcome::Leased(offer.accept(requirements, now)));
+                    let leased = self.accept(offer, record, requirements, now);
+                    return Ok(AdmitOutcome::Leased(leased));
                 }
                 Capacity::Full => {}
                 Capacity::NoBackend => is_without_backend = true,
             }
         }
-        let limit = settings.wait_limit(record, is_without_backend, now);
+        let predicted_ttft = request.payload.predicted_ttft;
+        let mut limit = settings.wait_limit(record, is_without_backend, predicted_ttft, now);
+        limit.gated_until = gated_until(standing, now, limit.ends_at);
         request.deadline = limit.ends_at;
+        request.gated_until = limit.gated_until;
         if let Some(objective) = limit.objective
             && let Some(wait) = queue.expected_wait(&request, now)
             && let Some(excess) = wait.checked_sub(limit.ends_at.saturating_duration_since(now))
@@ -251,10 +263,12 @@ impl AdmissionController {
         now: Instant,
     ) -> Result<Capacity, GatewayError> {
         let thresholds = match settings {
-            Some(settings) if requirements.backend.is_none() => Some(&settings.thresholds),
+            Some(settings) if requirements.backend.is_none() => {
+                Some(settings.thresholds_of(requirements.model))
+            }
             _ => None,
         };
-        let error = match self.pool.offer(thresholds, requirements, now) {
+        let error = match self.pool.offer(thresholds.as_ref(), requirements, now) {
             Ok(Some(offer)) => return Ok(Capacity::Backend(offer)),
             Ok(None) => return Ok(Capacity::Full),
             Err(error) => error,
@@ -286,20 +300,21 @@ impl AdmissionController {
     ) -> ExhaustedGroups {
         let mut exhausted = ExhaustedGroups::default();
         let mut without_backend = Vec::new();
-        let mut offer = |request: &QueuedRequest<LeaseWaiter>| match self.offer(
-            settings,
-            queued_requirements(request),
-            now,
-        ) {
-            Ok(Capacity::Backend(offer)) => Some(Ok(offer)),
-            Ok(Capacity::Full) => None,
-            // Other requests may go to the backend that failed this one.
-            Ok(Capacity::NoBackend) if request.is_begun => None,
-            Ok(Capacity::NoBackend) => {
-                without_backend.push(request.group.clone());
-                None
+        let mut offer = |request: &QueuedRequest<LeaseWaiter>| {
+            if self.holds(request, now) {
+                return None;
             }
-            Err(error) => Some(Err(error)),
+            match self.offer(settings, queued_requirements(request), now) {
+                Ok(Capacity::Backend(offer)) => Some(Ok(offer)),
+                Ok(Capacity::Full) => None,
+                // Other requests may go to the backend that failed this one.
+                Ok(Capacity::NoBackend) if request.is_begun => None,
+                Ok(Capacity::NoBackend) => {
+                    without_backend.push(request.group.clone());
+                    None
+                }
+                Err(error) => Some(Err(error)),
+            }
         };
         let lost_tokens = |offer: &Result<BackendOffer, GatewayError>| {
             offer.as_ref().map_or(0.0, BackendOffer::lost_tokens)
@@ -307,7 +322,7 @@ impl AdmissionController {
         while let Some((key, offer)) = queue.select(now, &mut exhausted, &mut offer, lost_tokens) {
             let request = if offer.is_ok() { queue.grant(key, now) } else { queue.leave(key, now) };
             if let Some(DequeuedRequest { ticket, without_backend }) = request {
-                let result = offer.map(|offer| offer.accept(queued_requirements(&ticket), now));
+                let result = offer.map(|offer| self.accept_waiting(offer, &ticket, now));
                 ticket.payload.send_result(result, without_backend);
             }
         }
@@ -339,6 +354,16 @@ impl QueueGuard<'_> {
         limit: WaitLimit,
     ) -> WaitResult {
         let without_result = (Err(GatewayError::Internal), Duration::ZERO);
+        if let Some(until) = limit.gated_until {
+            let wait = tokio::time::timeout_at(until.into(), &mut self.result_receiver);
+            if let Ok(result) = wait.await {
+                return result.unwrap_or(without_result);
+            }
+            let controller = self.controller;
+            let dispatch =
+                |queue: &mut _| controller.dispatch_queued(queue, Some(settings), clock::now());
+            controller.with_queue(dispatch);
+        }
         let ends_at = limit.ends_at.into();
         if let Ok(result) = tokio::time::timeout_at(ends_at, &mut self.result_receiver).await {
             return result.unwrap_or(without_result);

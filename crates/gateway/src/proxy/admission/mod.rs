@@ -17,10 +17,13 @@
 
 mod begun_stream;
 mod controller;
+mod gate;
+mod gated_requests;
 mod settings;
 mod waiter;
 
-pub(super) use begun_stream::{BegunStream, BegunWait};
+pub use begun_stream::{BegunStream, BegunWait};
 pub use controller::AdmissionController;
+pub use gate::{AdmissionGate, Entrance, Standing};
 pub use settings::AdmissionSettings;
-pub(super) use waiter::LeasedBackend;
+pub use waiter::{LeasedBackend, OwnedRequirements};

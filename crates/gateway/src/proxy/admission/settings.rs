@@ -3,8 +3,8 @@
 use http::HeaderName;
 use std::time::{Duration, Instant};
 use tokenweir_request::record::RequestRecord;
-use tokenweir_request::slo::Objective;
-use tokenweir_routing::admission::PriorityClasses;
+use tokenweir_request::slo::{self, Objective};
+use tokenweir_routing::admission::{PriorityClasses, longest_wait};
 use tokenweir_routing::saturation::SaturationThresholds;
 
 /// Settings of admission control: when requests wait, the maximum number of waiting requests, and
@@ -32,6 +32,8 @@ pub struct AdmissionSettings {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct WaitLimit {
     pub(super) ends_at: Instant,
+    /// The end of the time for which a gate can hold the request. `None`: none can.
+    pub(super) gated_until: Option<Instant>,
     /// The TTFT limit of the objective from which `ends_at` follows. `None`: `ends_at` follows from
     /// a maximum wait.
     pub(super) objective: Option<Duration>,
@@ -48,25 +50,36 @@ impl AdmissionSettings {
         !self.max_backend_wait.is_zero()
     }
 
+    /// The thresholds for requests for a model, by the name that clients use.
+    pub(super) fn thresholds_of(&self, model: Option<&str>) -> SaturationThresholds {
+        SaturationThresholds {
+            limits: slo::latency_limits(&self.objectives, model),
+            ..self.thresholds
+        }
+    }
+
     /// The limit of the wait of a request. `is_without_backend`: no backend can serve its model.
+    /// `predicted_ttft`: its TTFT in seconds without a wait.
     pub(super) fn wait_limit(
         &self,
         record: &RequestRecord,
         is_without_backend: bool,
+        predicted_ttft: f64,
         now: Instant,
     ) -> WaitLimit {
         if is_without_backend {
             let left = self.max_backend_wait.saturating_sub(record.timings.without_backend);
-            return WaitLimit { ends_at: now + left, objective: None };
+            return WaitLimit { ends_at: now + left, gated_until: None, objective: None };
         }
         let ends_at = now + self.max_wait;
         let limits = self.objectives.iter().filter_map(|objective| objective.ttft_limit(record));
         let objective = if record.options.stream { limits.min() } else { None };
         let from = record.timings.received.unwrap_or(now);
-        let late_at = objective.map(|limit| (from + limit).max(now)).filter(|at| *at < ends_at);
+        let late_at = objective.map(|limit| (from + longest_wait(limit, predicted_ttft)).max(now));
+        let late_at = late_at.filter(|at| *at < ends_at);
         match late_at {
-            Some(late_at) => WaitLimit { ends_at: late_at, objective },
-            None => WaitLimit { ends_at, objective: None },
+            Some(late_at) => WaitLimit { ends_at: late_at, gated_until: None, objective },
+            None => WaitLimit { ends_at, gated_until: None, objective: None },
         }
     }
 }

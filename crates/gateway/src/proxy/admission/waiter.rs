@@ -1,6 +1,6 @@
 //! A waiting request: its entry in the queue, and the channel for its lease.
 
-use crate::backend::pool::BackendRequirements;
+use crate::backend::pool::{BackendRequirements, ExpectedWork};
 use crate::backend::{Backend, Lease};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,11 +15,13 @@ use tokenweir_routing::admission::{
 use tokio::sync::oneshot;
 
 /// A lease on a backend, and the decision that picked the backend.
-pub(in crate::proxy) type LeasedBackend = (Lease, Arc<RoutingDecision>);
+pub type LeasedBackend = (Lease, Arc<RoutingDecision>);
 
-/// The routing properties of a queued request, and the channel for its lease.
-pub(super) struct LeaseWaiter {
-    prompt: Arc<PromptFingerprint>,
+/// What a request requires of its backend beside the model, while the request waits or its stream is open.
+#[derive(Debug, Clone)]
+pub struct OwnedRequirements {
+    /// The prompt.
+    pub prompt: Arc<PromptFingerprint>,
     is_stream: bool,
     backend: Option<BackendId>,
     path: Option<&'static str>,
@@ -29,6 +31,15 @@ pub(super) struct LeaseWaiter {
     excluded: Box<[Arc<Backend>]>,
     session: Option<u64>,
     seed: u64,
+}
+
+/// A queued request: what it requires, and the channel for its lease.
+pub(super) struct LeaseWaiter {
+    requirements: OwnedRequirements,
+    /// The TTFT of the request in seconds without a wait.
+    pub(super) predicted_ttft: f64,
+    /// Whether the gate has nothing to decide: it has let the request in already, or the stream has begun.
+    pub(super) is_admitted: bool,
     result_sender: oneshot::Sender<WaitResult>,
 }
 
@@ -49,27 +60,20 @@ pub(super) type WaitResult = (Result<LeasedBackend, GatewayError>, Duration);
 /// tokens is the cost of the request in the fair queue.
 const EXPECTED_OUTPUT_TOKENS: u64 = 256;
 
-/// The entry of a request in the queue, and the receiver of its lease or error. `work`: tokens that
-/// an engine has to compute for the request. `None`: no backend is up.
+/// The entry of a request in the queue, and the receiver of its lease or error. `work`: `None` if no backend
+/// is up.
 pub(super) fn queue_entry(
     requirements: BackendRequirements<'_>,
     group: CapacityGroup,
     flow: Flow,
-    work: Option<u64>,
+    work: Option<ExpectedWork>,
     deadline: Instant,
 ) -> (QueuedRequest<LeaseWaiter>, oneshot::Receiver<WaitResult>) {
     let (result_sender, result_receiver) = oneshot::channel();
     let payload = LeaseWaiter {
-        prompt: requirements.prompt.clone(),
-        is_stream: requirements.is_stream,
-        backend: requirements.backend.cloned(),
-        path: requirements.path,
-        max_tokens: requirements.max_tokens,
-        choices: requirements.choices,
-        longer_than: requirements.longer_than,
-        excluded: requirements.excluded.into(),
-        session: requirements.session,
-        seed: requirements.seed,
+        requirements: OwnedRequirements::new(requirements),
+        predicted_ttft: work.map_or(0.0, |work| work.ttft),
+        is_admitted: false,
         result_sender,
     };
     let output = requirements.output_limit().unwrap_or(u64::MAX).min(EXPECTED_OUTPUT_TOKENS);
@@ -79,8 +83,9 @@ pub(super) fn queue_entry(
         tenant: flow.tenant,
         group,
         tokens,
-        work: work.unwrap_or(tokens),
+        work: work.map_or(tokens, |work| work.tokens),
         is_begun: false,
+        gated_until: None,
         deadline,
         payload,
     };
@@ -108,18 +113,43 @@ pub(super) fn enqueue(
 
 /// What a waiting request requires of a backend.
 pub(super) fn queued_requirements(request: &QueuedRequest<LeaseWaiter>) -> BackendRequirements<'_> {
-    let waiter = &request.payload;
-    BackendRequirements {
-        model: request.group.model.as_deref(),
-        is_stream: waiter.is_stream,
-        backend: waiter.backend.as_ref(),
-        path: waiter.path,
-        max_tokens: waiter.max_tokens,
-        choices: waiter.choices,
-        longer_than: waiter.longer_than,
-        excluded: &waiter.excluded,
-        session: waiter.session,
-        ..BackendRequirements::none(&waiter.prompt, waiter.seed)
+    request.payload.requirements.of_model(request.group.model.as_deref())
+}
+
+// === impl OwnedRequirements ===
+
+impl OwnedRequirements {
+    /// A copy of these requirements, but for the model.
+    pub(super) fn new(requirements: BackendRequirements<'_>) -> Self {
+        Self {
+            prompt: requirements.prompt.clone(),
+            is_stream: requirements.is_stream,
+            backend: requirements.backend.cloned(),
+            path: requirements.path,
+            max_tokens: requirements.max_tokens,
+            choices: requirements.choices,
+            longer_than: requirements.longer_than,
+            excluded: requirements.excluded.into(),
+            session: requirements.session,
+            seed: requirements.seed,
+        }
+    }
+
+    /// The requirements of a request for this model.
+    pub(super) fn of_model<'a>(&'a self, model: Option<&'a str>) -> BackendRequirements<'a> {
+        BackendRequirements {
+            model,
+            prompt: &self.prompt,
+            is_stream: self.is_stream,
+            backend: self.backend.as_ref(),
+            path: self.path,
+            max_tokens: self.max_tokens,
+            choices: self.choices,
+            longer_than: self.longer_than,
+            excluded: &self.excluded,
+            session: self.session,
+            seed: self.seed,
+        }
     }
 }
 

@@ -20,8 +20,9 @@ use tokenweir_routing::resilience::FailureKind;
 pub(crate) type ForwardResult = Result<Forwarded, GatewayError>;
 
 /// The failure of an attempt, and what the client gets if the request cannot fail over.
-pub(crate) struct AttemptFailure {
-    pub(crate) kind: FailureKind,
+pub struct AttemptFailure {
+    /// What failed.
+    pub kind: FailureKind,
     /// A description of the failure for logs and status pages.
     message: Cow<'static, str>,
     /// The time in `Retry-After`, for which the backend should get no requests. `None`: the backend
@@ -33,12 +34,14 @@ pub(crate) struct AttemptFailure {
 }
 
 /// A failed attempt with the lease on its backend.
-pub(crate) struct FailedAttempt {
-    pub(crate) failure: AttemptFailure,
-    pub(crate) lease: Lease,
+pub struct FailedAttempt {
+    /// The failure.
+    pub failure: AttemptFailure,
+    /// The lease on the backend.
+    pub lease: Lease,
     /// Whether the backend may get the request again, because the attempt failed by what the gateway had
     /// added to the request.
-    pub(crate) keeps_backend: bool,
+    pub keeps_backend: bool,
 }
 
 // === impl AttemptFailure ===
@@ -61,7 +64,7 @@ impl AttemptFailure {
     }
 
     /// The failure of a request that was not sent, or that has no response head.
-    pub(crate) fn of_send(error: &SendError) -> Self {
+    pub fn of_send(error: &SendError) -> Self {
         let (kind, client_error) = match error {
             SendError::Connect(_) => (FailureKind::Unreachable, GatewayError::NoBackend),
             SendError::Exhausted(problem) => {
@@ -98,7 +101,7 @@ impl AttemptFailure {
     }
 
     /// The response that shows the failure. `None`: the backend sent none.
-    pub(crate) fn response(&self) -> Option<&PrefetchedResponse> {
+    pub fn response(&self) -> Option<&PrefetchedResponse> {
         self.fallback.as_ref().ok().map(|response| &**response)
     }
 
@@ -109,7 +112,7 @@ impl AttemptFailure {
     }
 
     /// Names the kind of the failure more precisely.
-    pub(crate) fn set_kind(&mut self, kind: FailureKind) {
+    pub fn set_kind(&mut self, kind: FailureKind) {
         self.kind = kind;
         self.message = kind.as_str().into();
     }

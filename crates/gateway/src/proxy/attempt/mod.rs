@@ -10,8 +10,11 @@ mod send;
 mod step;
 
 pub(super) use attempts::Attempts;
-pub(super) use failure::{AttemptFailure, FailedAttempt, ForwardResult};
-pub(super) use outbound::OutboundRequest;
-pub(super) use prepared::PreparedRequest;
-pub(super) use send::{OutboundAttempt, send, send_apart, send_via};
-pub(super) use step::{AttemptStep, Next, Search};
+pub(super) use failure::ForwardResult;
+pub use failure::{AttemptFailure, FailedAttempt};
+pub use outbound::OutboundRequest;
+pub use prepared::PreparedRequest;
+pub use send::{OutboundAttempt, send_apart};
+pub(super) use send::{send, send_via};
+pub use step::AttemptStep;
+pub(super) use step::{Next, Search};

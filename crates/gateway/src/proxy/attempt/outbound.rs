@@ -11,13 +11,15 @@ use tokenweir_request::record::RequestRecord;
 use tokenweir_routing::PromptFingerprint;
 
 /// What a request to a backend is made from.
-pub(crate) struct OutboundRequest<'a> {
+pub struct OutboundRequest<'a> {
     /// The head of the client request.
-    pub(crate) head: &'a request::Parts,
-    pub(crate) prompt: &'a Arc<PromptFingerprint>,
-    pub(crate) body: &'a Bytes,
+    pub head: &'a request::Parts,
+    /// The prompt.
+    pub prompt: &'a Arc<PromptFingerprint>,
+    /// The body.
+    pub body: &'a Bytes,
     /// Timeout for the response head. `None`: the default of the HTTP client.
-    pub(crate) headers_timeout: Option<Duration>,
+    pub headers_timeout: Option<Duration>,
 }
 
 /// Number of headers that [`OutboundRequest::build`] adds to most requests: `Via`, and three headers of

@@ -15,14 +15,17 @@ use tokenweir_protocol::clock;
 use tokenweir_protocol::openai::request_fields::RequestFields;
 
 /// A client request that is read and checked, and can be sent to a backend.
-pub(crate) struct PreparedRequest<'a> {
+pub struct PreparedRequest<'a> {
     /// The settings and the state that all requests share.
-    pub(crate) context: &'a Arc<ProxyContext>,
-    pub(crate) head: &'a request::Parts,
+    pub context: &'a Arc<ProxyContext>,
+    /// The head of the client request.
+    pub head: &'a request::Parts,
     /// The fields that were read from the body.
-    pub(crate) fields: &'a RequestFields,
-    pub(crate) body: UpstreamBody,
-    pub(crate) requirements: &'a BackendRequirements<'a>,
+    pub fields: &'a RequestFields,
+    /// The body, with edits for the backends.
+    pub body: UpstreamBody,
+    /// What the request requires of its backend.
+    pub requirements: &'a BackendRequirements<'a>,
     /// The deadlines until the response head is sent to the client.
     /// [`PreparedRequest::current_deadlines`] returns those that still apply.
     pub(crate) deadlines: AttemptDeadlines,
@@ -35,12 +38,12 @@ pub(crate) struct PreparedRequest<'a> {
     /// begin early.
     pub(crate) early: Option<&'a EarlyResponse>,
     /// Timeout for the response head, from the route. `None`: the default of the HTTP client.
-    pub(crate) response_headers_timeout: Option<Duration>,
+    pub response_headers_timeout: Option<Duration>,
 }
 
 impl PreparedRequest<'_> {
     /// What a request to a backend with this body is made from.
-    pub(crate) fn outbound<'b>(&'b self, body: &'b Bytes) -> OutboundRequest<'b> {
+    pub fn outbound<'b>(&'b self, body: &'b Bytes) -> OutboundRequest<'b> {
         OutboundRequest {
             head: self.head,
             prompt: self.requirements.prompt,
@@ -51,7 +54,7 @@ impl PreparedRequest<'_> {
 
     /// Whether the request may have side effects besides its response. The gateway lets at most one
     /// backend execute such a request.
-    pub(crate) fn has_side_effects(&self) -> bool {
+    pub fn has_side_effects(&self) -> bool {
         self.fields.has_effects(self.body.original())
     }
 
@@ -62,7 +65,7 @@ impl PreparedRequest<'_> {
 
     /// The deadlines that apply now. The read timeout that the client announced no longer applies
     /// when the gateway has sent bytes, such as comments, before the response.
-    pub(crate) fn current_deadlines(&self) -> AttemptDeadlines {
+    pub fn current_deadlines(&self) -> AttemptDeadlines {
         if self.has_begun_response() { self.deadlines.without_client() } else { self.deadlines }
     }
 

@@ -15,13 +15,16 @@ use tokenweir_protocol::http1::{RequestFraming, websocket};
 use tokenweir_request::record::{Attempt, RequestRecord};
 
 /// An attempt that is about to be sent.
-pub(crate) struct OutboundAttempt<'a> {
-    pub(crate) request: &'a PreparedRequest<'a>,
-    pub(crate) lease: &'a Lease,
-    pub(crate) body: Bytes,
+pub struct OutboundAttempt<'a> {
+    /// The request.
+    pub request: &'a PreparedRequest<'a>,
+    /// The lease on the backend.
+    pub lease: &'a Lease,
+    /// The body for the backend.
+    pub body: Bytes,
     /// Whether only one engine may receive the body, and only once. Such an attempt is sent on a new
     /// connection.
-    pub(crate) is_once: bool,
+    pub is_once: bool,
 }
 
 /// Sends the request to one backend and waits for the response head.
@@ -94,7 +97,7 @@ pub(crate) async fn send_via(
 
 /// Sends a request that the gateway made from that of the client, such as a prefill leg, on a new
 /// connection. Returns the attempt for the record, and the future of the response.
-pub(crate) fn send_apart(
+pub fn send_apart(
     client: &HttpClient,
     record: &RequestRecord,
     lease: &Lease,

@@ -1,36 +1,42 @@
-//! The contract of the steps between the attempts of a request.
+//! The contract of the steps between the attempts of a request, and what follows a failed attempt.
 
-use super::attempts::Attempts;
-use super::failure::FailedAttempt;
+use super::failure::{AttemptFailure, FailedAttempt};
+use super::prepared::PreparedRequest;
 use super::send::OutboundAttempt;
 use crate::proxy::admission::LeasedBackend;
+use crate::proxy::response::BodySource;
+use futures_util::future::BoxFuture;
 use tokenweir_request::error::GatewayError;
 use tokenweir_request::observe::Exchange;
 use tokenweir_request::record::FailoverDenialReason;
 
-/// One concern between the attempts of a request. One value serves all attempts of one request, and does
-/// nothing in the phases that it does not implement. A step may name the failure more precisely for the
-/// steps after it.
-pub(crate) trait AttemptStep {
-    /// Prepares an attempt. The request is sent to the leased backend next.
-    async fn before(&mut self, _: &mut Exchange, _: &mut OutboundAttempt<'_>) {}
+/// What an option does between the attempts of a request. One value serves all attempts of one request, and
+/// does nothing in the phases that it does not implement.
+pub trait AttemptStep: Send {
+    /// Prepares an attempt. The request is sent to the leased backend next. `None`: nothing is to be done.
+    fn before<'a>(
+        &'a mut self,
+        _exchange: &'a mut Exchange,
+        _attempt: &'a mut OutboundAttempt<'_>,
+    ) -> Option<BoxFuture<'a, ()>> {
+        None
+    }
 
-    /// Learns from a failed attempt, and decides what follows.
-    fn after_failure(
-        &mut self,
-        exchange: &mut Exchange,
-        attempts: &mut Attempts<'_>,
-        failed: &mut FailedAttempt,
-    ) -> Next;
+    /// Learns from a failed attempt. The step may name the failure more precisely for what follows.
+    fn after_failure(&mut self, _exchange: &mut Exchange, _failed: &mut FailedAttempt) {}
 
-    /// Finds a backend after [`Next::Search`], when the request has tried all that can serve it now.
-    async fn search(
+    /// Learns that the last attempt has failed, and that its failure ends the request for this reason.
+    fn end_with_failure(
         &mut self,
-        _: &mut Exchange,
-        _: &mut Attempts<'_>,
-        failed: Box<FailedAttempt>,
-    ) -> Search {
-        Search::NotFound(failed)
+        _exchange: &mut Exchange,
+        _failure: &AttemptFailure,
+        _reason: FailoverDenialReason,
+    ) {
+    }
+
+    /// What replaces the body of the response if its backend cannot complete it. `None`: nothing does.
+    fn body_source(&self, _exchange: &Exchange, _: &PreparedRequest<'_>) -> Option<BodySource> {
+        None
     }
 }
 

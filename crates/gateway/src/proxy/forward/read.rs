@@ -53,9 +53,11 @@ pub(super) async fn forward<B: IncomingBody>(
     if fields.stream {
         allow_early_response(exchange, early);
     }
-    checked.steps.begin(exchange, context, original);
     let headers = &mut head.headers;
-    let leased = state.admission.lease(exchange.record(), headers, requirements).await?;
+    let mut leased = state.admission.lease(exchange.record(), headers, requirements).await?;
+    if let Some(admission) = leased.0.admission.take() {
+        exchange.admit(admission);
+    }
     let record = exchange.record();
     let deadlines = RequestDeadlines::new(record, headers, settings, &route.policy, route_total);
     deadlines.apply(&route.policy, exchange.policy());
@@ -73,7 +75,7 @@ pub(super) async fn forward<B: IncomingBody>(
         response_headers_timeout: route.policy.response_headers,
     };
     let forwarded = relay::send(exchange, &prepared, &mut checked.steps, leased).await?;
-    Ok(checked.steps.complete(exchange, prepared, forwarded))
+    Ok(checked.steps.complete(exchange, &prepared, forwarded))
 }
 
 /// Reads the fields of the body, and records the options of the request.
@@ -107,6 +109,8 @@ struct RequestTarget {
     session: Option<u64>,
     /// The only backend that may serve the request, because it has the response that the request continues.
     stored_at: Option<BackendId>,
+    /// The limit of output tokens that the gateway sets. `None`: that of the client applies.
+    default_max_tokens: Option<u64>,
 }
 
 /// Checks what a request may ask of a backend, and makes the body for the backends.
@@ -121,8 +125,12 @@ fn check(
     let record = exchange.record();
     state.recording.log_start(record);
     let mut control = EngineControlCheck::check(&state.access, record, request, &original)?;
+    let priority = settings.tiers.priority(&record.tier);
+    let ReadRequest { principal, route, fields, .. } = request;
+    let caps = principal.cap_request(record, route, fields, &original, priority)?;
+    control.edits.extend(caps.edits);
     let stored_at = state.stored_responses.locate_previous(record, request.principal, pool)?;
-    let steps = Steps::plan(exchange, request, &original, &mut control);
+    let steps = Steps::plan(context, exchange, request, &original, &mut control);
     let record = exchange.record();
     let prompt_body = PromptBody::new(&original, record, request, pool);
     let prompt =
@@ -131,7 +139,8 @@ fn check(
     record.options.usage_requested = body.requests_usage_event();
     let headers = &request.head.headers;
     let session = features::session_hash(headers, &settings.session_headers, request.fields);
-    let target = RequestTarget { prompt, session, stored_at };
+    let default_max_tokens = caps.max_tokens;
+    let target = RequestTarget { prompt, session, stored_at, default_max_tokens };
     Ok(CheckedRequest { control, target, steps, body })
 }
 
@@ -152,7 +161,7 @@ impl RequestTarget {
             is_stream: fields.stream,
             backend: self.stored_at.as_ref(),
             path: record.route,
-            max_tokens: output_limit(record.api, fields.max_tokens),
+            max_tokens: output_limit(record.api, self.default_max_tokens.or(fields.max_tokens)),
             choices: features::saturating_u32(fields.n.unwrap_or(1)),
             session: self.session,
             ..BackendRequirements::none(&self.prompt, fastrand::u64(..))

@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_model_in_the_query_of_a_websocket_request_is_percent_decoded() {
+    fn the_model_of_a_websocket_is_decoded() {
         for (query, expected) in [
             ("model=tiny", Some("tiny")),
             ("a=b&model=org%2Fname%3A1&model=x", Some("org/name:1")),

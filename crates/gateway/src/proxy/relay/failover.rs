@@ -4,8 +4,8 @@
 use crate::backend::Lease;
 use crate::proxy::admission::LeasedBackend;
 use crate::proxy::attempt::{
-    self, AttemptFailure, AttemptStep, Attempts, FailedAttempt, ForwardResult, Next,
-    OutboundAttempt, PreparedRequest, Search, first_output,
+    self, AttemptFailure, Attempts, FailedAttempt, ForwardResult, Next, OutboundAttempt,
+    PreparedRequest, Search, first_output,
 };
 use crate::proxy::response::{Forwarded, PrefetchedResponse};
 use crate::proxy::steps::Steps;

@@ -7,6 +7,7 @@ use crate::proxy::access::Principal;
 use bytes::{Bytes, BytesMut};
 use http::header::{CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE};
 use http::{Method, request};
+use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::Body;
 use std::error::Error as StdError;
@@ -49,6 +50,8 @@ pub trait IncomingBody: Body<Data = Bytes, Error: StdError + 'static> + Unpin {
 
 impl IncomingBody for Full<Bytes> {}
 
+impl IncomingBody for UnsyncBoxBody<Bytes, io::Error> {}
+
 impl IncomingBody for ReceivedBody {
     fn take_held(&mut self) -> Option<HeldBody> {
         self.take()
@@ -58,7 +61,7 @@ impl IncomingBody for ReceivedBody {
 /// Reads the complete body of a request within the limits of `settings` and of the `memory` of all
 /// bodies. Decodes an encoded body, and removes its `Content-Encoding` from the head. Records the received
 /// length of the body and the time at which it was complete. Fails as [`read_body`] and [`decode`] do.
-pub(crate) async fn receive_body(
+pub async fn receive_body(
     settings: &RequestSettings,
     memory: &Arc<BodyMemory>,
     principal: &Principal,
@@ -255,7 +258,7 @@ pub(crate) fn body_error(error: &(dyn StdError + 'static)) -> GatewayError {
 /// Reads the fields of the body that the gateway uses. The body must be a JSON object, or a form on
 /// the audio paths. A GET or DELETE request may have no body. Fails for any other body, because a
 /// backend could read another model name from it than the gateway, which checks the access to a model.
-pub(crate) fn peek_request(
+pub fn peek_request(
     head: &request::Parts,
     body: &[u8],
     api: Option<Api>,
@@ -313,7 +316,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_chunks_of_a_request_body_are_joined_and_a_single_chunk_is_not_copied() {
+    async fn only_several_chunks_are_copied() {
         let chunk: &[u8] = b"{\"model\"";
         let body = read_chunks(vec![Ok(chunk)], 100).await.unwrap();
         assert_eq!(body.as_ptr(), chunk.as_ptr());
@@ -324,7 +327,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_request_body_that_is_too_long_truncated_or_malformed_is_rejected() {
+    async fn long_truncated_and_malformed_bodies_are_rejected() {
         let three_chunks = || vec![Ok(&b"a"[..]), Ok(b"b"), Ok(b"c")];
         let result = read_chunks(three_chunks(), 2).await;
         assert_eq!(result, Err(GatewayError::BodyTooLarge { limit: 2 }));
@@ -336,7 +339,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_slow_request_body_is_read_and_one_with_a_long_pause_is_rejected() {
+    async fn a_long_pause_ends_a_body() {
         let read_with_pauses = |pause: Duration| async move {
             let chunks = stream::iter(["a", "b", "c"]).then(move |chunk| async move {
                 tokio::time::sleep(pause).await;
@@ -351,7 +354,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_upload_that_sends_only_one_byte_within_each_idle_timeout_is_rejected() {
+    async fn an_upload_of_single_bytes_is_rejected() {
         let bytes = stream::repeat(()).then(|()| async {
             tokio::time::sleep(IDLE_TIMEOUT / 30 * 29).await;
             Ok(Bytes::from("x"))
@@ -370,7 +373,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_encoded_body_is_decoded_within_the_limits_of_length_and_memory() {
+    async fn decoding_keeps_both_limits() {
         const MIB: usize = 1 << 20;
         let too_long = |limit| Err(GatewayError::BodyTooLarge { limit });
         let bomb = gzip_of(16 * MIB);
@@ -397,7 +400,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_buffer_of_a_request_body_is_counted_as_it_grows_and_is_not_larger_than_the_body() {
+    async fn the_buffer_is_counted_as_it_grows() {
         const CHUNK_BYTES: usize = 16 << 10;
         const BODY_BYTES: usize = 100 * CHUNK_BYTES;
         for declared in [Some(BODY_BYTES), None] {
@@ -424,7 +427,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_growing_request_body_needs_memory_for_the_old_and_the_new_buffer() {
+    async fn growth_needs_memory_for_both_buffers() {
         // Two chunks need a buffer of 200 bytes in addition to the first chunk of 100 bytes. The
         // third chunk needs a buffer of 400 bytes in addition to the buffer of 200 bytes.
         for (limit, chunks, counted) in [

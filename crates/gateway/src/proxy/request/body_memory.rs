@@ -34,10 +34,10 @@ struct LargeBodies {
 
 /// The permit for the body memory of one request. Dropping the permit releases its bytes.
 #[derive(Debug)]
-pub(crate) struct BodyMemoryPermit {
+pub struct BodyMemoryPermit {
     memory: Arc<BodyMemory>,
     /// The party that sent the body.
-    pub(crate) party: Party,
+    pub party: Party,
     /// Number of bytes that the request has in the shared body memory now.
     bytes: usize,
 }
@@ -51,7 +51,7 @@ pub struct HeldBody {
 }
 
 /// The body of a request that the gateway handles after it has received the body. `None`: it was taken.
-pub(crate) struct ReceivedBody(Option<HeldBody>);
+pub struct ReceivedBody(Option<HeldBody>);
 
 /// Size in bytes above which a body counts towards the share of its party. Smaller bodies do not count:
 /// they are so many that the lock would cost too much, and too small to fill the memory.
@@ -91,7 +91,7 @@ impl BodyMemory {
     }
 
     /// A permit for a new request of `party`, which uses no bytes yet.
-    pub(crate) fn empty_permit(self: &Arc<Self>, party: Party) -> BodyMemoryPermit {
+    pub fn empty_permit(self: &Arc<Self>, party: Party) -> BodyMemoryPermit {
         BodyMemoryPermit { memory: self.clone(), party, bytes: 0 }
     }
 
@@ -110,7 +110,7 @@ impl BodyMemory {
 impl BodyMemoryPermit {
     /// Counts `bytes` more bytes for this request. Fails if the bytes of all requests then exceed
     /// the limit, or if the large bodies of the party exceed the share of a party.
-    pub(crate) fn add(&mut self, bytes: usize) -> Result<(), GatewayError> {
+    pub fn add(&mut self, bytes: usize) -> Result<(), GatewayError> {
         if bytes == 0 {
             return Ok(());
         }
@@ -173,7 +173,7 @@ impl HeldBody {
     }
 
     /// The party that sent the body.
-    pub(crate) const fn party(&self) -> Party {
+    pub const fn party(&self) -> Party {
         self.permit.party
     }
 
@@ -202,7 +202,8 @@ impl Deref for HeldBody {
 }
 
 impl ReceivedBody {
-    pub(crate) const fn new(body: HeldBody) -> Self {
+    /// A body that was received before.
+    pub const fn new(body: HeldBody) -> Self {
         Self(Some(body))
     }
 
@@ -242,7 +243,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_large_request_bodies_of_one_tenant_leave_a_quarter_of_the_body_memory_to_others() {
+    fn one_tenant_leaves_a_quarter_to_others() {
         const MIB: usize = 1 << 20;
         let memory = Arc::new(BodyMemory::new(8 * MIB));
         let mut permits: Vec<_> = (0..2).map(|_| memory.empty_permit(party("a"))).collect();
@@ -260,7 +261,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_memory_of_request_bodies_is_limited_and_released() {
+    fn memory_is_limited_and_released() {
         let memory = Arc::new(BodyMemory::new(10));
         let (mut first, mut second) =
             (memory.empty_permit(party("a")), memory.empty_permit(party("b")));

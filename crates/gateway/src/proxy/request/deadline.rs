@@ -12,18 +12,18 @@ use tokenweir_routing::resilience::FailureKind;
 
 /// A deadline of the response to one request.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct ResponseDeadline {
+pub struct ResponseDeadline {
     pub(crate) at: Instant,
     /// The timeout from which `at` follows. The error text states this timeout.
     limit: Duration,
     /// The failure of an attempt when the deadline has passed. It shows which timeout `limit` is: that of
     /// the first output, that of the whole request, or the one that the client announced.
-    pub(crate) failure: FailureKind,
+    pub failure: FailureKind,
 }
 
 /// The deadlines of an attempt, which apply until the response head is sent to the client.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct AttemptDeadlines {
+pub struct AttemptDeadlines {
     /// The deadline for the first output, from the shorter one of the configured first-output
     /// timeout and total timeout. `None`: no timeout applies.
     pub(crate) first_output: Option<ResponseDeadline>,
@@ -131,12 +131,12 @@ impl AttemptDeadlines {
     }
 
     /// The earlier one of `other` and the instant of the next deadline.
-    pub(crate) fn next_before(self, other: Instant) -> Instant {
+    pub fn next_before(self, other: Instant) -> Instant {
         self.next().map_or(other, |deadline| deadline.at.min(other))
     }
 
     /// The deadline that has passed at `now`. `None`: none has passed.
-    pub(crate) fn passed(self, now: Instant) -> Option<ResponseDeadline> {
+    pub fn passed(self, now: Instant) -> Option<ResponseDeadline> {
         self.next().filter(|deadline| deadline.at <= now)
     }
 }
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn the_timeout_that_a_client_announces_counts_from_the_last_byte_and_gets_a_margin() {
+    fn a_client_timeout_gets_a_margin() {
         let accepted = streamed().timings.accepted;
         let mut deadlines = deadlines(true, Some(("x-stainless-read-timeout", "30.0")));
         let first = deadlines.next().unwrap();
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_output_timeout_applies_to_streams_only_and_the_earliest_deadline_counts() {
+    fn the_earliest_deadline_counts() {
         let failure =
             |stream, header| deadlines(stream, header).next().map(|deadline| deadline.failure);
         let long = Some(("x-stainless-timeout", "900"));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn an_invalid_timeout_header_of_a_client_is_ignored() {
+    fn an_invalid_timeout_header_is_ignored() {
         for value in ["", "0", "-1", "NaN", "inf", "soon", "1e300"] {
             let deadlines = deadlines(false, Some(("x-stainless-timeout", value)));
             assert!(deadlines.next().is_none(), "{value}");

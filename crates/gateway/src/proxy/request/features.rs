@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_by_trace_has_its_share_and_whole_traces() {
+    fn a_sample_has_its_share_of_whole_traces() {
         let ids = (0..20_000).map(|number| request_id(&format!("request-{number}")));
         let count = ids.filter(|id| sampling_value(None, id) < 0.02).count();
         assert!((320..480).contains(&count), "{count} of 20000 requests, not about 400");

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_forwarded_request_body_counts_its_bytes_and_each_exceeded_limit_has_its_own_error() {
+    async fn each_exceeded_limit_has_its_error() {
         let parts = || vec![Ok("ab"), Ok("cd"), Ok("e")];
         let complete = forwarded(parts(), 5, IDLE_TIMEOUT / 2).await;
         assert_eq!(complete, (Ok("abcde".into()), 5));

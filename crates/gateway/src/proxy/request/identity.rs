@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_header_wins_over_the_body_and_the_session_is_the_conversation_if_none_is_named() {
+    fn a_session_header_wins_over_the_body() {
         let plain = |header, body| identity(IdentityMode::Plain, header, body);
         assert_eq!(plain(None, BODY), texts([Some("alice"), Some("key"), Some("key")]));
         assert_eq!(plain(Some("s"), BODY), texts([Some("alice"), Some("s"), Some("s")]));
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn user_and_session_of_a_request_are_hashed_by_default_and_can_be_off() {
+    fn user_and_session_are_hashed_by_default() {
         assert_eq!(identity(IdentityMode::Off, Some("s"), BODY), texts([None; 3]));
         let [user, session, conversation] = identity(IdentityMode::default(), None, BODY);
         assert_eq!(session, conversation);
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn routing_and_the_reported_identity_read_the_same_session_of_a_request() {
+    fn routing_and_records_read_one_session() {
         let names = [HeaderName::from_static("x-session-id"), HeaderName::from_static("x-chat")];
         let session = |header: Option<(&str, &str)>, body: &str| {
             let header =
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn user_and_session_are_read_from_the_one_field_into_which_claude_code_writes_both() {
+    fn the_field_of_claude_code_has_both() {
         for user_id in [
             "user_1_account_2_session_3",
             r#"{\"device_id\":\"d\",\"account_uuid\":\"user_1_account_2\",\"session_id\":\"3\"}"#,

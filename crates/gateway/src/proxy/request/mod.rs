@@ -3,7 +3,6 @@
 
 pub(super) mod body;
 pub(super) mod body_memory;
-pub(super) mod continuation_memory;
 pub(super) mod deadline;
 pub(super) mod engine_control;
 pub(super) mod features;

@@ -6,9 +6,13 @@ use http::request;
 use tokenweir_protocol::openai::request_fields::RequestFields;
 
 /// A request whose body was read, with the route of its model.
-pub(crate) struct ReadRequest<'a> {
-    pub(crate) principal: &'a Principal,
-    pub(crate) route: &'a ModelRoute,
-    pub(crate) head: &'a request::Parts,
-    pub(crate) fields: &'a RequestFields,
+pub struct ReadRequest<'a> {
+    /// The client.
+    pub principal: &'a Principal,
+    /// The route of the model.
+    pub route: &'a ModelRoute,
+    /// The head.
+    pub head: &'a request::Parts,
+    /// The fields that were read from the body.
+    pub fields: &'a RequestFields,
 }

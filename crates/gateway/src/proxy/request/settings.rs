@@ -6,7 +6,6 @@ use http::{HeaderMap, HeaderName};
 use std::time::Duration;
 use tokenweir_protocol::openai::request_fields::RequestFields;
 use tokenweir_request::record::{RequestOptions, TierResolver};
-use tokenweir_request::resume::ResumeSettings;
 
 /// Settings of requests. A reload does not change the settings of requests that are open.
 #[derive(Debug, Default)]
@@ -31,8 +30,6 @@ pub struct RequestSettings {
     /// The names of the headers that can contain a session id. If a request has several of them,
     /// the first in this list counts.
     pub session_headers: Vec<HeaderName>,
-    /// Settings of requests whose clients may lose their connection and return. `None`: no client can return.
-    pub resume: Option<ResumeSettings>,
 }
 
 // === impl RequestSettings ===
@@ -40,11 +37,7 @@ pub struct RequestSettings {
 impl RequestSettings {
     /// The options of a request for its record, such as `stream` and `max_tokens`, from the fields
     /// of the body and the headers.
-    pub(in crate::proxy) fn options(
-        &self,
-        headers: &HeaderMap,
-        fields: &RequestFields,
-    ) -> RequestOptions {
+    pub fn options(&self, headers: &HeaderMap, fields: &RequestFields) -> RequestOptions {
         RequestOptions {
             stream: fields.stream,
             max_tokens: fields.max_tokens,

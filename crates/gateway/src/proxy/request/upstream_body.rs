@@ -5,7 +5,7 @@ use super::body_memory::HeldBody;
 use super::read_request::ReadRequest;
 use crate::backend::Backend;
 use bytes::Bytes;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::headers;
 use tokenweir_protocol::mutex::lock;
@@ -17,7 +17,7 @@ use tokenweir_request::record::RequestRecord;
 use tokenweir_routing::{mix, unit};
 
 /// The request body that the client sent, and the edits for the backends.
-pub(crate) struct UpstreamBody {
+pub struct UpstreamBody {
     /// The body as the client sent it.
     original: HeldBody,
     /// The edit that renames the model. `None`: the backends use the model name of the client.
@@ -129,15 +129,15 @@ impl UpstreamBody {
     }
 
     /// The body as the client sent it.
-    pub(crate) fn original(&self) -> &HeldBody {
+    pub fn original(&self) -> &HeldBody {
         &self.original
     }
 
-    /// The bytes that the last backend got, the edited copy or the original, for the continuation of the
-    /// stream, whose memory counts them.
-    pub(crate) fn into_sent(self) -> Bytes {
-        let copy = self.edited_copy.into_inner().unwrap_or_else(PoisonError::into_inner);
-        copy.map_or_else(|| self.original.into_uncounted(), |(_, bytes)| bytes)
+    /// The bytes that the last backend got, the edited copy or the original, for a holder that counts them in
+    /// another memory.
+    pub fn sent(&self) -> Bytes {
+        let copy = lock(&self.edited_copy);
+        copy.as_ref().map_or_else(|| self.original.to_send(), |(_, bytes)| bytes.clone())
     }
 
     /// The bytes for a backend, and the usage that the gateway requests in them.
@@ -207,14 +207,14 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn the_continuous_usage_sample_has_the_same_request_ids_in_every_process() {
+    fn each_process_samples_the_same_ids() {
         let is_sampled = |id: &u32| usage_sampling_value(&format!("sample-{id}")) < 0.5;
         let sampled: Vec<u32> = (0..24).filter(is_sampled).collect();
         assert_eq!(sampled, [0, 4, 7, 8, 11, 13, 14, 18, 19, 20, 21, 22]);
     }
 
     #[test]
-    fn the_sent_request_body_is_the_one_that_the_last_backend_got() {
+    fn the_sent_body_is_the_last_one() {
         let bytes = Bytes::from_static(br#"{"model":"m"}"#);
         let permit = Arc::new(BodyMemory::default()).empty_permit(party("a"));
         let body = UpstreamBody {
@@ -231,6 +231,6 @@ mod tests {
         let final_event = UsageInjection { event: true, continuous: false };
         assert_ne!(body.bytes_with(final_event), bytes);
         assert_eq!(body.bytes_with(UsageInjection::default()), bytes);
-        assert_eq!(body.into_sent(), bytes);
+        assert_eq!(body.sent(), bytes);
     }
 }

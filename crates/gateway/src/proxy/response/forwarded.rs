@@ -11,20 +11,20 @@ use tokenweir_request::observe::{Continue, Exchange, ObservedBody, PrefetchedBod
 /// A response of a backend whose head and first frames have been read.
 pub(crate) type PrefetchedResponse = Response<PrefetchedBody<BackendBody>>;
 
-/// Continues the body of an interrupted response with the stream of another backend.
-pub(crate) type Continuer = Box<dyn Continue<BackendBody, ResponseGuard> + Send>;
+/// Finds the body of another backend for a response whose backend cannot complete it.
+pub type BodySource = Box<dyn Continue<BackendBody, ResponseGuard> + Send>;
 
 /// The response of a backend that the client gets.
 pub(crate) struct Forwarded {
     pub(crate) response: PrefetchedResponse,
     lease: Lease,
     /// `None`: the response ends if its backend fails.
-    pub(crate) continuer: Option<Continuer>,
+    pub(crate) body_source: Option<BodySource>,
 }
 
 impl Forwarded {
     pub(crate) const fn new(response: PrefetchedResponse, lease: Lease) -> Self {
-        Self { response, lease, continuer: None }
+        Self { response, lease, body_source: None }
     }
 
     /// The response for the client, whose body owns the exchange, the lease and the permit.
@@ -33,14 +33,14 @@ impl Forwarded {
         exchange: Exchange,
         permit: Option<ConcurrencyPermit>,
     ) -> Response<ProxyResponseBody> {
-        let Self { mut response, lease, continuer } = self;
+        let Self { mut response, lease, body_source } = self;
         if exchange.may_change_length() {
             response.headers_mut().remove(CONTENT_LENGTH);
         }
         let guard = ResponseGuard { lease, permit };
         response.map(|body| {
             let observed = ObservedBody::new(body, exchange, guard);
-            ProxyResponseBody::Observed(observed.with_replacement(continuer))
+            ProxyResponseBody::Observed(observed.with_replacement(body_source))
         })
     }
 }

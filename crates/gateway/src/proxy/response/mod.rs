@@ -1,15 +1,15 @@
 //! The response to a client: its body, and the beginning that can be sent before its backend is decided.
 
 mod early_response;
-mod followed_body;
 mod forwarded;
 mod response_body;
 mod response_headers;
 pub(super) mod routing_headers;
+mod run_body;
 
 pub use early_response::EarlyResponse;
-pub(super) use followed_body::{FollowedBody, Following, RunHead};
-pub(super) use forwarded::{Continuer, Forwarded, PrefetchedResponse};
-pub(super) use response_body::{Handling, ResponseGuard};
-pub use response_body::{ProxyResponseBody, Responding};
-pub(super) use response_headers::ResponseHeaders;
+pub use forwarded::BodySource;
+pub(super) use forwarded::{Forwarded, PrefetchedResponse};
+pub use response_body::{Handling, ProxyResponseBody, Responding, ResponseGuard};
+pub use response_headers::ResponseHeaders;
+pub use run_body::{RunBody, RunHead};

@@ -2,7 +2,7 @@
 //! before its backend was decided.
 
 use super::early_response::EarlyResponse;
-use super::followed_body::FollowedBody;
+use super::run_body::RunBody;
 use crate::backend::Lease;
 use bytes::{Bytes, BytesMut};
 use http::{Response, StatusCode};
@@ -28,22 +28,23 @@ pub enum ProxyResponseBody {
     Observed(BackendResponseBody),
     /// The body of a response that began before its backend was decided.
     Early(Box<EarlyBody>),
-    /// The body of a response to which its client can return after a lost connection.
-    Followed(Box<FollowedBody>),
+    /// The body of a response that goes on without its connection.
+    Followed(Box<RunBody>),
 }
 
 type BackendResponseBody = ObservedBody<BackendBody, ResponseGuard>;
 
 /// What a response body of a backend holds until its end.
 pub struct ResponseGuard {
-    pub(in crate::proxy) lease: Lease,
+    /// The lease on the backend that sends the body.
+    pub lease: Lease,
     /// `None`: the request does not count towards a concurrency limit.
     #[expect(dead_code, reason = "its drop ends the permit")]
     pub(in crate::proxy) permit: Option<ConcurrencyPermit>,
 }
 
 /// The future that handles a request and returns the response.
-pub(crate) type Handling = Pin<Box<dyn Future<Output = Response<ProxyResponseBody>> + Send>>;
+pub type Handling = Pin<Box<dyn Future<Output = Response<ProxyResponseBody>> + Send>>;
 
 /// The body of a response that began before its backend was decided.
 pub struct EarlyBody {

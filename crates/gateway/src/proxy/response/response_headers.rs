@@ -6,17 +6,20 @@ use tokenweir_protocol::headers::{self, RequestId};
 use tokenweir_request::access::{Cors, RateLimitStatus};
 
 /// The values of the headers that the gateway sets in the response to one request.
-pub(crate) struct ResponseHeaders<'a> {
-    pub(crate) request_id: &'a RequestId,
+pub struct ResponseHeaders<'a> {
+    /// The id of the request.
+    pub request_id: &'a RequestId,
     /// The `Origin` header of the request.
-    pub(crate) origin: Option<&'a HeaderValue>,
-    pub(crate) cors: &'a Cors,
-    pub(crate) rate_limit_status: &'a RateLimitStatus,
+    pub origin: Option<&'a HeaderValue>,
+    /// The CORS rules.
+    pub cors: &'a Cors,
+    /// The rate limits that remain.
+    pub rate_limit_status: &'a RateLimitStatus,
 }
 
 impl ResponseHeaders<'_> {
     /// Rewrites the headers of a backend or of the gateway for the client.
-    pub(crate) fn complete(&self, headers: &mut HeaderMap) {
+    pub fn complete(&self, headers: &mut HeaderMap) {
         headers::rewrite_response_headers(headers, self.request_id);
         self.rate_limit_status.write(headers);
         self.cors.apply(self.origin, headers);

@@ -37,7 +37,8 @@ pub struct RetrySettings {
 /// Decides whether failed requests are retried on another backend. Holds the retry budget.
 #[derive(Debug)]
 pub struct RetryController {
-    pub(super) settings: RetrySettings,
+    /// The settings.
+    pub settings: RetrySettings,
     /// The retry budget of all requests together.
     budget: Arc<TpsBudget>,
     /// The retry budgets of groups of tenants, indexed by [`RetryBudgetShare`]. They prevent that a
@@ -162,7 +163,7 @@ impl RetryController {
 /// Whether a request may be the cause of crashes: `kind` is the crash of `backend` in its present attempt,
 /// and another backend died a short time ago while it had the request. The request itself counts, not its
 /// content: equal requests of several clients break off together when one backend dies.
-pub(super) fn is_poison(
+pub fn is_poison(
     record: &RequestRecord,
     backend: &BackendId,
     kind: FailureKind,
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn attempts_of_a_request_are_limited_and_side_effects_and_timeouts_are_not_retried() {
+    async fn side_effects_and_timeouts_are_not_retried() {
         use FailoverDenialReason::{MaxAttempts, NotRetryable, SideEffects};
         let default = RetrySettings::default();
         let no_budget =
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_fifth_of_all_requests_and_in_any_case_ten_per_second_may_be_retried() {
+    async fn a_fifth_or_ten_per_second_are_retried() {
         let retry = RetryController::new(RetrySettings::default());
         let shares = [RetryBudgetShare(0), RetryBudgetShare(1), RetryBudgetShare(2)];
         let count_in_all_shares =
@@ -261,7 +262,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_tenant_whose_requests_all_fail_does_not_use_up_the_retry_budget_of_other_tenants() {
+    async fn a_failing_tenant_leaves_budget_to_others() {
         let retry = RetryController::new(RetrySettings::default());
         let (greedy, other) = (RetryBudgetShare(1), RetryBudgetShare(2));
         (0..1_000).for_each(|_| retry.deposit(greedy));
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn the_retry_budget_share_of_a_request_depends_on_its_tenant_or_else_on_the_client_address() {
+    fn the_share_is_of_tenant_or_address() {
         let mut record = tokenweir_request::record::fixtures::streamed();
         record.caller = None;
         let mut share_index = |address: &str| {
@@ -310,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_backend_death_within_ten_minutes_makes_a_request_suspect() {
+    fn a_second_death_makes_a_request_suspect() {
         let mut record = tokenweir_request::record::fixtures::streamed();
         let now = record.timings.accepted + 2 * CRASH_TIME;
         let record_start = record.timings.accepted;

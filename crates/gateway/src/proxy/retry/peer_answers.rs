@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_all_backends_refuse_are_soon_rarely_sent_to_a_peer_but_again_later() {
+    fn refused_requests_rarely_try_a_peer() {
         let now = clock::now();
         let answers = PeerAnswers::new(now);
         assert!(answers.should_ask(slot(400), 0.99, now), "nothing is known");
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn learned_peer_answers_expire_even_when_the_milliseconds_of_a_slot_begin_at_0_again() {
+    fn answers_expire_after_the_clock_wraps() {
         let start = clock::now();
         let answers = PeerAnswers::new(start);
         let before = start + Duration::from_millis(MAX_MILLISECONDS - 1_000);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn after_one_different_answer_of_a_peer_the_next_refused_requests_are_sent_to_a_peer() {
+    fn a_different_answer_reopens_the_peers() {
         let now = clock::now();
         let answers = PeerAnswers::new(now);
         (0..30).for_each(|_| answers.learn(slot(401), false, now));

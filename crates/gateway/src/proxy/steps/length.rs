@@ -2,39 +2,27 @@
 
 use crate::backend::Lease;
 use crate::proxy::attempt::first_output::{contains_any, refused_tokens};
-use crate::proxy::attempt::{AttemptStep, Attempts, FailedAttempt, Next, PreparedRequest};
+use crate::proxy::attempt::{Attempts, FailedAttempt, PreparedRequest};
 use crate::proxy::response::PrefetchedResponse;
 use tokenweir_protocol::clock;
-use tokenweir_request::observe::Exchange;
 use tokenweir_routing::resilience::FailureKind;
-
-/// Recognizes a refusal because of the length, and learns from it. Only backends with a longer context can
-/// help.
-#[derive(Default)]
-pub(super) struct Length;
 
 /// Texts in errors about the length of a request. In this order: of vLLM and SGLang, of vLLM if the error
 /// is about `max_tokens` alone, of llama.cpp.
 const LENGTH_MESSAGES: [&[u8]; 3] = [b"context length", b"max_model_len", b"context size"];
 
-impl AttemptStep for Length {
-    fn after_failure(
-        &mut self,
-        _: &mut Exchange,
-        attempts: &mut Attempts<'_>,
-        failed: &mut FailedAttempt,
-    ) -> Next {
-        let request = attempts.request;
-        if failed.failure.kind == FailureKind::UnexpectedStatus
-            && let Some(response) = failed.failure.response()
-            && contains_any(response.body(), &LENGTH_MESSAGES)
-            && let Some(context) = context_length(request, &failed.lease)
-        {
-            learn(request, &failed.lease, response, context);
-            attempts.longer_than = Some(context);
-            failed.failure.set_kind(FailureKind::TooLong);
-        }
-        Next::Failover
+/// Recognizes a refusal because of the length, and learns from it. Only backends with a longer context can
+/// help.
+pub(super) fn name_failure(attempts: &mut Attempts<'_>, failed: &mut FailedAttempt) {
+    let request = attempts.request;
+    if failed.failure.kind == FailureKind::UnexpectedStatus
+        && let Some(response) = failed.failure.response()
+        && contains_any(response.body(), &LENGTH_MESSAGES)
+        && let Some(context) = context_length(request, &failed.lease)
+    {
+        learn(request, &failed.lease, response, context);
+        attempts.longer_than = Some(context);
+        failed.failure.set_kind(FailureKind::TooLong);
     }
 }
 

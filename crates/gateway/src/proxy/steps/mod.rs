@@ -1,23 +1,21 @@
 //! The steps between the attempts of a request, in their order. This file alone names all of them.
 //!
 //! ```text
-//! before an attempt    prefill legs    the body may become that of a decode leg
-//! after a failure      prefill legs,   name the failure more precisely, for the steps after them. The
-//!                      facets, length  parameters of a prefill leg explain more failures than the others
+//! before an attempt    optional steps  may change the body
+//! after a failure      optional steps, name the failure more precisely, for the steps after them. What an
+//!                      facets, length  option added to the request explains more failures than the others
 //!                      moved model     marks the model lists as stale even if the request ends here
 //!                      waits           see the kind that the steps before have named
 //!                      refusals        decide last, because they can end the request
 //! without a backend    moved model     a search takes less time than a wait
 //!                      waits
 //! at the end           refusals        replace the response by a more useful one
-//!                      continuation    the response that the client gets is not continued
+//!                      optional steps  may look at the response that the client gets
 //! ```
 
-mod continuation;
 mod facets;
 mod length;
 mod moved_model;
-mod prefill_leg;
 mod refusals;
 mod waits;
 
@@ -26,15 +24,11 @@ use super::attempt::{
     Search,
 };
 use super::context::ProxyContext;
+use super::option::RequestOptions;
 use super::request::body_memory::HeldBody;
 use super::request::engine_control::EngineControlCheck;
 use super::request::read_request::ReadRequest;
 use super::response::{Forwarded, PrefetchedResponse, routing_headers};
-use continuation::Continuation;
-use facets::FacetFailures;
-use length::Length;
-use moved_model::MovedModel;
-use prefill_leg::PrefillLegs;
 use refusals::Refusals;
 use tokenweir_protocol::openai::engine_control::Permission;
 use tokenweir_request::observe::Exchange;
@@ -44,74 +38,90 @@ use waits::Waits;
 /// The steps of one request.
 #[derive(Default)]
 pub(super) struct Steps {
-    prefill_legs: PrefillLegs,
-    facet_failures: FacetFailures,
-    length: Length,
-    moved_model: MovedModel,
+    optional: Vec<OptionalStep>,
     waits: Waits,
     refusals: Refusals,
-    continuation: Continuation,
     /// Whether the client asks for the response headers about routing and may have them.
     is_explained: bool,
 }
 
-impl AttemptStep for Steps {
-    async fn before(&mut self, exchange: &mut Exchange, attempt: &mut OutboundAttempt<'_>) {
-        self.prefill_legs.before(exchange, attempt).await;
+/// The step of an option.
+struct OptionalStep {
+    /// The number of the option.
+    option: usize,
+    step: Box<dyn AttemptStep>,
+}
+
+impl Steps {
+    /// Prepares an attempt. The request is sent to the leased backend next.
+    pub(super) async fn before(
+        &mut self,
+        exchange: &mut Exchange,
+        attempt: &mut OutboundAttempt<'_>,
+    ) {
+        // The value is that of an earlier attempt.
+        exchange.record().has_remote_prompt = false;
+        for (option, contract) in RequestOptions::of(attempt.request.context).enumerate() {
+            if self.optional.iter().all(|known| known.option != option)
+                && let Some(step) = contract.step_at(attempt)
+            {
+                self.optional.push(OptionalStep { option, step });
+            }
+        }
+        for OptionalStep { step, .. } in &mut self.optional {
+            if let Some(preparing) = step.before(exchange, attempt) {
+                preparing.await;
+            }
+        }
     }
 
-    fn after_failure(
+    /// Learns from a failed attempt, and decides what follows.
+    pub(super) fn after_failure(
         &mut self,
         exchange: &mut Exchange,
         attempts: &mut Attempts<'_>,
         failed: &mut FailedAttempt,
     ) -> Next {
-        Next::Failover
-            .then(self.prefill_legs.after_failure(exchange, attempts, failed))
-            .then(self.facet_failures.after_failure(exchange, attempts, failed))
-            .then(self.length.after_failure(exchange, attempts, failed))
-            .then(self.moved_model.after_failure(exchange, attempts, failed))
-            .then(self.waits.after_failure(exchange, attempts, failed))
+        for OptionalStep { step, .. } in &mut self.optional {
+            step.after_failure(exchange, failed);
+        }
+        facets::name_failure(failed);
+        length::name_failure(attempts, failed);
+        moved_model::after_failure(failed)
+            .then(self.waits.after_failure(attempts, failed))
             .then(self.refusals.after_failure(exchange, attempts, failed))
     }
 
-    async fn search(
+    /// Finds a backend after [`Next::Search`], when the request has tried all that can serve it now.
+    pub(super) async fn search(
         &mut self,
         exchange: &mut Exchange,
         attempts: &mut Attempts<'_>,
         failed: Box<FailedAttempt>,
     ) -> Search {
-        match self.moved_model.search(exchange, attempts, failed).await {
+        match moved_model::search(exchange, attempts, failed).await {
             Search::NotFound(failed) => self.waits.search(exchange, attempts, failed).await,
             found => found,
         }
     }
-}
 
-impl Steps {
     /// The steps of a request that was read. They may add edits of its body.
     pub(super) fn plan(
+        context: &ProxyContext,
         exchange: &mut Exchange,
         request: &ReadRequest<'_>,
-        body: &[u8],
+        body: &HeldBody,
         control: &mut EngineControlCheck,
     ) -> Self {
+        let options = RequestOptions::of(context).enumerate();
+        let steps = options.filter_map(|(option, contract)| {
+            let step = contract.plan(exchange, request, body, &mut control.edits)?;
+            Some(OptionalStep { option, step })
+        });
+        let optional = steps.collect();
         let is_requested = routing_headers::is_requested(&request.head.headers);
-        Self {
-            is_explained: is_requested && control.allow(Permission::RoutingHeaders),
-            continuation: Continuation::plan(exchange, request, body, &mut control.edits),
-            ..Self::default()
-        }
-    }
-
-    /// Prepares the exchange for the response to a request with this body.
-    pub(super) fn begin(
-        &mut self,
-        exchange: &mut Exchange,
-        context: &ProxyContext,
-        body: &HeldBody,
-    ) {
-        self.continuation.begin(exchange, &context.state.continuation_memory, body);
+        let is_explained = is_requested && control.allow(Permission::RoutingHeaders);
+        Self { optional, is_explained, ..Self::default() }
     }
 
     /// Leaves a failed attempt before the next one.
@@ -145,21 +155,24 @@ impl Steps {
         if let Some(kept) = self.refusals.end_with_failure(exchange, failure, retry) {
             return Some(kept);
         }
-        continuation::end_with_failure(exchange, failure, reason);
+        for OptionalStep { step, .. } in &mut self.optional {
+            step.end_with_failure(exchange, failure, reason);
+        }
         None
     }
 
-    /// Adds headers to a response, and what may continue its stream.
+    /// Adds headers to a response, and what may replace its body.
     pub(super) fn complete(
         &self,
         exchange: &mut Exchange,
-        request: PreparedRequest<'_>,
+        request: &PreparedRequest<'_>,
         mut forwarded: Forwarded,
     ) -> Forwarded {
         if self.is_explained {
             routing_headers::write(forwarded.response.headers_mut(), exchange.record());
         }
-        forwarded.continuer = continuation::continuer(exchange, request);
+        let mut sources = self.optional.iter();
+        forwarded.body_source = sources.find_map(|it| it.step.body_source(exchange, request));
         forwarded
     }
 }

@@ -5,7 +5,7 @@
 
 use crate::backend::{Backend, MEDIA};
 use crate::proxy::attempt::first_output::contains_any;
-use crate::proxy::attempt::{AttemptFailure, AttemptStep, Attempts, FailedAttempt, Next};
+use crate::proxy::attempt::{AttemptFailure, Attempts, FailedAttempt, Next};
 use crate::proxy::response::PrefetchedResponse;
 use crate::proxy::retry::RetryController;
 use crate::proxy::retry::peer_answers::{PeerAnswers, RefusalSlot};
@@ -53,14 +53,14 @@ const MEDIA_WORDS: [&[u8]; 8] =
 
 // === impl Refusals ===
 
-impl AttemptStep for Refusals {
+impl Refusals {
     /// Records a failure that only the answer of a peer can explain. If peers recently refused such requests
     /// too, most of them end here.
-    fn after_failure(
+    pub(super) fn after_failure(
         &mut self,
         exchange: &mut Exchange,
-        attempts: &mut Attempts<'_>,
-        failed: &mut FailedAttempt,
+        attempts: &Attempts<'_>,
+        failed: &FailedAttempt,
     ) -> Next {
         let Some(refusal) = Refusal::new(exchange, attempts, failed) else {
             return Next::Failover;
@@ -73,9 +73,7 @@ impl AttemptStep for Refusals {
         }
         Next::End(FailoverDenialReason::NotRetryable)
     }
-}
 
-impl Refusals {
     /// Sets the response of the refused attempt aside before a failover, unless an earlier one is
     /// more useful to the client.
     pub(super) fn set_aside(&mut self, exchange: &mut Exchange, failure: AttemptFailure) {

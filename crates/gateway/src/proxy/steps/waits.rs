@@ -1,7 +1,7 @@
 //! The wait for a backend after a failed attempt.
 
 use super::length;
-use crate::proxy::attempt::{AttemptStep, Attempts, FailedAttempt, Next, PreparedRequest, Search};
+use crate::proxy::attempt::{Attempts, FailedAttempt, Next, PreparedRequest, Search};
 use tokenweir_request::observe::Exchange;
 use tokenweir_routing::resilience::FailureKind;
 
@@ -14,12 +14,11 @@ pub(super) struct Waits {
     is_over: bool,
 }
 
-impl AttemptStep for Waits {
-    fn after_failure(
+impl Waits {
+    pub(super) fn after_failure(
         &mut self,
-        _: &mut Exchange,
-        attempts: &mut Attempts<'_>,
-        failed: &mut FailedAttempt,
+        attempts: &Attempts<'_>,
+        failed: &FailedAttempt,
     ) -> Next {
         let kind = failed.failure.kind;
         self.is_over |= !is_allowed_after(kind);
@@ -30,7 +29,8 @@ impl AttemptStep for Waits {
         Next::Search
     }
 
-    async fn search(
+    /// Waits for a backend, if a failure allows it.
+    pub(super) async fn search(
         &mut self,
         exchange: &mut Exchange,
         attempts: &mut Attempts<'_>,

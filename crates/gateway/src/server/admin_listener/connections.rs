@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn half_open_then_idle_then_oldest_busy_admin_connections_are_replaced() {
+    async fn half_open_connections_are_replaced_first() {
         let mut connections = AdminConnections::default();
         let all: Vec<_> = (0..6).map(|_| connect(&mut connections, 1)).collect();
         let _watch = stream(&all[0]);

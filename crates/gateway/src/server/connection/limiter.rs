@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_on_all_client_connections_holds_and_a_closed_connection_returns_its_permit() {
+    fn a_closed_connection_returns_its_permit() {
         let limiter = new_limiter(ServerLimits { max_connections: 2, ..ServerLimits::default() });
         let [a, b, c] = [1, 2, 3].map(|last_byte| IpAddr::from([10, 0, 0, last_byte]));
         let first = acquire(&limiter, a).unwrap();
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn at_the_connection_limit_the_connection_idle_longest_is_closed() {
+    async fn the_connection_idle_longest_is_closed() {
         let limiter = new_limiter(ServerLimits { max_connections: 3, ..ServerLimits::default() });
         let ip = IpAddr::from([10, 0, 0, 1]);
         let connections: Vec<_> = (0..3).map(|_| acquire(&limiter, ip).unwrap()).collect();
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_connection_without_a_request_head_is_closed_before_idle_ones() {
+    async fn connections_without_a_head_close_first() {
         let limits = ServerLimits {
             max_connections: 4,
             max_connections_per_client: Some(3),
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn without_a_free_descriptor_a_connection_without_a_head_is_closed() {
+    async fn a_lack_of_descriptors_closes_a_connection() {
         let limits = OverloadLimits { max_descriptors: Some(2), ..OverloadLimits::default() };
         let guard = Arc::new(OverloadGuard::new(limits));
         let limiter = ConnectionLimiter::new(&ServerLimits::default(), guard);
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn the_connection_limit_per_client_counts_an_ipv6_network_as_one_client() {
+    fn an_ipv6_network_is_one_client() {
         let limits =
             ServerLimits { max_connections_per_client: Some(1), ..ServerLimits::default() };
         let limiter = new_limiter(limits);
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn the_open_requests_of_a_client_are_counted_over_all_its_connections_and_after_their_close() {
+    fn requests_count_over_all_connections() {
         let limiter = new_limiter(ServerLimits::default());
         let connect = || acquire(&limiter, IpAddr::from([10, 0, 0, 1])).unwrap();
         let in_flight =

@@ -3,13 +3,15 @@
 use super::http1_connection::SharedHttp1Connection;
 use super::limiter::{ConnectionPermit, RequestPermit};
 use super::state::ServerState;
+use crate::proxy::option::RequestOptions;
 use crate::proxy::{
     AcceptedRequest, ClientInfo, EarlyResponse, IncomingBody, ProxyContext, ProxyResponseBody,
-    Responding, accept_request, handle_request, resume,
+    Responding, accept_request, handle_request,
 };
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::{Body, Frame};
+use http_body_util::BodyExt;
 use std::future::Future;
 use std::io;
 use std::net::IpAddr;
@@ -96,9 +98,11 @@ async fn respond(
         }
         Some(AcceptedRequest::Recorded(recorded)) => {
             let mut recorded = recorded;
-            if let Some(key) = resume::run_key(&proxy, &mut recorded, request.headers()) {
-                let following = resume::follow(proxy, recorded, key, abort_handle, &early, request);
-                supervise::catch_panic_async(BackgroundTask::Request, Box::pin(following)).await
+            if let Some(taken) = RequestOptions::take_over(&proxy, &mut recorded, request.headers())
+            {
+                let request = request.map(BodyExt::boxed_unsync);
+                let responding = taken.respond(&proxy, recorded, abort_handle, &early, request);
+                supervise::catch_panic_async(BackgroundTask::Request, responding).await
             } else {
                 // The future is large. Its own box avoids a copy of the future into the outer box.
                 let handling = || handle_request(&proxy, recorded, abort_handle, &early, request);

@@ -108,7 +108,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, duplex};
 
     #[tokio::test]
-    async fn partial_writes_of_the_write_buffer_keep_the_order_of_the_bytes() {
+    async fn partial_writes_keep_the_order() {
         let long_chunk: Vec<u8> = (0..20_000_u32).map(|index| index as u8).collect();
         for capacity in [1, 7, 4_096, 1 << 20] {
             let (mut stream, mut client_side) = duplex(capacity);

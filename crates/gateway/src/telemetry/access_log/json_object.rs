@@ -57,11 +57,7 @@ impl JsonObject<'_> {
 
     /// Writes one member. `name`: a comma, the name in quotes, and a colon.
     #[inline]
-    pub(in crate::telemetry) fn member(
-        &mut self,
-        name: &'static str,
-        value: &(impl Serialize + ?Sized),
-    ) {
+    pub(in crate::telemetry) fn member(&mut self, name: &str, value: &(impl Serialize + ?Sized)) {
         self.0.extend_from_slice(name.as_bytes());
         // Serializing texts and numbers into memory cannot fail.
         let _ = serde_json::to_writer(&mut *self.0, value);

@@ -10,7 +10,7 @@ use tokenweir_request::record::{RequestIdentity, RequestRecord};
 /// Writes the fields that the start line and the end line of a request have in common, as members
 /// of the JSON object of the line.
 pub(super) fn write_json(json: &mut JsonObject<'_>, record: &RequestRecord) {
-    let (options, caller) = (&record.options, record.caller.as_ref());
+    let options = &record.options;
     let RequestIdentity { user, session, conversation } = &options.identity;
     let tier = record.tier.as_str();
     member!(json, "ts", humantime::format_rfc3339_millis(record.started).to_string());
@@ -21,9 +21,11 @@ pub(super) fn write_json(json: &mut JsonObject<'_>, record: &RequestRecord) {
     member!(json, "route", route(record));
     member!(json, "model", record.model.name());
     known!(json, "tier", Some(tier).filter(|tier| !tier.is_empty()));
-    known!(json, "tenant", caller.map(|principal| &*principal.tenant));
-    // The name of the API key. The key itself is not logged.
-    known!(json, "key", caller.map(|principal| &*principal.key));
+    if let Some(principal) = &record.caller {
+        member!(json, "tenant", *principal.tenant);
+        // The name of the API key. The key itself is not logged.
+        member!(json, "key", *principal.key);
+    }
     known!(json, "user", user.as_deref());
     known!(json, "session", session.as_deref());
     known!(json, "conversation", conversation.as_deref());
@@ -42,8 +44,8 @@ pub(super) fn write_head(
     status: &str,
     state: &str,
 ) -> fmt::Result {
-    let (started, caller) = (record.started, record.caller.as_ref());
-    write!(f, "{} {status} {state:<14} ", humantime::format_rfc3339_millis(started))?;
+    let caller = record.caller.as_ref();
+    write!(f, "{} {status} {state:<14} ", humantime::format_rfc3339_millis(record.started))?;
     write!(f, "{} {}", record.method, route(record))?;
     write_field(f, "model", Some(record.model.name()))?;
     write_field(f, "tenant", caller.map(|principal| &*principal.tenant))?;

@@ -2,10 +2,24 @@
 
 use super::*;
 use std::sync::{Arc, Mutex};
-use tokenweir_request::continuation::InterruptionCause;
 use tokenweir_request::observe::Sink;
 use tokenweir_request::record::fixtures::{at, streamed};
-use tokenweir_request::record::{ClientIdentity, Continuation, Stall, Termination};
+use tokenweir_request::record::{ClientIdentity, NoteValue, RecordNote, Stall, Termination};
+
+/// A note with a field after the number of attempts.
+#[derive(Debug, Default)]
+struct Added;
+
+impl RecordNote for Added {
+    fn copy(&self) -> Box<dyn RecordNote> {
+        Box::new(Self)
+    }
+
+    fn log_field(&self, after: LogPlace) -> Option<NoteAttribute> {
+        let value = NoteValue::Count(1);
+        (after == LogPlace::Attempts).then_some(NoteAttribute { name: "added", value })
+    }
+}
 
 /// Creates an access log, and the list to which the log writes its lines.
 fn create_log(
@@ -26,7 +40,7 @@ fn omitted_lines(line: &str) -> u64 {
 }
 
 #[test]
-fn access_log_lines_of_routine_requests_are_rate_limited_and_omitted_lines_are_counted() {
+fn omitted_routine_lines_are_counted() {
     let (log, lines) = create_log(true, Some(10), false);
     let mut record = streamed();
     let epoch = record.timings.accepted;
@@ -46,7 +60,7 @@ fn access_log_lines_of_routine_requests_are_rate_limited_and_omitted_lines_are_c
 }
 
 #[test]
-fn access_log_lines_at_the_start_of_requests_have_the_known_fields_and_their_own_rate_limit() {
+fn start_lines_have_their_own_limit() {
     let mut record = streamed();
     record.options.max_tokens = Some(64);
     record.options.messages = Some(3);
@@ -76,28 +90,22 @@ fn access_log_lines_at_the_start_of_requests_have_the_known_fields_and_their_own
 }
 
 #[test]
-fn an_access_log_line_states_how_often_the_stream_was_continued() {
+fn options_add_fields_to_lines() {
     for is_json in [true, false] {
         let (log, lines) = create_log(is_json, None, false);
         let mut record = streamed();
         log.finished(&[&record]);
-        record.continuations.begun.push(Continuation {
-            span_id: 1,
-            cause: InterruptionCause::ALL[0],
-            tokens: 3,
-            interrupted: record.timings.accepted,
-            next_output: None,
-        });
+        record.notes.set(Added);
         log.finished(&[&record]);
         let lines = lines.lock().unwrap();
-        assert!(!lines[0].contains("continuations"), "{}", lines[0]);
-        let expected = if is_json { r#""continuations":1,"# } else { " continuations=1 " };
+        assert!(!lines[0].contains("added"), "{}", lines[0]);
+        let expected = if is_json { r#""attempts":1,"added":1,"# } else { " added=1 " };
         assert!(lines[1].contains(expected), "{}", lines[1]);
     }
 }
 
 #[test]
-fn access_log_lines_of_failed_slow_stalled_and_retried_requests_are_always_written() {
+fn lines_of_unusual_requests_are_always_written() {
     let changes: [fn(&mut RequestRecord); 5] = [
         |record| record.outcome = Outcome::Cancelled,
         |record| record.outcome = Outcome::StreamError,
@@ -126,7 +134,7 @@ fn access_log_lines_of_failed_slow_stalled_and_retried_requests_are_always_writt
 }
 
 #[test]
-fn access_log_lines_of_a_tenant_are_always_written_and_lines_without_a_tenant_are_limited() {
+fn only_lines_without_a_tenant_are_limited() {
     type Change = fn(&mut RequestRecord);
     let of_tenant: Change = |record| {
         let (tenant, key) = ("acme".into(), "main".into());
@@ -149,14 +157,14 @@ fn access_log_lines_of_a_tenant_are_always_written_and_lines_without_a_tenant_ar
 }
 
 #[test]
-fn an_access_log_without_a_rate_limit_has_a_line_for_every_request() {
+fn without_a_limit_every_request_has_a_line() {
     let (log, lines) = create_log(false, None, false);
     (0..5_000).for_each(|_| log.finished(&[&streamed()]));
     assert_eq!(lines.lock().unwrap().len(), 5_000);
 }
 
 #[test]
-fn the_access_log_has_stream_as_in_the_request_also_if_the_response_is_no_stream() {
+fn stream_is_as_in_the_request() {
     let mut record = streamed();
     record.options.stream = true;
     record.observed.is_stream = false;

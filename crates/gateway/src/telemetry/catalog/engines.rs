@@ -184,12 +184,12 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
     MetricDescriptor::of_backend(
         "tokenweir_backend_gpus",
         "GPUs of the backend, from the configuration.",
-        |backend| backend.gpu_count,
+        |backend| backend.cost.gpus,
     ),
     MetricDescriptor::of_backend(
         "tokenweir_backend_price_per_hour",
         "Price of all GPUs of the backend for one hour.",
-        |backend| backend.price_per_hour,
+        |backend| backend.cost.hour_price,
     ),
     MetricDescriptor::of_backend(
         "tokenweir_engine_restarts_total",

@@ -208,7 +208,7 @@ pub(super) const ROWS: &[MetricDescriptor] = &[
         &[MetricLabel::MODEL],
         MetricSource::RecordValue(|record| {
             let is_estimated = record.observed.usage_source == UsageSource::Estimated;
-            record.output_tokens().filter(|_| is_estimated).map(|tokens| tokens as f64)
+            if is_estimated { as_value(record.output_tokens()) } else { None }
         }),
     ),
     MetricDescriptor::new(

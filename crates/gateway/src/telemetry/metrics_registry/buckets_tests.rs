@@ -15,7 +15,7 @@ fn bounds(buckets: &BucketOverrides, metric: &str) -> Vec<f64> {
 }
 
 #[test]
-fn the_latency_limit_of_an_objective_becomes_one_bucket_bound_of_each_related_histogram() {
+fn objectives_become_bucket_bounds() {
     let objectives = [
         objective("ttft < 1s and itl_p99 < 33ms for 99 %"),
         objective("ttft < 1200ms and itl_max < 33ms for 90 %"),
@@ -37,7 +37,7 @@ fn the_latency_limit_of_an_objective_becomes_one_bucket_bound_of_each_related_hi
 }
 
 #[test]
-fn configured_bucket_bounds_of_a_histogram_replace_its_default_bounds() {
+fn configured_bounds_replace_the_defaults() {
     let configured = overrides(CHUNK_TOKENS_METRIC, &[1.0, 2.0]);
     let buckets = BucketOverrides::new(&configured, &[objective("gap_max < 3s for 99 %")]).unwrap();
     assert_eq!(bounds(&buckets, CHUNK_TOKENS_METRIC), [1.0, 2.0]);
@@ -74,7 +74,7 @@ fn invalid_bucket_bounds_of_a_histogram_are_rejected() {
 }
 
 #[test]
-fn default_bucket_bounds_are_within_the_limit_and_every_latency_measure_has_histograms() {
+fn default_bounds_keep_the_limit() {
     for row in catalog::rows() {
         assert!(row.kind.default_bounds().len() <= MAX_BUCKET_BOUNDS, "{}", row.name);
     }

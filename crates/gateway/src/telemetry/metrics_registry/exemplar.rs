@@ -22,10 +22,11 @@ impl Exemplar {
     /// Creates the exemplar of a finished request. Its value is 0 until a histogram sets the value.
     /// `None`: the trace of the request is not sampled, so a trace viewer would not find the trace.
     pub(super) fn from_record(record: &RequestRecord) -> Option<Self> {
-        let trace = record.trace.as_ref().filter(|_| record.sample_reason.is_some())?;
+        record.sample_reason?;
+        let trace_id = record.trace.as_ref()?.trace_id;
         let started = record.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let span_id = record.spans.inference;
         let ended_at = started + record.duration();
-        Some(Self { trace_id: trace.trace_id, span_id, value: 0.0, ended_at })
+        Some(Self { trace_id, span_id, value: 0.0, ended_at })
     }
 }

@@ -6,14 +6,14 @@
 use crate::metric::{MetricDescriptor, MetricLabel};
 use crate::telemetry::otel::Semconv;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use tokenweir_protocol::metric_kind::MetricKind;
 use tokenweir_protocol::named_enum;
 
 named_enum! {
     /// How many series the gateway exports.
     #[derive(
-        Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+        Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Deserialize, JsonSchema,
     )]
     #[serde(rename_all = "lowercase")]
     pub enum MetricsLevel {
@@ -113,7 +113,7 @@ mod tests {
     use crate::telemetry::catalog;
 
     #[test]
-    fn the_metric_lists_of_the_metrics_levels_name_only_metrics_of_the_catalogue() {
+    fn lists_name_metrics_of_the_catalogue() {
         let lists = [MINIMAL, FULL_ONLY, WITH_BACKEND_AT_STANDARD, &[REMOVED_FROM_CONVENTIONS]];
         for name in lists.concat() {
             assert!(catalog::rows().any(|row| row.name == name), "no metric {name}");
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_higher_metrics_level_has_at_least_the_series_of_a_lower_level() {
+    fn a_higher_level_has_no_fewer_series() {
         for row in catalog::rows() {
             for semconv in [Semconv::V1_41, Semconv::Latest] {
                 let details = MetricsLevel::ALL.map(|level| level.detail(row, semconv) as u8);

@@ -11,9 +11,12 @@ pub(super) fn read(process: &ProcessCollector, emit: &mut dyn FnMut(&str, &str, 
         let is_counter = family.get_field_type() == MetricType::COUNTER;
         let kind = if is_counter { MetricKind::Counter } else { MetricKind::Gauge };
         for metric in family.get_metric() {
-            let (counter, gauge) =
-                (metric.get_counter().get_value(), metric.get_gauge().get_value());
-            emit(family.name(), family.help(), kind, if is_counter { counter } else { gauge });
+            let value = if is_counter {
+                metric.get_counter().get_value()
+            } else {
+                metric.get_gauge().get_value()
+            };
+            emit(family.name(), family.help(), kind, value);
         }
     }
 }

@@ -119,8 +119,7 @@ impl FamilyMessage {
             MetricKind::Gauge => 1,
             MetricKind::Histogram(_) => 4,
         };
-        let (name, help) = (name.to_owned(), help.to_owned());
-        Self { name, help, kind: Some(kind), metrics: Vec::new() }
+        Self { name: name.to_owned(), help: help.to_owned(), kind: Some(kind), metrics: Vec::new() }
     }
 
     /// Adds a series with one number.
@@ -129,14 +128,12 @@ impl FamilyMessage {
         labels: impl Iterator<Item = (&'static str, &'l str)>,
         value: f64,
     ) {
-        let number = Some(NumberMessage { value: Some(value) });
-        let (counter, gauge) = if self.kind == Some(0) { (number, None) } else { (None, number) };
-        self.metrics.push(MetricMessage {
-            labels: label_messages(labels),
-            gauge,
-            counter,
-            histogram: None,
-        });
+        let mut metric =
+            MetricMessage { labels: label_messages(labels), ..MetricMessage::default() };
+        let is_counter = self.kind == Some(0);
+        let number = if is_counter { &mut metric.counter } else { &mut metric.gauge };
+        *number = Some(NumberMessage { value: Some(value) });
+        self.metrics.push(metric);
     }
 
     /// Adds a series of a histogram, with its classic and its native buckets.
@@ -269,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn the_protobuf_metrics_page_has_the_series_of_the_text_page_and_complete_native_buckets() {
+    fn the_page_has_the_series_of_text() {
         let prometheus =
             Prometheus::new(BucketOverrides::default(), Vec::new()).with_native_histograms();
         let record = streamed();

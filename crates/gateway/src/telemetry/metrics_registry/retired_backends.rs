@@ -46,7 +46,7 @@ mod tests {
     }
 
     #[test]
-    fn the_list_of_removed_backends_has_the_latest_and_none_that_is_in_the_pool_again() {
+    fn returned_backends_leave_the_list() {
         let mut retired = RetiredBackends::default();
         retired.update(&backend_names(0..8), &backend_names(4..8));
         assert!(

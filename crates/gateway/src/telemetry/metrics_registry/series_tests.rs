@@ -38,14 +38,14 @@ proptest! {
 }
 
 #[test]
-fn labels_of_a_series_are_rendered_in_alphabetical_order() {
+fn labels_are_in_alphabetical_order() {
     let family = family("tokenweir_tokens_total");
     let text = family.render_labels(&["tiny", "input", "exact", "gold"]);
     assert_eq!(text, r#"gen_ai_request_model="tiny",source="exact",tier="gold",type="input""#);
 }
 
 #[test]
-fn label_values_whose_concatenations_are_equal_belong_to_different_series() {
+fn equal_concatenations_are_different_series() {
     let family = family("tokenweir_request_terminations_total");
     for labels in [["ab", "c"], ["a", "bc"], ["", "abc"]] {
         family.writer().record(&labels, 1.0, None);
@@ -73,7 +73,7 @@ fn each_histogram_bucket_retains_only_its_latest_exemplar() {
 }
 
 #[test]
-fn the_exemplar_of_a_recorded_histogram_is_attached_to_its_largest_value() {
+fn the_largest_value_has_the_exemplar() {
     let family = family("tokenweir_inter_chunk_latency_seconds");
     let mut gaps = OutputGapHistogram::with_bounds(&family.bounds, false);
     gaps.record_duration_n(Duration::from_millis(20), 15);
@@ -85,7 +85,7 @@ fn the_exemplar_of_a_recorded_histogram_is_attached_to_its_largest_value() {
 }
 
 #[test]
-fn the_series_of_a_metric_are_listed_in_the_order_of_their_creation() {
+fn series_keep_the_order_of_creation() {
     let family = family("tokenweir_queue_wait_seconds");
     let tiers: Vec<String> = (0..200).map(|number| number.to_string()).collect();
     for tier in tiers.iter().chain(&tiers) {

@@ -54,7 +54,8 @@ impl OtlpHttpSender {
 #[tonic::async_trait]
 impl HttpClient for OtlpHttpSender {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        let (client, timeout) = (self.client.clone(), self.timeout);
+        let client = self.client.clone();
+        let timeout = self.timeout;
         let response = async move {
             let response = client.request(request.map(Full::new)).await?;
             let (head, body) = response.into_parts();

@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_full_queue_of_the_span_export_drops_spans_and_does_not_block() {
+    async fn a_full_queue_drops_spans() {
         let (gate_sender, gate) = channel();
         let batch = SpanBatchSettings { queue: 2, size: 1, delay: Duration::from_mins(1) };
         let settings = TracingSettings { batch, ..TracingSettings::default() };
@@ -316,13 +316,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_span_export_fails_to_start_without_a_collector_endpoint() {
+    async fn a_start_needs_an_endpoint() {
         let started = SpanSink::start(&TracingSettings::default());
         assert!(matches!(started, Err(SpanSinkStartError::TracingDisabled)));
     }
 
     #[test]
-    fn the_span_export_over_grpc_fails_to_start_outside_a_tokio_runtime() {
+    fn grpc_needs_a_runtime() {
         let endpoint = Some("http://127.0.0.1:4317".to_owned());
         let started = SpanSink::start(&TracingSettings { endpoint, ..TracingSettings::default() });
         assert!(matches!(started, Err(SpanSinkStartError::NoRuntime)));
@@ -350,7 +350,7 @@ mod tests {
 
     /// This test runs in real time, because the thread of the exporter uses real time.
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn a_failing_collector_delays_the_end_of_the_span_export_only_by_the_timeout() {
+    async fn a_failing_collector_delays_only_by_the_timeout() {
         for (failure, url) in [
             ("hangs", spawn_collector(std::mem::forget)),
             ("refuses", refusing_endpoint()),

@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_reason_of_a_failed_span_export_is_derived_from_the_text_of_the_sdk_error() {
+    fn the_reason_follows_from_the_sdk_error() {
         for (text, expected) in [
             ("HTTP export failed with status code: 429", THROTTLED),
             ("HTTP export failed with status code: 503", THROTTLED),

@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn the_opentelemetry_resource_of_spans_names_program_version_and_instance() {
+    fn a_resource_names_program_version_and_instance() {
         let resource = resource("edge");
         let value = |key| resource.get(&Key::from_static_str(key)).map(|value| value.to_string());
         assert_eq!(value("service.name").as_deref(), Some("edge"));

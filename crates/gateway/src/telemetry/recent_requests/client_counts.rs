@@ -26,15 +26,17 @@ impl ClientCounts {
     /// Counts an ended request. The prompt tokens of a request that the gateway answered itself are not
     /// counted, because no engine computed them.
     pub(super) fn record(&mut self, record: &RequestRecord) {
-        let predicted = || {
-            let prompt = record.decision.as_ref()?.selected_candidate().prompt;
-            Some(prompt.round() as u64)
+        let prompt_tokens = if record.attempts.is_empty() {
+            0
+        } else if let Some(input) = record.engine_token_counts().input {
+            input
+        } else {
+            let decision = record.decision.as_ref();
+            decision.map_or(0, |decision| decision.selected_candidate().prompt.round() as u64)
         };
-        let input = record.engine_token_counts().input;
-        let is_sent = !record.attempts.is_empty();
         let counts = ClientSummary {
             requests: 1,
-            prompt_tokens: input.or_else(predicted).filter(|_| is_sent).unwrap_or_default(),
+            prompt_tokens,
             output_tokens: record.output_tokens().unwrap_or_default(),
             refused: u64::from(record.outcome == Outcome::Rejected),
             ..ClientSummary::default()
@@ -112,7 +114,7 @@ mod tests {
     use tokenweir_request::record::fixtures::streamed;
 
     #[test]
-    fn counts_by_client_take_bounded_memory_and_retain_the_client_with_the_most_work() {
+    fn the_busiest_client_stays_in_bounded_memory() {
         let mut counts = ClientCounts::default();
         let mut record = streamed();
         record.caller = None;
@@ -130,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_with_one_api_key_from_several_addresses_count_for_one_client() {
+    fn one_key_is_one_client() {
         let mut counts = ClientCounts::default();
         let mut record = streamed();
         record.caller = Some(Arc::new(ClientIdentity {

@@ -67,7 +67,7 @@ mod tests {
     use tokenweir_request::record::fixtures::streamed;
 
     #[test]
-    fn a_period_of_refused_requests_has_a_log_line_at_its_begin_and_one_with_counts_at_its_end() {
+    fn begin_and_end_are_logged() {
         let refused = |reason| RequestRecord {
             outcome: Outcome::Rejected,
             refusal: Some(reason),

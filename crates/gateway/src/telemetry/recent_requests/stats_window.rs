@@ -22,9 +22,8 @@ pub(super) struct RequestStatsWindow {
     pub(super) counts: LastMinute,
     /// Number of slow requests by cause.
     slow: HashMap<SlowCause, u64>,
-    /// For each objective: the number of requests to which it applies, and how many of these requests
-    /// were served but missed the objective.
-    objectives: Vec<[u64; 2]>,
+    /// The counts of each objective.
+    objectives: Vec<ObjectiveCounts>,
     pub(super) clients: ClientCounts,
     pub(super) ttft: WindowHistogram,
     /// For streams with reasoning: times to the first output that is not reasoning.
@@ -33,6 +32,14 @@ pub(super) struct RequestStatsWindow {
     /// Durations of the requests that succeeded.
     pub(super) e2e: WindowHistogram,
     by_backend: HashMap<BackendId, BackendCounts>,
+}
+
+/// Counts of the requests to which an objective applies.
+#[derive(Debug, Clone, Default)]
+struct ObjectiveCounts {
+    requests: u64,
+    /// Number of requests that were served but missed the objective.
+    missed: u64,
 }
 
 /// Counts of the requests that had attempts at one backend.
@@ -58,8 +65,9 @@ impl RequestStatsWindow {
     pub(super) fn record_request(&mut self, record: &RequestRecord, objectives: &[Objective]) {
         let counts = &mut self.counts;
         counts.requests += 1;
-        let is_refused = record.outcome == Outcome::Rejected;
-        if let Some(status @ 400..=499) = record.status.filter(|_| !is_refused) {
+        if let Some(status @ 400..=499) = record.status
+            && record.outcome != Outcome::Rejected
+        {
             let is_of_backend = record.refusal.is_none();
             let errors = if is_of_backend {
                 &mut counts.backend_client_errors
@@ -86,6 +94,10 @@ impl RequestStatsWindow {
         let ObservedResponse { inter_token_latency: itl, inter_chunk_latency: gaps, .. } =
             &*record.observed;
         add_gaps(&mut self.itl, if itl.count() > 0 { itl } else { gaps });
+        self.record_attempts(record);
+    }
+
+    fn record_attempts(&mut self, record: &RequestRecord) {
         for (index, attempt) in record.attempts.iter().enumerate() {
             let is_last = index + 1 == record.attempts.len();
             let BackendCounts { minute: counts, ttft: ttft_sum } =
@@ -96,7 +108,9 @@ impl RequestStatsWindow {
             if let Some(status @ 400..=499) = attempt.status {
                 *counts.client_errors.entry(status).or_default() += 1;
             }
-            if let Some(ttft) = record.upstream_ttft().filter(|_| is_last) {
+            if let Some(ttft) = record.upstream_ttft()
+                && is_last
+            {
                 counts.streams += 1;
                 *ttft_sum += ttft;
             }
@@ -111,45 +125,27 @@ impl RequestStatsWindow {
             *self.slow.entry(cause).or_default() += 1;
             self.counts.slow_output += u64::from(cause.is_after_first_output());
         }
-        self.objectives.resize(objectives.len(), [0; 2]);
+        self.objectives.resize_with(objectives.len(), Default::default);
         let is_served = matches!(record.outcome, Outcome::Ok | Outcome::Cancelled);
         for (counts, objective) in self.objectives.iter_mut().zip(objectives) {
             let result = objective.judge(record);
-            counts[0] += u64::from(result != ObjectiveResult::Excluded);
-            counts[1] += u64::from(result == ObjectiveResult::Bad && is_served);
+            counts.requests += u64::from(result != ObjectiveResult::Excluded);
+            counts.missed += u64::from(result == ObjectiveResult::Bad && is_served);
         }
     }
 
     /// Adds the numbers of requests and tokens of another window to this window.
     pub(super) fn merge_counts(&mut self, other: &Self) {
         let sums = &mut self.counts;
-        let LastMinute {
-            requests,
-            failed,
-            refused,
-            gateway_client_errors,
-            backend_client_errors,
-            slow_output,
-            client_disconnects,
-            output_tokens,
-            // These are not set.
-            seconds: _,
-            slow: _,
-            objectives: _,
-            ttft: _,
-            first_answer: _,
-            itl: _,
-            e2e: _,
-            by_backend: _,
-        } = &other.counts;
-        sums.requests += requests;
-        sums.failed += failed;
-        sums.refused += refused;
-        sums.client_disconnects += client_disconnects;
-        sums.slow_output += slow_output;
-        sums.output_tokens += output_tokens;
-        add_counts(&mut sums.gateway_client_errors, gateway_client_errors);
-        add_counts(&mut sums.backend_client_errors, backend_client_errors);
+        let counts = &other.counts;
+        sums.requests += counts.requests;
+        sums.failed += counts.failed;
+        sums.refused += counts.refused;
+        sums.client_disconnects += counts.client_disconnects;
+        sums.slow_output += counts.slow_output;
+        sums.output_tokens += counts.output_tokens;
+        add_counts(&mut sums.gateway_client_errors, &counts.gateway_client_errors);
+        add_counts(&mut sums.backend_client_errors, &counts.backend_client_errors);
         for (cause, count) in &other.slow {
             *self.slow.entry(*cause).or_default() += count;
         }
@@ -158,9 +154,11 @@ impl RequestStatsWindow {
     /// Adds the counts and the latencies of another window to this window.
     pub(super) fn merge(&mut self, other: &Self) {
         self.merge_counts(other);
-        self.objectives.resize(self.objectives.len().max(other.objectives.len()), [0; 2]);
+        let objectives = self.objectives.len().max(other.objectives.len());
+        self.objectives.resize_with(objectives, Default::default);
         for (merged, counts) in self.objectives.iter_mut().zip(&other.objectives) {
-            *merged = [merged[0] + counts[0], merged[1] + counts[1]];
+            merged.requests += counts.requests;
+            merged.missed += counts.missed;
         }
         self.clients.merge(&other.clients);
         self.ttft.merge(&other.ttft);
@@ -188,11 +186,11 @@ impl RequestStatsWindow {
             let minute = BackendMinute { ttft_seconds, ..counts.minute.clone() };
             (id.to_string(), minute)
         };
-        let objective = |(objective, [requests, slow]): (&Objective, &[u64; 2])| ObjectiveMinute {
+        let objective = |(objective, counts): (&Objective, &ObjectiveCounts)| ObjectiveMinute {
             name: objective.name.clone(),
             target: objective.definition.target,
-            requests: *requests,
-            slow: *slow,
+            requests: counts.requests,
+            slow: counts.missed,
         };
         LastMinute {
             slow: self.slow.iter().map(|(it, count)| (it.as_str().to_owned(), *count)).collect(),

@@ -21,7 +21,7 @@ fn recent_requests() -> (Instant, RecentRequests) {
 }
 
 #[test]
-fn statistics_of_the_last_minute_cover_only_requests_that_ended_in_this_minute() {
+fn only_requests_of_the_last_minute_count() {
     let (epoch, recent) = recent_requests();
     let at = |seconds| epoch + Duration::from_secs(seconds);
     recent.finished(&[&record_ended_at(at(1))]);
@@ -44,7 +44,7 @@ fn statistics_of_the_last_minute_cover_only_requests_that_ended_in_this_minute()
 }
 
 #[test]
-fn statistics_of_requests_count_refused_and_failed_requests_and_disconnects_separately() {
+fn refusals_failures_and_disconnects_count_separately() {
     let (epoch, recent) = recent_requests();
     for outcome in Outcome::ALL {
         recent.finished(&[&RequestRecord { outcome, ..record_ended_at(epoch) }]);
@@ -62,7 +62,7 @@ fn statistics_of_requests_count_refused_and_failed_requests_and_disconnects_sepa
 }
 
 #[test]
-fn responses_with_a_4xx_status_count_by_sender_and_status_and_refusals_do_not_count() {
+fn client_errors_count_by_sender_and_status() {
     let (epoch, recent) = recent_requests();
     for (status, refusal, outcome) in [
         (401, None, Outcome::ClientError),
@@ -86,7 +86,7 @@ fn responses_with_a_4xx_status_count_by_sender_and_status_and_refusals_do_not_co
 }
 
 #[test]
-fn slow_requests_count_by_cause_and_for_each_latency_objective_that_they_miss() {
+fn slow_requests_count_by_cause_and_objective() {
     let (epoch, recent) = recent_requests();
     let objective = |text: &str| Objective {
         name: "chat".into(),
@@ -113,7 +113,7 @@ fn slow_requests_count_by_cause_and_for_each_latency_objective_that_they_miss() 
 }
 
 #[test]
-fn the_ttft_of_a_backend_is_the_mean_of_the_last_minute_and_unknown_without_requests() {
+fn the_ttft_of_a_backend_is_a_mean() {
     let (epoch, recent) = recent_requests();
     let ttft = streamed().upstream_ttft().unwrap().as_secs_f64();
     (0..2).for_each(|_| recent.finished(&[&record_ended_at(epoch)]));
@@ -124,7 +124,7 @@ fn the_ttft_of_a_backend_is_the_mean_of_the_last_minute_and_unknown_without_requ
 }
 
 #[test]
-fn statistics_of_requests_remove_the_windows_that_ended_over_a_minute_ago() {
+fn old_windows_are_removed() {
     let (epoch, recent) = recent_requests();
     for minute in 0..100 {
         recent.finished(&[&record_ended_at(epoch + Duration::from_mins(minute))]);
@@ -133,7 +133,7 @@ fn statistics_of_requests_remove_the_windows_that_ended_over_a_minute_ago() {
 }
 
 #[test]
-fn slow_requests_stay_in_the_list_of_requests_after_many_newer_requests() {
+fn slow_requests_stay_in_the_list() {
     let (epoch, recent) = recent_requests();
     recent.finished(&[&RequestRecord { slow: Some(SlowCause::Stalled), ..record_ended_at(epoch) }]);
     (0..100).for_each(|_| recent.finished(&[&record_ended_at(epoch)]));
@@ -144,7 +144,7 @@ fn slow_requests_stay_in_the_list_of_requests_after_many_newer_requests() {
 }
 
 #[test]
-fn the_list_of_requests_has_the_trace_id_only_if_the_trace_is_sampled() {
+fn only_sampled_traces_have_an_id() {
     let (_, recent) = recent_requests();
     recent.finished(&[&RequestRecord { sample_reason: None, ..streamed() }]);
     assert_eq!(recent.ended()[0].facts.trace_id, None);
@@ -156,7 +156,7 @@ fn the_list_of_requests_has_the_trace_id_only_if_the_trace_is_sampled() {
 }
 
 #[test]
-fn the_quantiles_of_inter_token_latency_cover_the_output_gaps_of_all_streams() {
+fn inter_token_quantiles_cover_all_streams() {
     let mut gaps = OutputGapHistogram::default();
     gaps.record_duration_n(Duration::from_millis(28), 99);
     gaps.record_duration_n(Duration::from_mins(2), 1);
@@ -170,7 +170,7 @@ fn the_quantiles_of_inter_token_latency_cover_the_output_gaps_of_all_streams() {
 }
 
 #[test]
-fn a_failed_attempt_counts_for_its_backend_and_not_for_the_backend_of_the_next_attempt() {
+fn a_failed_attempt_counts_for_its_backend() {
     let (epoch, recent) = recent_requests();
     let mut record = record_ended_at(epoch);
     let answered = record.attempts[0].clone();
@@ -190,7 +190,7 @@ fn a_failed_attempt_counts_for_its_backend_and_not_for_the_backend_of_the_next_a
 }
 
 #[test]
-fn the_history_of_requests_has_one_value_for_each_interval_of_the_last_hour() {
+fn the_history_has_a_value_per_interval() {
     let (epoch, recent) = recent_requests();
     let at = |seconds| epoch + Duration::from_secs(seconds);
     for second in [1, 8, 12, 12, 47] {
@@ -208,7 +208,7 @@ fn the_history_of_requests_has_one_value_for_each_interval_of_the_last_hour() {
 }
 
 #[test]
-fn the_history_of_requests_stays_bounded_over_a_day() {
+fn the_history_stays_bounded() {
     let (epoch, recent) = recent_requests();
     for seconds in (0..86_400).step_by(5) {
         recent.finished(&[&record_ended_at(epoch + Duration::from_secs(seconds))]);

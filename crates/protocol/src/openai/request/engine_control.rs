@@ -11,12 +11,12 @@ use super::Splice;
 use crate::named_enum;
 use crate::openai::Api;
 use schemars::JsonSchema;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use std::ops::{BitOr, Range};
 
 named_enum! {
     /// A permission to use an engine-control field or header.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
     #[serde(rename_all = "snake_case")]
     pub enum Permission {
         /// `kv_transfer_params`, and the fields of SGLang and TensorRT-LLM for KV cache transfer.

@@ -5,6 +5,7 @@ mod identity_fields;
 pub mod prompt;
 
 pub mod left_out;
+pub mod media_urls;
 mod request_body_error;
 mod splice;
 

@@ -177,6 +177,12 @@ impl ResponseReader {
             self.summary.record_output_tokens(delta.choice, output, &mut delta.tokens);
         }
         delta.usage = Some(usage);
+        self.note_generated_output(delta);
+    }
+
+    /// An engine that reports output tokens has generated the empty texts.
+    fn note_generated_output(&mut self, delta: &Delta) {
+        self.has_answer |= self.has_output && delta.reports_output_tokens();
     }
 
     fn finish_parsed_event(&mut self, event_type: &str) -> Delta {
@@ -205,8 +211,7 @@ impl ResponseReader {
         }
         self.has_output |= !delta.output.is_empty();
         self.has_answer |= shows_answer(&delta);
-        // An engine that reports output tokens has generated the empty texts.
-        self.has_answer |= self.has_output && delta.reports_output_tokens();
+        self.note_generated_output(&delta);
         self.has_answer |= delta.terminal && self.delta_builder.has_document_answer;
         delta
     }

@@ -4,7 +4,6 @@ use super::{Exchange, ExchangeState};
 use crate::observe::attempt_response::{record_stall, record_write_stall};
 use crate::observe::observer::ResponseObserver;
 use crate::observe::open_streams::StreamInfo;
-use crate::observe::stages::ResponseStages;
 use crate::record::RequestRecord;
 use bytes::Bytes;
 use http::header::CONTENT_ENCODING;
@@ -39,19 +38,7 @@ impl Exchange {
         if let Some(prompt) = &record.prompt {
             observer.reader.capture_text(TextExcerpt::new(prompt.capacity()));
         }
-        // Servers write an empty value or `none` to keep proxies from compressing.
-        let is_identity = |value: &HeaderValue| {
-            let names: [&[u8]; 3] = [b"identity", b"none", b""];
-            names.iter().any(|name| value.as_bytes().eq_ignore_ascii_case(name))
-        };
-        let is_encoded = headers.get(CONTENT_ENCODING).is_some_and(|value| !is_identity(value));
-        // The body of a stored response has the usage of an earlier request.
-        let is_read = record.api != Some(Api::Http);
-        observer.on_head(if is_read { media_type(headers) } else { "" }, is_encoded && is_read);
-        let is_known = |api: Api| api != Api::Other || record.route.is_some_and(route::is_api_path);
-        if status < BAD_REQUEST && record.api.is_some_and(|api| api != Api::Http && is_known(api)) {
-            observer.expect_answer(media_type(headers));
-        }
+        read_type(observer, record, status, headers);
         // The histograms have values only for streams.
         if observer.observed().is_stream {
             observer.observed_mut().set_buckets(&in_flight.settings.scales);
@@ -85,9 +72,9 @@ impl Exchange {
         let output_events = self.inner.response.output_events();
         let frame = self.inner.stages.on_data(frame);
         let frame = self.observe(frame, now);
-        let ExchangeState { record, response, .. } = &mut *self.inner;
+        let ExchangeState { record, response, stages, .. } = &mut *self.inner;
         if response.output_events() > output_events {
-            ResponseStages::on_output(record, response.backend.as_deref(), now);
+            stages.on_output(record, response.backend.as_deref(), now);
         }
         frame
     }
@@ -178,5 +165,34 @@ impl Exchange {
         let held = observer.flush();
         record.bytes_out += held.len() as u64;
         held
+    }
+}
+
+/// Tells the observer which body follows.
+fn read_type(
+    observer: &mut ResponseObserver,
+    record: &RequestRecord,
+    status: u16,
+    headers: &HeaderMap,
+) {
+    // Servers write an empty value or `none` to keep proxies from compressing.
+    let is_identity = |value: &HeaderValue| {
+        let names: [&[u8]; 3] = [b"identity", b"none", b""];
+        names.iter().any(|name| value.as_bytes().eq_ignore_ascii_case(name))
+    };
+    let is_encoded = headers.get(CONTENT_ENCODING).is_some_and(|value| !is_identity(value));
+    if record.api == Some(Api::Http) {
+        // The body of a stored response has the usage of an earlier request.
+        return observer.on_head("", false);
+    }
+    let media_type = media_type(headers);
+    observer.on_head(media_type, is_encoded);
+    let is_known = match record.api {
+        None => false,
+        Some(Api::Other) => record.route.is_some_and(route::is_api_path),
+        Some(_) => true,
+    };
+    if status < BAD_REQUEST && is_known {
+        observer.expect_answer(media_type);
     }
 }

@@ -2,7 +2,8 @@
 //! answer is never complete.
 
 use super::ResponseObserver;
-use crate::record::Timings;
+use crate::record::{RequestOptions, Timings};
+use bytes::Bytes;
 use fastrand::Rng;
 use tokenweir_protocol::clock;
 use tokenweir_protocol::openai::Api;
@@ -283,5 +284,31 @@ fn answers_that_look_empty_are_complete() {
     for body in ["", "One two\n", "1\n00:00 --> 00:01\nOne\n"] {
         let observer = observe(Api::Audio, "text/plain", body.as_bytes(), &mut random);
         assert!(!observer.lacks_answer(), "a transcription can be a text: {body:?}");
+    }
+}
+
+#[test]
+fn requested_usage_shows_generated_empty_texts() {
+    let now = clock::now();
+    let mut timings = Timings::begin(now);
+    let mut observer = ResponseObserver::new(Api::Chat);
+    observer.on_head(STREAM, false);
+    observer.expect_answer(STREAM);
+    let options = RequestOptions {
+        stream: true,
+        usage_injected: true,
+        continuous_usage_injected: true,
+        ..RequestOptions::default()
+    };
+    observer.remove_injected_usage(&options, None);
+    for tokens in 0..3 {
+        let choice = r#"{"index":0,"delta":{"content":""},"logprobs":null,"finish_reason":null}"#;
+        let usage =
+            format!(r#"{{"prompt_tokens":9,"total_tokens":12,"completion_tokens":{tokens}}}"#);
+        let event = format!("data: {{\"id\":\"c\",\"choices\":[{choice}],\"usage\":{usage}}}\n\n");
+        observer.on_data(event.as_bytes(), now, &mut timings);
+        assert_eq!(observer.is_answered(), tokens > 0, "{tokens}");
+        let forwarded = observer.forward(Bytes::from(event));
+        assert!(!forwarded.windows(5).any(|part| part == b"usage"), "{forwarded:?}");
     }
 }

@@ -1,12 +1,11 @@
 //! Policies of response streams: timeouts, keep-alive comments and the handling of truncation.
 
-use crate::continuation::ContinuationMode;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
-/// What the gateway adds to the streams that it forwards: comments, error events and continuations. By
-/// default it adds nothing.
+/// What the gateway adds to the streams that it forwards: comments and error events. By default it
+/// adds nothing.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StreamRules {
     /// How the client learns that its stream was truncated.
@@ -14,12 +13,6 @@ pub struct StreamRules {
     /// Time without bytes for the client after which the gateway sends it an SSE comment. `None`: no
     /// comments.
     pub keep_alive: Option<Duration>,
-    /// How a stream of chat completions or completions goes on at another backend, if its backend ends
-    /// it early, stalls, is drained with `migrate` or is removed.
-    pub continuation: ContinuationMode,
-    /// Whether only streams with `temperature` 0 are continued. The continuation of a sampled stream
-    /// differs from the output that the first backend would have sent.
-    pub continuation_greedy_only: bool,
 }
 
 /// How a client learns that its stream was truncated.

@@ -13,12 +13,13 @@ named_enum! {
         /// Time in the admission queue of the gateway.
         GatewayQueue = "gateway_queue",
         /// Time in the gateway: request body read → handed to the connection of the last attempt, minus the
-        /// time in the admission queue, in failed attempts and in prefill legs.
+        /// time in the admission queue, in failed attempts and in requests before them.
         Gateway = "gateway",
         /// Time in the failed attempts before the last one.
         FailedAttempts = "failed_attempts",
-        /// Time in prefill legs at other backends.
-        PrefillLeg = "prefill_leg",
+        /// Time in requests that the gateway made before the attempts, so that another backend computes the
+        /// prompt.
+        RemotePrefill = "prefill_leg",
         /// Time of the network to the engine and of its API server: sent → response head, if the engine
         /// sends the head before it computes anything.
         FrontEnd = "front_end",
@@ -58,7 +59,7 @@ impl RequestPhases {
         phases.set(RequestPhase::GatewayQueue, record.gateway_queue_wait(), false);
         phases.set(RequestPhase::Gateway, record.overhead(), false);
         phases.set(RequestPhase::FailedAttempts, record.failed_attempts(), false);
-        phases.set(RequestPhase::PrefillLeg, record.prefill_leg_time(), false);
+        phases.set(RequestPhase::RemotePrefill, record.time_apart(), false);
         phases.set(RequestPhase::Decode, engine.decode.or_else(|| record.decode()), false);
         if record.upstream_ttft().is_some() {
             phases.set_wait(&FirstOutputWait::from_record(record));

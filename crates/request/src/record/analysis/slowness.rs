@@ -68,7 +68,7 @@ fn time_by_cause(record: &RequestRecord, limits: &SlowLimits) -> [(SlowCause, Du
         (SlowCause::NoBackend, backend_wait),
         (SlowCause::Gateway, took(RequestPhase::Gateway)),
         (SlowCause::EngineQueue, wait.queue),
-        (SlowCause::LongPrompt, long_prompt + took(RequestPhase::PrefillLeg)),
+        (SlowCause::LongPrompt, long_prompt + took(RequestPhase::RemotePrefill)),
         (SlowCause::Reasoning, reasoning.saturating_sub(stall_time)),
         (SlowCause::Unresponsive, wait.unresponsive()),
         (SlowCause::Preempted, preempted),

@@ -10,8 +10,8 @@ pub struct WastedTokens {
     pub output: u64,
     /// Prompt tokens of a response that the client did not receive completely.
     pub input: u64,
-    /// Prompt tokens that a further attempt computed again, and output tokens that a continuation
-    /// computed again. An attempt that reached the engine counts with its whole prompt.
+    /// Tokens that an engine computed again: those of the prompt for a further attempt, and what options
+    /// let other backends repeat. An attempt that reached the engine counts with its whole prompt.
     pub recomputed: u64,
 }
 
@@ -26,10 +26,11 @@ impl RequestRecord {
         let earlier = self.attempts.split_last().map_or(&[][..], |(_, earlier)| earlier);
         let repeated = earlier.iter().filter(|attempt| attempt.may_have_used_engine()).count();
         let prompts = input.saturating_mul(repeated as u64);
+        let of_options: u64 = self.notes.iter().map(|note| note.recomputed_tokens(input)).sum();
         WastedTokens {
             output: if is_wasted { output } else { 0 },
             input: if is_wasted { input } else { 0 },
-            recomputed: prompts + self.continuations.recomputed_tokens(input),
+            recomputed: prompts + of_options,
         }
     }
 }

@@ -3,13 +3,11 @@
 mod client_identity;
 mod head_attributes;
 mod request_options;
-mod resume;
 mod text_consumers;
 mod tier;
 
 pub use client_identity::ClientIdentity;
 pub use head_attributes::RequestHeadAttributes;
 pub use request_options::{RequestIdentity, RequestOptions};
-pub use resume::{ResumeNote, ResumeOutcome};
 pub use text_consumers::{TextConsumer, TextConsumers};
 pub use tier::{Tier, TierResolver};

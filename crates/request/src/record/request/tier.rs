@@ -3,6 +3,7 @@
 
 use crate::record::ModelLabel;
 use http::{HeaderMap, HeaderName};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The tier of one request.
@@ -24,6 +25,8 @@ pub struct TierResolver {
     pub header: Option<HeaderName>,
     /// The configured names of tiers.
     pub names: Vec<Arc<str>>,
+    /// The priority in the queue of the engine that requests of a tier get. Lower numbers come first.
+    pub priorities: BTreeMap<String, i32>,
 }
 
 // === impl Tier ===
@@ -42,6 +45,14 @@ impl Tier {
 // === impl TierResolver ===
 
 impl TierResolver {
+    /// The priority of requests of a tier. `None`: the gateway sets none.
+    pub fn priority(&self, tier: &Tier) -> Option<i32> {
+        match tier {
+            Tier::Known(name) => self.priorities.get(&**name).copied(),
+            Tier::None | Tier::Other => None,
+        }
+    }
+
     /// The tier of a request with these headers.
     pub fn resolve(&self, headers: &HeaderMap) -> Tier {
         let requested = || self.header.as_ref().and_then(|name| headers.get(name));
@@ -64,6 +75,7 @@ mod tests {
         let resolver = TierResolver {
             header: Some(HeaderName::from_static("x-tier")),
             names: vec!["gold".into(), "free".into()],
+            priorities: BTreeMap::new(),
         };
         let tier = |header: Option<&'static str>| {
             let header = header.map(HeaderValue::from_static);

@@ -133,7 +133,7 @@ impl RoutingDecision {
             backend: &self.backend_ids[candidate.position],
             candidate,
             ttft: terms.ttft,
-            cost: terms.cost(candidate),
+            cost: terms.cost(),
             terms,
         }
     }

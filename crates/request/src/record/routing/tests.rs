@@ -66,17 +66,6 @@ fn candidates_with_nan_costs_are_kept_once() {
 }
 
 #[test]
-fn weights_change_costs_and_not_the_ttft() {
-    let mut fleet = candidates_with_backlogs(&[1_000.0, 1_000.0]);
-    fleet[1].weight = 4;
-    let decision = decide(&fleet, 0);
-    let [heavy, light] = decision.ranked_candidates()[..] else { panic!("two are recorded") };
-    assert!((light.ttft - heavy.ttft).abs() < 1e-9);
-    assert!((light.cost - 4.0 * heavy.cost).abs() < 1e-9);
-    assert_eq!((heavy.backend, light.backend), (&backend_id(1), &backend_id(0)));
-}
-
-#[test]
 fn cache_regret_counts_tokens_cached_elsewhere() {
     let mut fleet = candidates_with_backlogs(&[0.0, 0.0, 0.0]);
     for (candidate, cached) in fleet.iter_mut().zip([0.0, 700.0, 900.0]) {

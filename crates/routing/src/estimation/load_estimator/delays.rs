@@ -38,7 +38,7 @@ impl LoadEstimator {
         now: f64,
     ) -> f64 {
         let reported = external_waiting * self.learned_estimates.prompt_tokens();
-        let by_peers = self.peer_backlogs.tokens(prefill.per_token, now);
+        let by_peers = self.other_backlogs.tokens(prefill.per_token, now);
         if reported > by_peers { reported } else { by_peers }
     }
 

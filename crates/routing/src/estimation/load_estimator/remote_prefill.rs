@@ -17,19 +17,19 @@ pub struct PredictedLeg {
 
 impl LoadEstimator {
     /// Moves the prefill of a request from the load of this backend to another one
-    /// (`is_elsewhere`), or back to the load of this backend.
-    pub fn move_prefill(&self, reservation: &mut Reservation, is_elsewhere: bool) {
-        if reservation.elsewhere.is_some() == is_elsewhere {
+    /// (`is_remote`), or back to the load of this backend.
+    pub fn move_prefill(&self, reservation: &mut Reservation, is_remote: bool) {
+        if reservation.remote.is_some() == is_remote {
             return;
         }
-        let moved = reservation.elsewhere.unwrap_or(reservation.uncached);
-        reservation.uncached = if is_elsewhere { 0 } else { moved };
-        reservation.elsewhere = is_elsewhere.then_some(moved);
+        let moved = reservation.remote.unwrap_or(reservation.uncached);
+        reservation.uncached = if is_remote { 0 } else { moved };
+        reservation.remote = is_remote.then_some(moved);
         if !reservation.is_stream {
             let work = moved as f64 * self.learned_estimates.prefill().per_token;
-            let work = if is_elsewhere { -work } else { work };
+            let work = if is_remote { -work } else { work };
             self.unobserved_prefill_until.set(self.unobserved_prefill_until.get() + work);
-        } else if reservation.is_pending && is_elsewhere {
+        } else if reservation.is_pending && is_remote {
             self.backlog_tokens.fetch_sub(moved, Ordering::Relaxed);
         } else if reservation.is_pending {
             self.backlog_tokens.fetch_add(moved, Ordering::Relaxed);
@@ -37,8 +37,8 @@ impl LoadEstimator {
     }
 
     /// Records that the first output of a decode leg came after `seconds`.
-    pub fn on_decode_leg(&self, seconds: f64, now: Instant) {
-        self.decode_legs.learn(seconds, self.seconds(now));
+    pub fn on_remote_prompt(&self, seconds: f64, now: Instant) {
+        self.remote_prompts.learn(seconds, self.seconds(now));
     }
 
     /// Predicted seconds from sending a decode leg to its first output. `candidate`: the estimates of this
@@ -47,7 +47,7 @@ impl LoadEstimator {
     /// The queue gets shorter during the prefill leg. If a backend has many prefills, its `base`
     /// includes steps with prompts of other requests. The decode leg does not wait for these steps, so
     /// the lesser `base` of the two counts.
-    pub fn decode_leg_ttft(
+    pub fn remote_prompt_ttft(
         &self,
         candidate: &Candidate,
         leg: PredictedLeg,
@@ -62,7 +62,7 @@ impl LoadEstimator {
             ..*candidate
         };
         let least = kv_aware::ttft(settings, &prefilled, false);
-        self.decode_legs.expected(least, self.seconds(now))
+        self.remote_prompts.expected(least, self.seconds(now))
     }
 }
 
@@ -84,8 +84,8 @@ mod tests {
         let mut reservation = load.reserve(&candidate, &prompt(), true, now);
         let whole = load.local_load().backlog;
         assert!(whole > 0);
-        let mut moved = |is_elsewhere| {
-            load.move_prefill(&mut reservation, is_elsewhere);
+        let mut moved = |is_remote| {
+            load.move_prefill(&mut reservation, is_remote);
             (load.local_load().backlog, reservation.prompt_tokens())
         };
         let tokens = candidate.prompt as u64;
@@ -107,7 +107,7 @@ mod tests {
         let busy = Candidate { backlog: 2_000.0, prefill, ..load.candidate(&prompt(), now) };
         let after = |seconds, candidate| {
             let leg = PredictedLeg { seconds, base: 0.1 };
-            load.decode_leg_ttft(&candidate, leg, &settings, now)
+            load.remote_prompt_ttft(&candidate, leg, &settings, now)
         };
         let waits = [after(0.0, busy), after(1.0, busy), after(5.0, busy)];
         for (wait, expected) in waits.into_iter().zip([2.1, 1.1, 0.1]) {
@@ -122,11 +122,11 @@ mod tests {
         let settings = kv_aware::KvAwareSettings::default();
         let base = candidate.prefill.base;
         let leg = PredictedLeg { seconds: 0.0, base };
-        let predicted = |at| load.decode_leg_ttft(&candidate, leg, &settings, at);
+        let predicted = |at| load.remote_prompt_ttft(&candidate, leg, &settings, at);
         let least = predicted(now);
         assert!(least < kv_aware::ttft(&settings, &candidate, false));
         let at = now + Duration::from_secs(1);
-        load.on_decode_leg(least + 2.0, at);
+        load.on_remote_prompt(least + 2.0, at);
         let excess = |seconds| predicted(at + Duration::from_secs(seconds)) - least;
         assert!((excess(0) - 2.0).abs() < 1e-9 && (excess(60) - 1.0).abs() < 1e-9);
     }

@@ -42,6 +42,7 @@ impl LoadEstimator {
         }
         self.most_running.fetch_max(report.running as u32, Ordering::Relaxed);
         self.reported_queues.on_report(report, at);
+        self.token_gaps.on_report(report.token_gaps, self.seconds(at));
     }
 
     /// Resets the state that a restart of the backend invalidates: prefix table, queues and batch size.
@@ -49,6 +50,7 @@ impl LoadEstimator {
         self.most_running.store(0, Ordering::Relaxed);
         self.reported_queues.clear();
         self.max_answering.forget();
+        self.token_gaps.forget();
         if let Some(table) = self.prefix_table.get() {
             table.clear();
         }

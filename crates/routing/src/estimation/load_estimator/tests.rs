@@ -33,7 +33,13 @@ fn send(estimator: &LoadEstimator, prompt: &PromptFingerprint, now: Instant) -> 
 }
 
 fn report(kv_usage: f64, waiting: f64, running: f64) -> LoadReport {
-    LoadReport { kv_usage: Some(kv_usage), waiting, running, capacity: Some(100_000), tokens: None }
+    LoadReport {
+        kv_usage: Some(kv_usage),
+        waiting,
+        running,
+        capacity: Some(100_000),
+        ..LoadReport::default()
+    }
 }
 
 #[test]

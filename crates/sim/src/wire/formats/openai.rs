@@ -73,7 +73,7 @@ impl WireFormat for OpenAiFormat {
         let usage = self.continuous_usage(context.reply, chunk.tokens);
         let (template, finish) = match chunk.finish {
             None => (self.text, "null".to_owned()),
-            Some(finish) => (self.finish, quoted(finish.reason())),
+            Some(finish) => (self.finish, quoted(finish.as_str())),
         };
         let content = match chunk.text {
             "" => String::new(),
@@ -119,7 +119,7 @@ impl WireFormat for OpenAiFormat {
             }
             let index = index.to_string();
             let content = quoted(&output.text());
-            let finish = ("finish", output.finish.reason());
+            let finish = ("finish", output.finish.as_str());
             fill(&mut choices, self.choice, &[("index", &index), ("content", &content), finish]);
         }
         let choices = String::from_utf8_lossy(&choices);

@@ -4,7 +4,7 @@ use super::*;
 use tokenweir_api::{HarmLevel, HarmShare};
 
 #[test]
-fn a_number_above_the_panes_has_the_colour_of_its_harm_level() {
+fn numbers_have_the_colour_of_their_harm() {
     let level = |level| HarmShare { share: Some(0.1), level };
     let harm = Harm {
         failed: level(HarmLevel::Critical),

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_command_line_flag_in_a_verdict_is_not_wrapped_at_its_hyphens() {
+fn flags_are_not_wrapped_at_hyphens() {
     let remedy = "Lower --max-num-batched-tokens (chunked prefill in smaller pieces).".into();
     let verdict = Verdict { remedy, ..document().verdicts.remove(0) };
     let state = state_with(GatewaySnapshot { verdicts: vec![verdict], ..document() });
@@ -14,7 +14,7 @@ fn a_command_line_flag_in_a_verdict_is_not_wrapped_at_its_hyphens() {
 }
 
 #[test]
-fn only_the_first_verdicts_are_shown_to_leave_space_for_the_backends() {
+fn only_the_first_verdicts_are_shown() {
     let verdict = document().verdicts.remove(0);
     let verdicts =
         (0..40).map(|rule| Verdict { verdict: rule.to_string().into(), ..verdict.clone() });
@@ -23,7 +23,7 @@ fn only_the_first_verdicts_are_shown_to_leave_space_for_the_backends() {
 }
 
 #[test]
-fn a_verdict_that_holds_at_many_backends_is_shown_in_one_line() {
+fn equal_verdicts_share_a_line() {
     let verdict = document().verdicts.remove(0);
     let verdicts = (0..5).map(|i| Verdict { backend: format!("gpu-{i}"), ..verdict.clone() });
     let state = state_with(GatewaySnapshot { verdicts: verdicts.collect(), ..document() });

@@ -9,7 +9,6 @@ pub(super) use block_counts::BlockCounts;
 pub(super) use known_texts::KnownTexts;
 pub(super) use published_cache::PublishedCache;
 
-use serde::Serialize;
 use std::str::FromStr;
 use std::time::Duration;
 use tokenweir_protocol::named_enum;
@@ -17,8 +16,7 @@ use tokenweir_protocol::named_enum;
 named_enum! {
     /// Where the policies of the gateway get the number of cached tokens of a prompt. The
     /// reimplementations of other routers use their own sources.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
-    #[serde(rename_all = "snake_case")]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
     pub enum CacheView {
         /// The prompts that the gateway sent, as in a real gateway without KV events.
         #[default]
@@ -36,10 +34,8 @@ named_enum! {
         Exchange = "exchange",
         /// [`CacheView::Events`], but for other texts the gateway estimates from the prompts of all
         /// gateways. The gateways also tell each other their pending prompt tokens.
-        #[serde(rename = "events+exchange")]
         EventsAndExchange = "events+exchange",
         /// [`CacheView::Exact`], plus the pending prompt tokens of the other gateways.
-        #[serde(rename = "exact+exchange")]
         ExactAndExchange = "exact+exchange",
     }
 }

@@ -1,10 +1,13 @@
 //! Cache-aware policies that keep, for each backend, a tree of the prompts that were sent to it.
 //!
-//! `radix_tree` is the policy of the SGLang and vLLM routers (vllm-project/router
-//! `src/policies/cache_aware.rs`, September 2026, defaults of its command line). While the loads of the
-//! backends are balanced, a prompt goes to the backend with the longest matching prefix if the match exceeds
-//! a threshold, else to the backend with the smallest tree. While the loads are not balanced, a prompt goes
-//! to the backend with the fewest requests.
+//! `vllm_router` is the policy of the vLLM router (vllm-project/router 16917f49, `src/policies/cache_aware.rs`,
+//! defaults of its command line). While the loads of the backends are balanced, a prompt goes to the backend
+//! with the longest matching prefix if the match exceeds a threshold. Otherwise the prompt goes to the backend
+//! with the fewest requests: the code does this also for short matches, although its comment names the
+//! smallest tree.
+//!
+//! `radix_tree` is the older policy of the SGLang router. It differs for short matches, for which it picks the
+//! backend with the smallest tree.
 //!
 //! `smg` is the policy of the gateway that succeeded these routers (smg 73da68ca, defaults of its command
 //! line in `model_gateway/src/main.rs`). A prompt goes to a backend with the longest match, unless this
@@ -28,14 +31,16 @@ pub struct RadixTreeRouter {
 /// The project whose router is reimplemented.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RadixTreeVariant {
-    /// `radix_tree`: the SGLang and vLLM routers.
+    /// `radix_tree`: the SGLang router.
+    SglangRouter,
+    /// `vllm_router`: the vLLM router.
     VllmRouter,
     /// `smg`: the gateway that succeeded them.
     Smg,
 }
 
 /// Thresholds: the share of a prompt that must match, and the difference and the ratio of the request counts
-/// up to which the loads of backends count as balanced. Both projects have the same defaults.
+/// up to which the loads of backends count as balanced. All projects have the same defaults.
 const THRESHOLDS: (f64, f64, f64) = (0.3, 64.0, 1.5);
 /// Capacity of a tree: 67,108,864 characters, at four characters per token.
 const MAX_TREE_TOKENS: f64 = 67_108_864.0 / 4.0;
@@ -48,7 +53,12 @@ impl RadixTreeRouter {
 
     pub(crate) fn route(&mut self, view: &RoutingInput<'_>) -> usize {
         let chosen = match self.variant {
-            RadixTreeVariant::VllmRouter => self.route_as_vllm_router(view),
+            RadixTreeVariant::SglangRouter => {
+                self.route_if_balanced(view).unwrap_or_else(|| self.smallest_tree(view))
+            }
+            RadixTreeVariant::VllmRouter => {
+                self.route_if_balanced(view).unwrap_or_else(|| view.least_loaded())
+            }
             RadixTreeVariant::Smg => self.route_as_smg(view),
         };
         let max_blocks = (MAX_TREE_TOKENS / view.job.block_tokens()) as usize;
@@ -56,16 +66,16 @@ impl RadixTreeRouter {
         chosen
     }
 
-    fn route_as_vllm_router(&self, view: &RoutingInput<'_>) -> usize {
+    /// The candidate of the SGLang and vLLM routers, unless the match is short and the loads are balanced.
+    fn route_if_balanced(&self, view: &RoutingInput<'_>) -> Option<usize> {
         let (match_share, difference, ratio) = THRESHOLDS;
         let loads = || view.candidates.iter().map(|candidate| f64::from(candidate.in_flight));
         let least = loads().fold(f64::INFINITY, f64::min);
         let most = loads().fold(0.0, f64::max);
         if most - least > difference && most > ratio * least {
-            return view.least_loaded();
+            return Some(view.least_loaded());
         }
-        let longest = self.longest_matches(view, match_share).first().copied();
-        longest.unwrap_or_else(|| self.smallest_tree(view))
+        self.longest_matches(view, match_share).first().copied()
     }
 
     fn route_as_smg(&self, view: &RoutingInput<'_>) -> usize {

@@ -57,8 +57,10 @@ named_enum! {
         LlmD = "llm_d",
         /// The default scorers of llm-d and `no-hit-lru`.
         LlmDNoHitLru = "llm_d_no_hit_lru",
-        /// The SGLang and vLLM routers.
+        /// The SGLang router.
         RadixTree = "radix_tree",
+        /// The vLLM router.
+        VllmRouter = "vllm_router",
         /// The cache-aware policy of the gateway that succeeded the SGLang router.
         Smg = "smg",
         /// The KV router of NVIDIA Dynamo, with the true contents of the caches.
@@ -69,7 +71,7 @@ named_enum! {
         LlmDOptimized = "llm_d_optimized",
         /// The predicted-latency scheduling of llm-d.
         LlmDPredicted = "llm_d_predicted",
-        /// The product of the prompt tokens in flight, including this prompt, and the requests in flight + 1.
+        /// The product of the uncached prompt tokens of this request and the requests in flight + 1.
         LMetric = "lmetric",
         /// Weighs the prompt tokens in flight against the cached share of the prompt.
         BacklogAndShare = "backlog_and_share",
@@ -141,7 +143,8 @@ impl RouterKind {
         match reference {
             ReferenceRouter::LlmD => Router::LlmD(LlmDRouter::new(backend_count, false)),
             ReferenceRouter::LlmDNoHitLru => Router::LlmD(LlmDRouter::new(backend_count, true)),
-            ReferenceRouter::RadixTree => radix_tree(RadixTreeVariant::VllmRouter),
+            ReferenceRouter::RadixTree => radix_tree(RadixTreeVariant::SglangRouter),
+            ReferenceRouter::VllmRouter => radix_tree(RadixTreeVariant::VllmRouter),
             ReferenceRouter::Smg => radix_tree(RadixTreeVariant::Smg),
             ReferenceRouter::Dynamo => Router::Dynamo(DynamoRouter::new(backend_count, true)),
             ReferenceRouter::DynamoApproximate => {

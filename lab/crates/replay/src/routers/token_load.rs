@@ -26,7 +26,8 @@ pub(crate) enum TokenLoadRule {
     /// so many more tokens in flight than the others that it would cost more than 18 s at 15,928 tokens per
     /// second, picks among all backends.
     LlmDOptimized,
-    /// `LMetric` (arXiv 2603.15202): tokens in flight, including this prompt, × (requests in flight + 1).
+    /// `LMetric` (arXiv 2603.15202, and the scorer `lmetric` of llm-d-router 1fee9c80): uncached tokens of this
+    /// prompt × (requests in flight + 1).
     LMetric,
     /// Least pending work with locality: tokens in flight + the uncached tokens of this prompt.
     Lpwl,
@@ -69,6 +70,7 @@ impl TokenLoadRouter {
 
     fn costs(&self, view: &RoutingInput<'_>, shares: &[f64]) -> Vec<f64> {
         let backlog = |index: usize| self.backlogs[view.candidates[index].position];
+        let uncached = |index: usize| (1.0 - shares[index]) * f64::from(view.job.prompt_tokens);
         let indexes = 0..shares.len();
         match self.rule {
             TokenLoadRule::BacklogAndShare => {
@@ -78,14 +80,10 @@ impl TokenLoadRouter {
                 };
                 indexes.map(cost).collect()
             }
-            TokenLoadRule::LMetric | TokenLoadRule::Lpwl => indexes
-                .map(|index| {
-                    let uncached = (1.0 - shares[index]) * f64::from(view.job.prompt_tokens);
-                    let batch = f64::from(view.candidates[index].in_flight + 1);
-                    let is_weighted = self.rule == TokenLoadRule::LMetric;
-                    (backlog(index) + uncached) * if is_weighted { batch } else { 1.0 }
-                })
+            TokenLoadRule::LMetric => indexes
+                .map(|index| uncached(index) * f64::from(view.candidates[index].in_flight + 1))
                 .collect(),
+            TokenLoadRule::Lpwl => indexes.map(|index| backlog(index) + uncached(index)).collect(),
             TokenLoadRule::LlmDOptimized => {
                 let least = |is_sticky: bool| {
                     indexes

@@ -6,7 +6,8 @@ use super::gateway::QueuedArrival;
 use super::{InFlightRequest, Simulation};
 use std::time::Duration;
 use tokenweir_routing::admission::{
-    AdmissionQueue, CapacityGroup, EnqueueOutcome, ExhaustedGroups, QueuedRequest, retry_seconds,
+    AdmissionQueue, CapacityGroup, EnqueueOutcome, ExhaustedGroups, QueuedRequest, longest_wait,
+    retry_seconds,
 };
 
 /// Number of times that a client repeats a refused request: the default of `OpenAI`'s SDKs.
@@ -34,9 +35,13 @@ impl Simulation<'_> {
         let now = self.setup.epoch + self.now;
         let Some(admission) = self.admission else { return self.end(number, None) };
         let ends_at = self.now + admission.max_wait;
-        let late_at = admission.objective.map(|limit| (arrival.arrived_at + limit).min(ends_at));
+        let mut request = self.queued_request(gateway, arrival);
+        let late_at = admission.objective.map(|limit| {
+            let wait = longest_wait(limit, self.predicted_ttft(gateway, number));
+            (arrival.arrived_at + wait).min(ends_at)
+        });
         let deadline = late_at.unwrap_or(ends_at);
-        let mut request = self.queued_request(gateway, arrival, deadline);
+        request.deadline = self.setup.epoch + deadline;
         if !admission.has_tenants {
             request.tenant = 0;
         }
@@ -63,12 +68,21 @@ impl Simulation<'_> {
         self.drain_queue(gateway);
     }
 
-    /// A request for the queue of a gateway. `deadline`: the time at which it is refused.
+    /// The least predicted TTFT of a request at any backend in seconds. 0: the router makes no predictions.
+    fn predicted_ttft(&self, gateway: usize, number: usize) -> f64 {
+        let routing_request = self.gateways[gateway].decision(&self.requests[number], 0);
+        let candidates = self.candidates(gateway, number, &routing_request);
+        let router = &self.gateways[gateway].router;
+        let predictions = candidates.iter().map(|candidate| router.predicted_ttft(candidate));
+        let least = predictions.fold(f64::INFINITY, f64::min);
+        if least.is_finite() { least } else { 0.0 }
+    }
+
+    /// A request for the queue of a gateway. Its deadline is now.
     fn queued_request(
         &self,
         gateway: usize,
         arrival: QueuedArrival,
-        deadline: Duration,
     ) -> QueuedRequest<QueuedArrival> {
         let job = &self.requests[arrival.number];
         let routing_request = self.gateways[gateway].decision(job, 0);
@@ -84,7 +98,8 @@ impl Simulation<'_> {
             tokens: tokens as u64,
             work: work.fold(f64::INFINITY, f64::min) as u64,
             is_begun: false,
-            deadline: self.setup.epoch + deadline,
+            gated_until: None,
+            deadline: self.setup.epoch + self.now,
             payload: arrival,
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::cache_view::PublishedCache;
 use std::time::Duration;
+use tokenweir_routing::TokenGapSum;
 use tokenweir_sim::engine::{Engine, EngineSpec, EngineStep, SimulatedEngineLoad};
 
 /// An engine and the batch that it computes now.
@@ -24,6 +25,8 @@ pub(super) struct EngineState {
     earlier_preemptions: u64,
     seed: u64,
     publishes: bool,
+    /// The gaps between tokens since the start of the process.
+    pub(super) token_gaps: TokenGapSum,
 }
 
 impl EngineState {
@@ -47,6 +50,7 @@ impl EngineState {
             earlier_preemptions: 0,
             seed,
             publishes,
+            token_gaps: TokenGapSum::default(),
         }
     }
 
@@ -63,6 +67,13 @@ impl EngineState {
             seed: self.seed,
             ..Self::new(self.spec, seed, self.publishes)
         };
+    }
+
+    /// Counts the gaps before the tokens of a batch. The first token of a response has none.
+    pub(super) fn count_token_gaps(&mut self, batch: &EngineStep) {
+        let count = batch.tokens.iter().filter(|token| token.nth > 1).count() as f64;
+        self.token_gaps.count += count;
+        self.token_gaps.seconds += count * batch.duration.as_secs_f64();
     }
 
     /// Number of preemptions of all processes of the backend.

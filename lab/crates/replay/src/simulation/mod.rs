@@ -202,6 +202,7 @@ impl<'a> Simulation<'a> {
         }
         let state = &mut self.engines[backend];
         let Some(batch) = state.batch.take() else { return };
+        state.count_token_gaps(&batch);
         for token in &batch.tokens {
             let number = token.id.0 as usize;
             if token.nth == 1 {

@@ -40,7 +40,7 @@ impl Simulation<'_> {
         let gateway = &mut self.gateways[message.to];
         let estimator = &gateway.load_estimators[message.backend];
         let now = self.setup.epoch + self.now;
-        estimator.set_peer_backlog(message.from, message.pending_tokens, now);
+        estimator.set_other_backlog(message.from, message.pending_tokens, now);
         if let Some(number) = message.sent {
             let prompt = &self.requests[number].prompt;
             estimator.on_peer_prompt(prompt);

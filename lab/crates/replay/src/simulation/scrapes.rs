@@ -33,6 +33,7 @@ impl Simulation<'_> {
             running: load.running as f64,
             capacity: Some(state.spec.capacity().into()),
             tokens: Some((load.prompt_tokens + load.generation_tokens) as f64),
+            token_gaps: Some(state.token_gaps),
         };
         let scraper = &mut self.gateways[gateway];
         let now = self.setup.epoch + self.now;

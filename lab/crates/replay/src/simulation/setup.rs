@@ -51,7 +51,7 @@ pub struct SimulatedAdmission {
     /// Greatest wait of a request in a gateway. After this time, the gateway refuses the request.
     pub max_wait: Duration,
     /// Objective of the TTFT. A request that cannot meet it is refused. `None`: no request is refused for
-    /// this reason.
+    /// this reason. The thresholds have the limits of the same objective.
     pub objective: Option<Duration>,
     /// Whether the queue serves the tenants in turn. Otherwise all requests count as one tenant.
     pub has_tenants: bool,

@@ -9,8 +9,7 @@ use tokenweir_sim::engine::EngineSpec;
 
 named_enum! {
     /// The fleet of backends in a cell (one setup of the tournament).
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-    #[serde(rename_all = "snake_case")]
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum FleetKind {
         /// Llama 3.1 8B on four backends with one L40S each.
         Equal = "equal",

@@ -38,13 +38,18 @@ impl ExpositionFormat {
         for range in accept.split(',') {
             let mut parts = range.split(';').map(str::trim);
             let media_type = parts.next().unwrap_or_default().to_ascii_lowercase();
-            let (mut version, mut q, mut message, mut encoding) = (None, 1.0, None, None);
+            let mut version = None;
+            let mut q = 1.0;
+            let mut message = None;
+            let mut encoding = None;
             for (name, value) in parts.filter_map(|part| part.split_once('=')) {
+                let value = value.trim();
+                let unquoted = Some(value.trim_matches('"'));
                 match name.trim().to_ascii_lowercase().as_str() {
-                    "version" => version = Some(value.trim().trim_matches('"')),
-                    "proto" => message = Some(value.trim().trim_matches('"')),
-                    "encoding" => encoding = Some(value.trim().trim_matches('"')),
-                    "q" => q = value.trim().parse().unwrap_or(0.0),
+                    "version" => version = unquoted,
+                    "proto" => message = unquoted,
+                    "encoding" => encoding = unquoted,
+                    "q" => q = value.parse().unwrap_or(0.0),
                     _ => {}
                 }
             }
@@ -93,7 +98,8 @@ impl ExpositionWriter {
     pub(super) fn write_header(&mut self, name: &str, help: &str, kind: MetricKind) {
         let is_open_metrics = self.format == ExpositionFormat::OpenMetrics;
         // In OpenMetrics the suffix `_total` is part of the sample name, not of the metric name.
-        let metric_name = name.strip_suffix("_total").filter(|_| is_open_metrics).unwrap_or(name);
+        let metric_name =
+            if is_open_metrics { name.strip_suffix("_total").unwrap_or(name) } else { name };
         let _ = write!(self.text, "# HELP {metric_name} ");
         escape(help, is_open_metrics, &mut self.text);
         let _ = writeln!(self.text, "\n# TYPE {metric_name} {}", kind.as_str());
@@ -121,8 +127,8 @@ impl ExpositionWriter {
             let _ =
                 write!(self.text, "{name}_bucket{{{labels}{comma}le=\"{bound}\"}} {cumulative}");
             let exemplar = point.exemplars().iter().find(|(index, _)| *index == bucket);
-            if let Some((_, exemplar)) =
-                exemplar.filter(|_| self.format == ExpositionFormat::OpenMetrics)
+            if let Some((_, exemplar)) = exemplar
+                && self.format == ExpositionFormat::OpenMetrics
             {
                 self.write_exemplar(exemplar);
             }

@@ -35,7 +35,7 @@ fn page(format: ExpositionFormat) -> String {
 }
 
 #[test]
-fn the_text_format_of_the_metrics_page_is_that_of_prometheus_0_0_4() {
+fn the_text_format_is_that_of_prometheus() {
     let expected = "\
 # HELP x_total Counted \"a\\\\b\".
 # TYPE x_total counter
@@ -56,7 +56,7 @@ z_seconds_count{tier=\"\"} 4
 }
 
 #[test]
-fn the_openmetrics_page_has_exemplars_an_eof_line_and_type_lines_without_the_suffix_total() {
+fn openmetrics_has_exemplars_and_eof() {
     let page = page(ExpositionFormat::OpenMetrics);
     assert!(page.starts_with("# HELP x Counted \\\"a\\\\b\\\".\n# TYPE x counter\nx_total 3\n"));
     let trace = format!("trace_id=\"{:0>32}\",span_id=\"{:0>16}\"", "abc", "12");
@@ -66,13 +66,13 @@ fn the_openmetrics_page_has_exemplars_an_eof_line_and_type_lines_without_the_suf
 }
 
 #[test]
-fn bucket_bounds_in_le_labels_are_formatted_as_prometheus_formats_them() {
+fn bounds_are_formatted_as_by_prometheus() {
     let labels = format_bucket_labels(&[0.000_01, 0.000_025, 0.0001, 0.002_5, 0.5, 1.0, 1920.0]);
     assert_eq!(labels, ["1e-05", "2.5e-05", "0.0001", "0.0025", "0.5", "1.0", "1920.0", "+Inf"]);
 }
 
 #[test]
-fn the_metrics_page_has_the_accepted_format_with_the_largest_q_and_is_text_by_default() {
+fn the_largest_q_selects_the_format() {
     let open = "application/openmetrics-text";
     let prometheus_3 = format!(
         "{open};version=1.0.0;escaping=allow-utf-8;q=0.6,{open};version=0.0.1;q=0.5,\
@@ -108,7 +108,7 @@ fn the_metrics_page_has_the_accepted_format_with_the_largest_q_and_is_text_by_de
 }
 
 #[test]
-fn the_metrics_page_is_protobuf_only_if_offered_and_accepted_with_message_and_encoding() {
+fn protobuf_must_be_offered_and_accepted() {
     let protobuf = "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily";
     let text = "text/plain;version=0.0.4;q=0.5";
     for (accept, is_offered, expected) in [

@@ -74,7 +74,6 @@ impl TailSampler {
         if record.outcome != Outcome::Ok || record.api.is_none() {
             return None;
         }
-        let (first_token, duration) = (record.ttft(), record.duration());
         let mut latencies_by_model = lock(&self.latencies_by_model);
         let has_own_entry = record.model.is_known()
             && (latencies_by_model.len() < MAX_TRACKED_MODELS - 1
@@ -82,13 +81,13 @@ impl TailSampler {
         let model = if has_own_entry { record.model.clone() } else { ModelLabel::Unknown };
         let latencies = latencies_by_model.entry(model).or_default();
         let is_late =
-            first_token.is_some_and(|ttft| latencies.first_token.record_exceeds_p99(ttft, now));
+            record.ttft().is_some_and(|ttft| latencies.first_token.record_exceeds_p99(ttft, now));
         let durations = if record.observed.is_stream {
             &mut latencies.stream_duration
         } else {
             &mut latencies.response_duration
         };
-        let is_long = durations.record_exceeds_p99(duration, now);
+        let is_long = durations.record_exceeds_p99(record.duration(), now);
         match (is_late, is_long) {
             (true, _) => Some(SampleReason::SlowFirstToken),
             (_, true) => Some(SampleReason::Slow),
@@ -148,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn traces_of_failed_cancelled_and_shed_requests_are_sampled_with_a_reason() {
+    fn failed_and_shed_requests_are_sampled() {
         for (outcome, expected) in [
             (Outcome::UpstreamError, SampleReason::Error),
             (Outcome::StreamError, SampleReason::Error),
@@ -175,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn traces_of_slow_retried_and_stalled_requests_are_sampled_and_those_of_typical_ones_are_not() {
+    fn slow_requests_are_sampled_typical_ones_not() {
         type Change = fn(&mut RequestRecord);
         let cases: [(&str, Change, Option<SampleReason>); 6] = [
             ("typical", |_| {}, None),
@@ -214,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn with_export_of_all_traces_the_ratio_and_the_rate_limit_select_the_sampled_traces() {
+    fn ratio_and_rate_limit_select_traces() {
         let sampled = streamed();
         let sample_with = |ratio, per_second: Option<u32>| {
             let sampler = Sampler { is_parent_based: true, ratio };
@@ -246,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn traces_of_requests_above_the_rolling_p99_of_their_model_are_sampled() {
+    fn requests_above_the_p99_are_sampled() {
         let (tail, begin) = (TailSampler::default(), clock::now());
         for _ in 0..1_000 {
             assert_eq!(tail.sample(&record_with_timings(100, 500, begin)), None);
@@ -261,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_models_that_tail_sampling_tracks_is_bounded() {
+    fn the_number_of_models_is_bounded() {
         let tail = TailSampler::default();
         for n in 0..1_000 {
             let model = ModelLabel::Known(format!("model-{n}").into());
@@ -272,7 +271,7 @@ mod tests {
 
     /// The test samples 100,000 requests, of which 1 % fail and 2 % are slow.
     #[test]
-    fn traces_of_all_failed_and_slow_requests_and_a_ratio_of_the_others_are_sampled() {
+    fn a_ratio_of_the_others_is_sampled() {
         const SAMPLING_RATIO: f64 = 0.05;
         let sampler = Sampler { is_parent_based: true, ratio: SAMPLING_RATIO };
         let (tail, limits) = (TailSampler::default(), SlowLimits::default());

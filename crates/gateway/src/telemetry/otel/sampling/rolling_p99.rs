@@ -71,7 +71,7 @@ impl RollingP99 {
     fn update_p99(&mut self) {
         self.values_since_update = 0;
         let is_enough = self.recent.count() >= u64::from(MIN_VALUES_FOR_P99);
-        self.p99 = self.recent.quantile_bucket(0.99).filter(|_| is_enough);
+        self.p99 = if is_enough { self.recent.quantile_bucket(0.99) } else { None };
     }
 }
 
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn durations_do_not_exceed_the_rolling_p99_while_they_are_few_or_all_equal() {
+    fn few_or_equal_durations_do_not_exceed() {
         let now = clock::now();
         let mut few = RollingP99::default();
         assert!(
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rolling_p99_detects_long_durations_and_at_most_about_one_percent_of_all() {
+    fn about_one_percent_of_durations_exceed() {
         let now = clock::now();
         let mut random = fastrand::Rng::with_seed(3);
         let mut rolling = RollingP99::default();
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rolling_p99_adapts_to_longer_durations_within_minutes() {
+    fn longer_durations_become_usual_within_minutes() {
         let mut now = clock::now();
         let mut rolling = RollingP99::default();
         (0..1_000).for_each(|_| assert!(!rolling.record_exceeds_p99(millis(10), now)));

@@ -154,9 +154,11 @@ impl TracingSettings {
                 baggage: configured.baggage.iter().map(|name| name.as_str().into()).collect(),
             },
             // A sampling ratio of 1 means that all traces are sampled, without a rate limit.
-            max_sampled_per_second: configured
-                .max_sampled_per_second
-                .filter(|_| sampler.ratio < 1.0),
+            max_sampled_per_second: if sampler.ratio < 1.0 {
+                configured.max_sampled_per_second
+            } else {
+                None
+            },
             sampling: configured.sampling,
             service_name: env.service_name(),
             style: SpanConventions { semconv: env.semconv(), profiles: configured.profiles },

@@ -27,7 +27,7 @@ fn sampler(name: &str, arg: &str) -> Result<(bool, f64), String> {
 }
 
 #[test]
-fn all_six_values_of_otel_traces_sampler_select_a_sampler_and_its_ratio() {
+fn six_values_select_a_sampler() {
     for (name, arg, expected) in [
         ("", "", (true, 0.05)),
         ("always_on", "0.5", (false, 1.0)),
@@ -43,7 +43,7 @@ fn all_six_values_of_otel_traces_sampler_select_a_sampler_and_its_ratio() {
 }
 
 #[test]
-fn an_error_about_an_otel_variable_names_the_variable_its_value_and_the_allowed_values() {
+fn an_error_names_variable_and_allowed_values() {
     let unknown = "OTEL_TRACES_SAMPLER: `jaeger_remote` is invalid; allowed: \
          always_on, always_off, traceidratio, parentbased_always_on, parentbased_always_off, \
          parentbased_traceidratio";
@@ -70,7 +70,7 @@ fn an_error_about_an_otel_variable_names_the_variable_its_value_and_the_allowed_
 }
 
 #[test]
-fn tracing_is_off_without_a_collector_endpoint_or_if_an_otel_variable_disables_it() {
+fn tracing_needs_an_endpoint_and_no_veto() {
     let endpoint = (ENDPOINT_VARIABLE, "http://collector:4317");
     assert!(read(&[endpoint]).unwrap().endpoint.is_some());
     for variables in [
@@ -84,7 +84,7 @@ fn tracing_is_off_without_a_collector_endpoint_or_if_an_otel_variable_disables_i
 }
 
 #[test]
-fn the_collector_url_gets_a_scheme_and_the_path_that_its_otlp_transport_needs() {
+fn the_url_gets_scheme_and_path() {
     let http = (PROTOCOL_VARIABLES[1], "http/protobuf");
     for (variables, expected) in [
         (&[(ENDPOINT_VARIABLE, "collector:4317")][..], "http://collector:4317"),
@@ -123,7 +123,7 @@ fn the_tracing_configuration_overrides_the_otel_environment_variables() {
 }
 
 #[test]
-fn otel_service_name_overrides_the_service_name_in_otel_resource_attributes() {
+fn the_service_name_overrides_resource_attributes() {
     let attributes =
         (RESOURCE_ATTRIBUTES_VARIABLE, "deployment.environment.name=test, service.name = edge");
     assert_eq!(read(&[]).unwrap().service_name, "tokenweir");
@@ -133,21 +133,21 @@ fn otel_service_name_overrides_the_service_name_in_otel_resource_attributes() {
 }
 
 #[test]
-fn the_batch_settings_of_the_span_export_come_from_environment_variables() {
+fn batch_settings_come_from_the_environment() {
     let variables = [("OTEL_BSP_MAX_QUEUE_SIZE", "64"), ("OTEL_BSP_SCHEDULE_DELAY", "250")];
     let expected = SpanBatchSettings { queue: 64, size: 1_024, delay: Duration::from_millis(250) };
     assert_eq!(read(&variables).unwrap().batch, expected);
 }
 
 #[test]
-fn spans_follow_the_latest_genai_conventions_only_after_an_opt_in() {
+fn the_latest_conventions_need_an_opt_in() {
     let opt_in = (SEMCONV_OPT_IN_VARIABLE, "http/dup, gen_ai_latest_experimental");
     assert_eq!(read(&[]).unwrap().style.semconv, Semconv::V1_41);
     assert_eq!(read(&[opt_in]).unwrap().style.semconv, Semconv::Latest);
 }
 
 #[test]
-fn the_limits_of_a_span_come_from_environment_variables() {
+fn span_limits_come_from_the_environment() {
     let variables = [
         ("OTEL_ATTRIBUTE_VALUE_LENGTH_LIMIT", "9"),
         ("OTEL_SPAN_ATTRIBUTE_VALUE_LENGTH_LIMIT", "7"),
@@ -158,7 +158,7 @@ fn the_limits_of_a_span_come_from_environment_variables() {
 }
 
 #[test]
-fn the_timeout_of_the_span_export_is_the_shorter_of_its_exporter_and_batch_timeouts() {
+fn the_shorter_timeout_applies() {
     let timeout = |variables: &[(&str, &str)]| read(variables).unwrap().timeout.as_millis();
     let (shared, traces) = ("OTEL_EXPORTER_OTLP_TIMEOUT", "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT");
     assert_eq!(timeout(&[]), 10_000);
@@ -167,7 +167,7 @@ fn the_timeout_of_the_span_export_is_the_shorter_of_its_exporter_and_batch_timeo
 }
 
 #[test]
-fn untrusted_trace_context_of_clients_is_not_forwarded_even_without_tracing() {
+fn untrusted_trace_context_is_not_forwarded() {
     let propagation_with = |parent, variables: &[(&str, &str)]| {
         let configured = TracingConfig { parent, ..TracingConfig::default() };
         resolve_with(configured, variables).unwrap().propagation()

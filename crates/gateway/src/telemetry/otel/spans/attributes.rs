@@ -1,7 +1,7 @@
 //! A builder for span attributes. Absent values are omitted. Texts from clients and backends are
 //! limited in length.
 
-use opentelemetry::{Array, KeyValue, Value};
+use opentelemetry::{Array, Key, KeyValue, Value};
 use std::time::Duration;
 
 /// Maximum length of the text in a span attribute, in bytes. The SDK has such a limit too, but
@@ -14,7 +14,7 @@ pub(super) struct SpanAttributes(Vec<KeyValue>);
 
 impl SpanAttributes {
     /// Adds an attribute with this key and value.
-    pub(super) fn put(mut self, key: &'static str, value: impl Into<Value>) -> Self {
+    pub(super) fn put(mut self, key: impl Into<Key>, value: impl Into<Value>) -> Self {
         self.0.push(KeyValue::new(key, value));
         self
     }
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_text_of_a_span_attribute_is_truncated_at_a_character_boundary() {
+    fn a_text_is_truncated_between_characters() {
         let long = format!("{}é", "a".repeat(MAX_TEXT_BYTES - 1));
         assert_eq!(text(&long).as_str().len(), MAX_TEXT_BYTES - 1);
         assert_eq!(text("é").as_str(), "é");

@@ -71,12 +71,12 @@ fn assert_golden_for_all_apis(termination: &str, change: impl Fn(&mut RequestRec
 }
 
 #[test]
-fn the_spans_of_a_complete_stream_match_the_golden_file() {
+fn a_complete_stream_matches_its_file() {
     assert_golden_for_all_apis("stream", |_| {});
 }
 
 #[test]
-fn the_spans_of_a_complete_response_that_is_no_stream_match_the_golden_file() {
+fn a_complete_response_matches_its_file() {
     assert_golden_for_all_apis("whole", |record| {
         let timings = &mut record.timings;
         (timings.first_event, timings.first_output, timings.first_answer) = (None, None, None);
@@ -90,7 +90,7 @@ fn the_spans_of_a_complete_response_that_is_no_stream_match_the_golden_file() {
 }
 
 #[test]
-fn the_spans_of_a_stream_with_an_error_event_have_the_error_type_of_the_backend() {
+fn an_error_event_gives_the_error_type() {
     assert_golden_for_all_apis("error", |record| {
         record.outcome = Outcome::StreamError;
         record.end = Termination::ClientDisconnected;
@@ -104,7 +104,7 @@ fn the_spans_of_a_stream_with_an_error_event_have_the_error_type_of_the_backend(
 }
 
 #[test]
-fn a_client_disconnect_during_decode_makes_no_span_an_error() {
+fn a_client_disconnect_is_no_error() {
     assert_golden_for_all_apis("cancel", |record| {
         record.outcome = Outcome::Cancelled;
         record.end = Termination::ClientDisconnected;
@@ -116,7 +116,7 @@ fn a_client_disconnect_during_decode_makes_no_span_an_error() {
 }
 
 #[test]
-fn the_spans_of_a_retried_request_have_one_failed_attempt_on_the_unreachable_backend() {
+fn a_retried_request_has_one_failed_attempt() {
     assert_golden_for_all_apis("retry", |record| {
         let accepted = record.timings.accepted;
         let mut failed = record.attempts[0].clone();
@@ -134,7 +134,7 @@ fn the_spans_of_a_retried_request_have_one_failed_attempt_on_the_unreachable_bac
 }
 
 #[test]
-fn the_spans_of_a_shed_request_have_no_attempt() {
+fn a_shed_request_has_no_attempt() {
     assert_golden_for_all_apis("shed", |record| {
         *record = refused_by_gateway(record.clone(), 429, "shed");
         let timings = &mut record.timings;
@@ -144,7 +144,7 @@ fn the_spans_of_a_shed_request_have_no_attempt() {
 }
 
 #[test]
-fn a_stall_of_a_stream_is_two_span_events_with_the_backend_load_at_that_time() {
+fn a_stall_is_two_events_with_load() {
     assert_golden_for_all_apis("stall", |record| {
         let accepted = record.timings.accepted;
         let condition = BackendCondition {
@@ -175,7 +175,7 @@ fn a_stall_of_a_stream_is_two_span_events_with_the_backend_load_at_that_time() {
 }
 
 #[test]
-fn spans_by_the_latest_genai_conventions_have_the_attribute_names_of_these_conventions() {
+fn the_latest_conventions_rename_attributes() {
     let mut record = record_for_api(Api::Responses);
     record.options.parameters.previous_response = Some("resp_0".into());
     let conventions = SpanConventions { semconv: Semconv::Latest, profiles: Vec::new() };
@@ -183,7 +183,7 @@ fn spans_by_the_latest_genai_conventions_have_the_attribute_names_of_these_conve
 }
 
 #[test]
-fn profiles_of_trace_viewers_add_span_attributes_and_use_a_conversation_as_the_session() {
+fn viewer_profiles_add_attributes() {
     for (golden, profiles, session) in [
         (
             "profiles",
@@ -204,7 +204,7 @@ fn profiles_of_trace_viewers_add_span_attributes_and_use_a_conversation_as_the_s
 }
 
 #[test]
-fn the_server_span_links_to_the_span_of_a_client_whose_trace_is_not_continued() {
+fn the_server_span_links_to_the_client() {
     let mut record = record_for_api(Api::Chat);
     if let Some(trace) = &mut record.trace {
         trace.parent_span_id = None;

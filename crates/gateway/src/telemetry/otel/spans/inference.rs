@@ -14,12 +14,10 @@ use super::viewer_profiles;
 use opentelemetry::Value;
 use opentelemetry::trace::Event;
 use std::time::Instant;
-use tokenweir_engine::prefill_leg::PrefillSkip;
 use tokenweir_protocol::openai::{Api, FinishReason};
-use tokenweir_request::continuation::ContinuationRefusal;
 use tokenweir_request::record::{
-    Attempt, Continuation, Outcome, RequestIdentity, RequestPhase, RequestPhases, RequestRecord,
-    SlowCause, UninspectedReason,
+    Attempt, NoteAttribute, NoteValue, Outcome, RecordNote, RequestIdentity, RequestPhase,
+    RequestPhases, RequestRecord, SlowCause, UninspectedReason,
 };
 
 /// Value of `gen_ai.provider.name` for a request without an attempt.
@@ -55,7 +53,6 @@ pub(super) fn span_attributes(
         .put("tokenweir.termination", record.ending())
         .put("tokenweir.closed_by", record.end.initiator().as_str())
         .put_some("tokenweir.slow_cause", record.slow.map(SlowCause::as_str))
-        .put_some("tokenweir.resume", record.resume_outcome())
         .put_some(
             "tokenweir.uninspected_reason",
             record.observed.uninspected_reason.map(UninspectedReason::as_str),
@@ -83,7 +80,7 @@ pub(super) fn span_events(record: &RequestRecord, conventions: &SpanConventions)
         ("tokenweir.dequeued", timings.dequeued),
         ("tokenweir.upstream_headers", timings.headers),
         ("gen_ai.first_chunk", timings.first_output),
-        ("tokenweir.client_disconnect", timings.ended.filter(|_| is_cancelled(record))),
+        ("tokenweir.client_disconnect", if is_cancelled(record) { timings.ended } else { None }),
     ];
     let reached = moments.into_iter().filter_map(|(name, at)| Some((name, at?)));
     let timing_events =
@@ -133,9 +130,8 @@ fn add_parameters(
     let parameters = &record.options.parameters;
     let is_latest = semconv == Semconv::Latest;
     let top_k = parameters.top_k.map(|k| if is_latest { Value::I64(k as i64) } else { k.into() });
-    let previous = parameters.previous_response.as_deref();
     let stop_sequences = &parameters.stop_sequences;
-    attributes
+    let attributes = attributes
         .put_some("gen_ai.request.temperature", parameters.temperature)
         .put_some("gen_ai.request.top_p", parameters.top_p)
         .put_some("gen_ai.request.top_k", top_k)
@@ -147,9 +143,14 @@ fn add_parameters(
             (!stop_sequences.is_empty())
                 .then(|| texts(stop_sequences.iter().map(|sequence| &**sequence))),
         )
-        .put_some("gen_ai.output.type", parameters.output)
-        .put_some("gen_ai.request.reasoning.level", parameters.reasoning.filter(|_| is_latest))
-        .put_some("gen_ai.request.previous_response.id", previous.filter(|_| is_latest).map(text))
+        .put_some("gen_ai.output.type", parameters.output);
+    if !is_latest {
+        return attributes;
+    }
+    let previous = parameters.previous_response.as_deref();
+    attributes
+        .put_some("gen_ai.request.reasoning.level", parameters.reasoning)
+        .put_some("gen_ai.request.previous_response.id", previous.map(text))
 }
 
 fn add_response(
@@ -181,16 +182,9 @@ fn add_response(
 }
 
 fn add_routing(attributes: SpanAttributes, record: &RequestRecord) -> SpanAttributes {
-    let attributes = attributes
+    let of_options = record.notes.iter().filter_map(RecordNote::span_attribute);
+    let attributes = add_notes(attributes, of_options)
         .put("tokenweir.attempts", count(record.attempts.len() as u64))
-        .put_some(
-            "tokenweir.prefill_leg.skipped",
-            record.prefill_legs.as_ref().and_then(|legs| legs.skipped).map(PrefillSkip::as_str),
-        )
-        .put_some(
-            "tokenweir.continuation.refused",
-            record.continuations.refusal.map(ContinuationRefusal::as_str),
-        )
         .put_some("tokenweir.backend.id", record.backend().map(|backend| text(backend.as_str())));
     let Some(decision) = &record.decision else { return attributes };
     let chosen = decision.selected();
@@ -238,17 +232,7 @@ fn add_latency(attributes: SpanAttributes, record: &RequestRecord) -> SpanAttrib
 fn add_phases(mut attributes: SpanAttributes, record: &RequestRecord) -> SpanAttributes {
     let phases = RequestPhases::from_record(record);
     for span in phases.iter() {
-        let name = match span.phase {
-            RequestPhase::GatewayQueue => "tokenweir.phase.gateway_queue",
-            RequestPhase::Gateway => "tokenweir.phase.gateway",
-            RequestPhase::FailedAttempts => "tokenweir.phase.failed_attempts",
-            RequestPhase::PrefillLeg => "tokenweir.phase.prefill_leg",
-            RequestPhase::FrontEnd => "tokenweir.phase.front_end",
-            RequestPhase::EngineQueue => "tokenweir.phase.queue",
-            RequestPhase::Prefill => "tokenweir.phase.prefill",
-            RequestPhase::Unexplained => "tokenweir.phase.unexplained",
-            RequestPhase::Decode => "tokenweir.phase.decode",
-        };
+        let name = format!("tokenweir.phase.{}", span.phase.as_str());
         attributes = attributes.put(name, seconds(span.took));
     }
     let unexplained = phases.get(RequestPhase::Unexplained).or(phases.get(RequestPhase::Prefill));
@@ -309,29 +293,38 @@ fn chunk_timings_event(record: &RequestRecord) -> Option<Event> {
     Some(new_event(record, "tokenweir.chunk_timings", ended, attributes))
 }
 
-/// Returns one span event for each time that the attempt with this span continued the stream of an
-/// earlier attempt. The event has the cause, the number of output tokens before the continuation,
-/// and the seconds without output.
-pub(super) fn continuation_events(record: &RequestRecord, span_id: u64) -> Vec<Event> {
-    let of_attempt = record.continuations.begun.iter().filter(|begun| begun.span_id == span_id);
-    let event = |continuation: &Continuation| {
-        let attributes = SpanAttributes::default()
-            .put("tokenweir.continuation.cause", continuation.cause.as_str())
-            .put("tokenweir.continuation.tokens", count(continuation.tokens))
-            .put_some("tokenweir.continuation.gap", continuation.gap());
-        let at = continuation.next_output.unwrap_or(continuation.interrupted);
-        new_event(record, "tokenweir.continued", at, attributes)
-    };
-    of_attempt.map(event).collect()
+/// Returns the events that options add to the span of an attempt.
+pub(super) fn attempt_events(record: &RequestRecord, span_id: u64) -> Vec<Event> {
+    let events = record.notes.iter().flat_map(|note| note.attempt_events(span_id));
+    let events = events.map(|event| {
+        let attributes = add_notes(SpanAttributes::default(), event.attributes);
+        new_event(record, event.name, event.at, attributes)
+    });
+    events.collect()
+}
+
+/// Adds attributes of options.
+fn add_notes(
+    attributes: SpanAttributes,
+    of_options: impl IntoIterator<Item = NoteAttribute>,
+) -> SpanAttributes {
+    of_options.into_iter().fold(attributes, |attributes, NoteAttribute { name, value }| {
+        let value = match value {
+            NoteValue::Text(text) => text.into(),
+            NoteValue::Count(number) => count(number),
+            NoteValue::Seconds(seconds) => Value::F64(seconds),
+        };
+        attributes.put(name, value)
+    })
 }
 
 /// Returns one span event for each attempt after which the request was retried.
 fn retry_events(record: &RequestRecord) -> impl Iterator<Item = Event> {
-    let is_continuation = |attempt: &Attempt| {
-        record.continuations.begun.iter().any(|begun| begun.span_id == attempt.span_id)
+    let is_of_option = |attempt: &Attempt| {
+        record.notes.iter().any(|note| !note.attempt_events(attempt.span_id).is_empty())
     };
     let pairs = record.attempts.windows(2).filter_map(|pair| pair.first().zip(pair.last()));
-    let retried = pairs.filter(move |(_, next)| !is_continuation(next));
+    let retried = pairs.filter(move |(_, next)| !is_of_option(next));
     retried.map(|(attempt, _)| {
         let attributes = SpanAttributes::default()
             .put("tokenweir.backend.id", text(attempt.backend.as_str()))

@@ -76,7 +76,7 @@ mod tests {
     use tokenweir_request::record::fixtures::streamed;
 
     #[test]
-    fn attributes_events_and_links_over_the_limits_of_a_span_are_dropped_and_counted() {
+    fn what_exceeds_the_limits_is_counted() {
         let mut span = spans(&streamed()).swap_remove(1);
         let (attributes, events) = (span.attributes.len(), span.events.events.len());
         SpanLimits::default().apply(&mut span);

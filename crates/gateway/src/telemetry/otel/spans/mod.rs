@@ -42,7 +42,7 @@ pub(super) fn build_spans(
     if inference::has_inference(record) {
         spans.push(builder.inference_span());
     }
-    for (leg, attempts) in [(Some("prefill"), prefill_legs(record)), (None, &record.attempts)] {
+    for (leg, attempts) in [(Some("prefill"), &record.attempts_apart), (None, &record.attempts)] {
         let attempts = (0..).zip(attempts);
         spans.extend(attempts.map(|(count, attempt)| builder.attempt_span(count, attempt, leg)));
     }
@@ -51,12 +51,8 @@ pub(super) fn build_spans(
 
 /// Number of spans that [`build_spans`] returns.
 pub(super) fn span_count(record: &RequestRecord) -> u64 {
-    let attempts = record.attempts.len() + prefill_legs(record).len();
+    let attempts = record.attempts.len() + record.attempts_apart.len();
     1 + u64::from(inference::has_inference(record)) + attempts as u64
-}
-
-fn prefill_legs(record: &RequestRecord) -> &[Attempt] {
-    record.prefill_legs.as_ref().map_or(&[], |legs| &legs.sent)
 }
 
 /// Whether the server span or the inference span of the request has the span status `error`.
@@ -113,42 +109,11 @@ impl<'a> SpanTreeBuilder<'a> {
     /// Builds the server span: from the request head to the end of the response, as the client sees
     /// the request.
     fn server_span(&self) -> SpanData {
-        let Self { record, trace, .. } = self;
-        let has_head = record.timings.headers.is_some();
-        let is_error = is_server_error(record);
-        let has_error_type = is_error || record.refusal.is_some();
-        let host = record.head.host_and_port();
-        let principal = record.caller.as_ref();
-        let attributes = SpanAttributes::default()
-            .put("http.request.method", record.method)
-            .put("url.scheme", "http")
-            .put_some("server.address", host.map(|(name, _)| host_name(name)))
-            .put_some("server.port", host.and_then(|(_, port)| port).map(i64::from))
-            .put_some(
-                "network.protocol.version",
-                Some(record.head.version).filter(|version| !version.is_empty()),
-            )
-            .put("network.peer.address", record.client.to_string())
-            .put_some("user_agent.original", record.head.user_agent.as_deref().map(text))
-            .put_some("url.path", record.route)
-            .put_some("http.route", record.route)
-            .put("client.address", record.client.to_string())
-            .put_some(
-                "http.request.body.size",
-                record.timings.received.map(|_| number(record.bytes_in)),
-            )
-            .put_some("http.response.status_code", record.status.map(i64::from))
-            .put_some("http.response.body.size", has_head.then(|| number(record.bytes_out)))
-            .put_some("error.type", has_error_type.then(|| server_error_type(record)))
-            .put("tokenweir.request_id", text(record.request_id.as_str()))
-            .put("tokenweir.outcome", record.outcome.as_str())
-            .put_some("tokenweir.tenant", principal.map(|principal| text(&principal.tenant)))
-            .put_some("tokenweir.key", principal.map(|principal| text(&principal.key)))
-            .put_some("tokenweir.sample_reason", record.sample_reason.map(SampleReason::as_str));
+        let record = self.record;
         let method = method_name(record.method);
         self.build_span(SpanFields {
             span_id: record.spans.server,
-            parent_span_id: trace.parent_span_id,
+            parent_span_id: self.trace.parent_span_id,
             kind: SpanKind::Server,
             name: match record.route {
                 Some(route) => format!("{method} {route}").into(),
@@ -156,9 +121,9 @@ impl<'a> SpanTreeBuilder<'a> {
             },
             start: record.started,
             end: self.end_time,
-            attributes,
+            attributes: server_attributes(record),
             events: Vec::new(),
-            is_error,
+            is_error: is_server_error(record),
         })
     }
 
@@ -180,8 +145,8 @@ impl<'a> SpanTreeBuilder<'a> {
     }
 
     /// Builds the client span of an attempt. `resend_count` is the number of attempts before this
-    /// attempt. `leg` is `prefill` for a prefill leg, and `None` for an attempt of the request
-    /// itself.
+    /// attempt. `leg` is `prefill` for a request that computes the prompt, and `None` for an attempt
+    /// of the request itself.
     fn attempt_span(
         &self,
         resend_count: i64,
@@ -189,8 +154,7 @@ impl<'a> SpanTreeBuilder<'a> {
         leg: Option<&'static str>,
     ) -> SpanData {
         let record = self.record;
-        let is_last = record.attempts.last().is_some_and(|last| last.span_id == attempt.span_id);
-        let is_decode = is_last && record.is_prefilled_elsewhere();
+        let is_decode = self.is_last(attempt) && record.has_remote_prompt;
         let (name, port) = &attempt.address;
         let route = record.route.unwrap_or_default();
         let error = self.attempt_error_type(attempt);
@@ -216,7 +180,7 @@ impl<'a> SpanTreeBuilder<'a> {
             start: to_wall_clock(record, attempt.started),
             end: attempt.ended.map_or(self.end_time, |ended| to_wall_clock(record, ended)),
             attributes,
-            events: inference::continuation_events(record, attempt.span_id),
+            events: inference::attempt_events(record, attempt.span_id),
             is_error,
         })
     }
@@ -225,21 +189,30 @@ impl<'a> SpanTreeBuilder<'a> {
     /// type of the request if this is the last attempt and the response is incomplete. `None`: no
     /// error.
     fn attempt_error_type(&self, attempt: &Attempt) -> Option<Value> {
-        let record = self.record;
-        let is_last = record.attempts.last().is_some_and(|last| last.span_id == attempt.span_id);
+        let outcome = self.record.outcome;
         let is_incomplete =
-            matches!(record.outcome, Outcome::Truncated | Outcome::Timeout | Outcome::Shutdown);
-        let incomplete = || record.error_type().filter(|_| is_last && is_incomplete).map(text);
-        attempt_failure(attempt).or_else(incomplete)
+            matches!(outcome, Outcome::Truncated | Outcome::Timeout | Outcome::Shutdown);
+        match attempt_failure(attempt) {
+            None if is_incomplete && self.is_last(attempt) => self.record.error_type().map(text),
+            failure => failure,
+        }
+    }
+
+    fn is_last(&self, attempt: &Attempt) -> bool {
+        let last = self.record.attempts.last();
+        last.is_some_and(|last| last.span_id == attempt.span_id)
     }
 
     /// Returns the links of a span. If the gateway starts a new trace although the client sent a
     /// trace context, the server span links to the span of the client. Other spans have no links.
     fn span_links(&self, kind: &SpanKind) -> SpanLinks {
         let mut links = SpanLinks::default();
-        if let Some(client) = self.trace.linked_parent.filter(|_| *kind == SpanKind::Server) {
+        if let Some(client) = &self.trace.linked_parent
+            && *kind == SpanKind::Server
+        {
+            let trace = TraceId::from(client.trace_id);
+            let span = SpanId::from(client.span_id);
             let flags = TraceFlags::default().with_sampled(client.is_sampled);
-            let (trace, span) = (TraceId::from(client.trace_id), SpanId::from(client.span_id));
             let context = SpanContext::new(trace, span, flags, true, TraceState::default());
             links.links.push(Link::with_context(context));
         }
@@ -247,10 +220,13 @@ impl<'a> SpanTreeBuilder<'a> {
     }
 
     fn build_span(&self, fields: SpanFields) -> SpanData {
-        let trace_id = TraceId::from(self.trace.trace_id);
-        let (span_id, trace_state) = (SpanId::from(fields.span_id), self.trace_state.clone());
-        let span_context =
-            SpanContext::new(trace_id, span_id, TraceFlags::SAMPLED, false, trace_state);
+        let span_context = SpanContext::new(
+            TraceId::from(self.trace.trace_id),
+            SpanId::from(fields.span_id),
+            TraceFlags::SAMPLED,
+            false,
+            self.trace_state.clone(),
+        );
         let is_server = fields.kind == SpanKind::Server;
         let attributes =
             viewer_profiles::add_identity(self.conventions, fields.attributes, self.record);
@@ -273,6 +249,40 @@ impl<'a> SpanTreeBuilder<'a> {
             instrumentation_scope: self.scope.clone(),
         }
     }
+}
+
+/// The attributes of the server span.
+fn server_attributes(record: &RequestRecord) -> SpanAttributes {
+    let has_head = record.timings.headers.is_some();
+    let has_error_type = is_server_error(record) || record.refusal.is_some();
+    let host = record.head.host_and_port();
+    let principal = record.caller.as_ref();
+    SpanAttributes::default()
+        .put("http.request.method", record.method)
+        .put("url.scheme", "http")
+        .put_some("server.address", host.map(|(name, _)| host_name(name)))
+        .put_some("server.port", host.and_then(|(_, port)| port).map(i64::from))
+        .put_some(
+            "network.protocol.version",
+            Some(record.head.version).filter(|version| !version.is_empty()),
+        )
+        .put("network.peer.address", record.client.to_string())
+        .put_some("user_agent.original", record.head.user_agent.as_deref().map(text))
+        .put_some("url.path", record.route)
+        .put_some("http.route", record.route)
+        .put("client.address", record.client.to_string())
+        .put_some(
+            "http.request.body.size",
+            record.timings.received.map(|_| number(record.bytes_in)),
+        )
+        .put_some("http.response.status_code", record.status.map(i64::from))
+        .put_some("http.response.body.size", has_head.then(|| number(record.bytes_out)))
+        .put_some("error.type", has_error_type.then(|| server_error_type(record)))
+        .put("tokenweir.request_id", text(record.request_id.as_str()))
+        .put("tokenweir.outcome", record.outcome.as_str())
+        .put_some("tokenweir.tenant", principal.map(|principal| text(&principal.tenant)))
+        .put_some("tokenweir.key", principal.map(|principal| text(&principal.key)))
+        .put_some("tokenweir.sample_reason", record.sample_reason.map(SampleReason::as_str))
 }
 
 /// Whether the server span has the span status `error`: the response status is 5xx or the backend failed,

@@ -7,10 +7,13 @@ use tokenweir_request::record::{Attempt, Outcome, RequestRecord};
 /// Returns the attribute `error.type` of the request. For an error event inside a stream it is the
 /// error code or the error type that the backend reported. `None`: no error.
 pub(super) fn error_type(record: &RequestRecord) -> Option<&str> {
-    let is_in_band = record.outcome == Outcome::StreamError;
-    let reported = record.observed.error.as_ref().filter(|_| is_in_band);
-    let reported_type = reported.and_then(|error| error.code.as_deref().or(error.kind.as_deref()));
-    reported_type.or_else(|| record.error_type())
+    if let Some(error) = &record.observed.error
+        && record.outcome == Outcome::StreamError
+        && let Some(reported) = error.code.as_deref().or(error.kind.as_deref())
+    {
+        return Some(reported);
+    }
+    record.error_type()
 }
 
 /// Returns the attribute `error.type` of an attempt: why the attempt failed, or the error status of

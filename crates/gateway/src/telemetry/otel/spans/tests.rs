@@ -15,7 +15,7 @@ use tokenweir_request::record::fixtures::{at, streamed};
 use tokenweir_request::record::*;
 
 #[test]
-fn the_spans_of_embeddings_requests_have_no_output_tokens() {
+fn embeddings_have_no_output_tokens() {
     let mut record = streamed();
     record.observed.usage.output = Some(0);
     for (api, has_output) in [(Api::Embeddings, false), (Api::Other, false), (Api::Chat, true)] {
@@ -29,7 +29,7 @@ fn the_spans_of_embeddings_requests_have_no_output_tokens() {
 }
 
 #[test]
-fn a_4xx_response_of_a_backend_makes_the_client_span_of_the_attempt_an_error() {
+fn a_4xx_makes_the_attempt_an_error() {
     let mut record = before_output(streamed());
     record.status = Some(400);
     record.outcome = Outcome::ClientError;
@@ -39,13 +39,13 @@ fn a_4xx_response_of_a_backend_makes_the_client_span_of_the_attempt_an_error() {
 }
 
 #[test]
-fn the_spans_of_a_request_without_an_available_backend_have_no_attempt() {
+fn without_a_backend_there_is_no_attempt() {
     let record = refused_by_gateway(streamed(), 503, "no_backend");
     assert_matches_golden("refused", &record, &SpanConventions::default());
 }
 
 #[test]
-fn a_request_for_an_unknown_model_has_no_inference_span() {
+fn an_unknown_model_has_no_inference_span() {
     let mut record = before_output(streamed());
     record.model = ModelLabel::Unknown;
     record.attempts = Vec::new();
@@ -54,7 +54,7 @@ fn a_request_for_an_unknown_model_has_no_inference_span() {
 }
 
 #[test]
-fn a_truncated_stream_makes_the_span_of_the_last_attempt_an_error_and_of_no_earlier_one() {
+fn truncation_fails_only_the_last_attempt() {
     let mut record = streamed();
     record.outcome = Outcome::Truncated;
     record.end = Termination::UpstreamReset;
@@ -67,7 +67,7 @@ fn a_truncated_stream_makes_the_span_of_the_last_attempt_an_error_and_of_no_earl
 }
 
 #[test]
-fn the_spans_of_a_request_have_the_trace_state_of_the_client_if_it_is_valid() {
+fn spans_have_a_valid_trace_state() {
     let mut record = streamed();
     for (state, expected) in [("a=1,b=2", "a=1,b=2"), ("no list", "")] {
         record.trace.as_mut().unwrap().trace_state = Some(state.into());

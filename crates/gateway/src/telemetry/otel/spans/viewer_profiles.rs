@@ -28,8 +28,10 @@ pub(super) fn attributes(
 /// Returns the additional event of the inference span for a viewer. `None`: the viewer has no such
 /// event, or the response had no output.
 pub(super) fn event(profile: ViewerProfile, record: &RequestRecord) -> Option<Event> {
-    let is_open_inference = profile == ViewerProfile::OpenInference;
-    let first_output = record.timings.first_output.filter(|_| is_open_inference)?;
+    if profile != ViewerProfile::OpenInference {
+        return None;
+    }
+    let first_output = record.timings.first_output?;
     Some(Event::new(FIRST_TOKEN_EVENT_NAME, to_wall_clock(record, first_output), Vec::new(), 0))
 }
 
@@ -69,9 +71,11 @@ fn add_langfuse(attributes: SpanAttributes, record: &RequestRecord) -> SpanAttri
 /// tokens or the output tokens.
 fn langfuse_usage(record: &RequestRecord) -> Option<String> {
     let usage = &record.observed.usage;
-    let (input, output) = (usage.input?, usage.output?);
-    let [cached, created, reasoning] =
-        [usage.cached, usage.cache_created, usage.reasoning].map(Option::unwrap_or_default);
+    let input = usage.input?;
+    let output = usage.output?;
+    let cached = usage.cached.unwrap_or_default();
+    let created = usage.cache_created.unwrap_or_default();
+    let reasoning = usage.reasoning.unwrap_or_default();
     let parts = [
         ("input", input.saturating_sub(cached.saturating_add(created))),
         ("input_cached_tokens", cached),

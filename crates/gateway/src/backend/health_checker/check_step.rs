@@ -1,0 +1,49 @@
+//! Runs the steps of options in the health checker of a backend.
+
+use super::{CheckStep, HealthChecker, StepTime};
+use tokenweir_engine::dialect::EngineLoad;
+use tokenweir_engine::engine_metrics::ScrapeError;
+use tokenweir_protocol::clock;
+
+impl HealthChecker {
+    /// Runs the steps of this moment. A step is taken out of the list while it runs, because it may use the
+    /// health checker.
+    pub(super) async fn run_steps(&mut self, time: StepTime) {
+        for index in 0..self.steps.len() {
+            let step = self.steps[index].take_if(|step| step.time() == time);
+            let Some(mut step) = step else { continue };
+            step.run(self).await;
+            self.steps[index] = Some(step);
+        }
+    }
+
+    /// Calls `call` for each step that does not run now.
+    pub(super) fn each_step(&mut self, call: impl FnMut(&mut Box<dyn CheckStep>)) {
+        self.steps.iter_mut().flatten().for_each(call);
+    }
+
+    /// Whether neither this gateway nor the engine has requests for the backend.
+    pub fn is_idle(&self) -> bool {
+        let state = self.backend.health.state();
+        let load = state.sample.map(|sample| sample.load).unwrap_or_default();
+        self.backend.load.in_flight() == 0
+            && load.is_idle() == Some(true)
+            && !self.has_load_changed
+            && self.context.pool.capacity_notifier.waiting_requests() == 0
+    }
+
+    /// Scrapes the metrics without a backoff.
+    pub async fn scrape_at_once(&mut self) {
+        self.scrape_backoff_until = clock::now();
+        self.scrape().await;
+    }
+
+    /// Fetches the metrics page once more, for a step that runs now. `read` gets the page as
+    /// [`CheckStep::read_page`] does.
+    pub async fn read_metrics(
+        &mut self,
+        read: impl FnMut(&[u8], Option<&EngineLoad>),
+    ) -> Result<EngineLoad, ScrapeError> {
+        self.metrics_page.fetch(&mut self.fetcher, read).await
+    }
+}

@@ -1,0 +1,47 @@
+//! The settings of health checks and scrapes, and what receives their results.
+
+use crate::backend::Backend;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use tokenweir_engine::engine_metrics::ScrapeError;
+use tokenweir_protocol::units;
+
+/// How the gateway scrapes the metrics of backends and checks their health.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ScrapeSettings {
+    /// Time between two scrapes of a backend under load. All backends together are scraped at most
+    /// 1,000 times per second.
+    #[serde(with = "units::Duration")]
+    pub min_interval: Duration,
+    /// Time between two scrapes of an idle backend.
+    #[serde(with = "units::Duration")]
+    pub max_interval: Duration,
+    /// Timeout of one scrape or health check.
+    #[serde(with = "units::Duration")]
+    pub timeout: Duration,
+    /// Maximum size of a response to a scrape or to `/v1/models`. A longer one is a failure.
+    #[serde(with = "units::Size")]
+    pub max_page: usize,
+}
+
+impl Default for ScrapeSettings {
+    /// The default: scrapes every 100 ms under load and every 5 s when idle, with a timeout of 2 s
+    /// and at most 4 MiB per response.
+    fn default() -> Self {
+        Self {
+            min_interval: Duration::from_millis(100),
+            max_interval: Duration::from_secs(5),
+            timeout: Duration::from_secs(2),
+            max_page: 4 << 20,
+        }
+    }
+}
+
+/// Receives the results of scrapes, for the metrics of the gateway itself.
+pub trait ScrapeObserver: Send + Sync + 'static {
+    /// Called at the end of a scrape. `took`: the duration of the scrape. `error`: `None` if the scrape
+    /// succeeded.
+    fn on_scrape(&self, backend: &Backend, took: Duration, error: Option<ScrapeError>);
+}

@@ -1,0 +1,98 @@
+//! Requests that pass the gate of admission, at once or after a wait in the queue.
+
+use super::controller::AdmissionController;
+use super::gate::{AdmissionGate, Entrance, Standing, generates};
+use super::waiter::{LeaseWaiter, LeasedBackend, queued_requirements};
+use crate::backend::pool::{BackendOffer, BackendRequirements};
+use std::sync::Arc;
+use std::time::Instant;
+use tokenweir_protocol::mutex::lock;
+use tokenweir_request::record::RequestRecord;
+use tokenweir_routing::admission::QueuedRequest;
+
+impl AdmissionController {
+    /// Sets the gate. `None`: requests wait for capacity only, also those that wait now.
+    pub fn set_gate(&self, gate: Option<Arc<dyn AdmissionGate>>) {
+        self.gate.store(gate.map(Arc::new));
+        self.pool.capacity_notifier.notify();
+    }
+
+    /// Number of requests that wait for the gate.
+    pub fn gated_requests(&self, now: Instant) -> usize {
+        lock(&self.queue).gated(now)
+    }
+
+    /// The standing of a new request with the gate. A request that has been let in once stays in.
+    pub(super) fn standing(
+        &self,
+        record: &RequestRecord,
+        requirements: &BackendRequirements<'_>,
+        now: Instant,
+    ) -> Standing {
+        let is_new = record.admission.is_none() && generates(requirements);
+        match &*self.gate.load() {
+            Some(gate) if is_new => gate.standing(requirements, now),
+            _ => Standing::Member,
+        }
+    }
+
+    /// Whether the gate holds a waiting request.
+    pub(super) fn holds(&self, request: &QueuedRequest<LeaseWaiter>, now: Instant) -> bool {
+        if !request.is_gated(now) {
+            return false;
+        }
+        let requirements = queued_requirements(request);
+        let gate = self.gate.load();
+        gate.as_ref().is_some_and(|gate| gate.standing(&requirements, now) == Standing::Held)
+    }
+
+    /// Leases an offered backend to a new request, and lets the request in.
+    pub(super) fn accept(
+        &self,
+        offer: BackendOffer,
+        record: &RequestRecord,
+        requirements: BackendRequirements<'_>,
+        now: Instant,
+    ) -> LeasedBackend {
+        let leased = offer.accept(requirements, now);
+        if record.admission.is_some() {
+            return leased;
+        }
+        self.let_in(leased, &requirements, Entrance::AtOnce, now)
+    }
+
+    /// Leases an offered backend to a waiting request, and lets the request in.
+    pub(super) fn accept_waiting(
+        &self,
+        offer: BackendOffer,
+        request: &QueuedRequest<LeaseWaiter>,
+        now: Instant,
+    ) -> LeasedBackend {
+        let requirements = queued_requirements(request);
+        let leased = offer.accept(requirements, now);
+        if request.payload.is_admitted {
+            return leased;
+        }
+        let entrance = match request.gated_until {
+            None => Entrance::AtOnce,
+            Some(until) if now < until => Entrance::AfterWait,
+            Some(_) => Entrance::Overdue,
+        };
+        self.let_in(leased, &requirements, entrance, now)
+    }
+
+    fn let_in(
+        &self,
+        mut leased: LeasedBackend,
+        requirements: &BackendRequirements<'_>,
+        entrance: Entrance,
+        now: Instant,
+    ) -> LeasedBackend {
+        if let Some(gate) = &*self.gate.load()
+            && generates(requirements)
+        {
+            leased.0.admission = Some(gate.enter(requirements, entrance, now));
+        }
+        leased
+    }
+}

@@ -1,0 +1,49 @@
+//! What options attach to the state of the proxy. The state does not know their types, because these types
+//! know the state.
+
+use futures_util::future::BoxFuture;
+use std::any::Any;
+use std::fmt::Debug;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Values of options, at most one of each type.
+#[derive(Debug, Clone, Default)]
+pub struct Extensions(Vec<Arc<dyn Extension>>);
+
+/// A value of an option, which implements the methods that it needs.
+pub trait Extension: Any + Debug + Send + Sync {
+    /// Called every 100 ms.
+    fn sweep(&self, _now: Instant) {}
+
+    /// Number of open requests of a client that go on without a connection.
+    fn absent_requests(&self, _client: IpAddr) -> usize {
+        0
+    }
+
+    /// Ends what the option runs. Called when all connections have ended.
+    fn shutdown(&self) -> Option<BoxFuture<'_, ()>> {
+        None
+    }
+}
+
+impl Extensions {
+    /// Attaches a value.
+    pub fn add(&mut self, value: Arc<impl Extension>) {
+        self.0.push(value);
+    }
+
+    /// The value of this type. `None`: no option has attached one.
+    pub fn get<T: Extension>(&self) -> Option<&T> {
+        self.iter().find_map(|value| {
+            let value: &dyn Any = value;
+            value.downcast_ref()
+        })
+    }
+
+    /// All values.
+    pub fn iter(&self) -> impl Iterator<Item = &dyn Extension> {
+        self.0.iter().map(|value| &**value)
+    }
+}

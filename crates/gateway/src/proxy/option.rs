@@ -1,0 +1,85 @@
+//! The contract of an option of the path of a request. `app/extras.rs` of the program lists the options.
+
+use super::accept::RecordedRequest;
+use super::attempt::{AttemptStep, OutboundAttempt};
+use super::context::ProxyContext;
+use super::extensions::Extension;
+use super::request::body_memory::HeldBody;
+use super::request::read_request::ReadRequest;
+use super::response::{EarlyResponse, ProxyResponseBody};
+use bytes::Bytes;
+use futures_util::future::BoxFuture;
+use http::{HeaderMap, Request, Response};
+use http_body_util::combinators::UnsyncBoxBody;
+use std::fmt::Debug;
+use std::io;
+use std::sync::Arc;
+use tokenweir_protocol::openai::engine_control::FieldEdit;
+use tokenweir_request::observe::{Exchange, ResponseAbortHandle};
+
+/// The options of the path of a request, in the order of their steps.
+#[derive(Debug)]
+pub struct RequestOptions(pub Vec<Arc<dyn RequestOption>>);
+
+/// An option of the path of a request. It implements the methods that it needs.
+pub trait RequestOption: Debug + Send + Sync {
+    /// Takes over a request by its head, before its body is read. `None`: the proxy handles the request.
+    fn take_over<'a>(
+        &'a self,
+        _recorded: &mut RecordedRequest,
+        _headers: &HeaderMap,
+    ) -> Option<Box<dyn TakenRequest + 'a>> {
+        None
+    }
+
+    /// The step of a request with this body that was read. It may add edits of the body, and stages to the
+    /// exchange. `None`: it is not known yet whether the option concerns the request.
+    fn plan(
+        &self,
+        _exchange: &mut Exchange,
+        _request: &ReadRequest<'_>,
+        _body: &HeldBody,
+        _edits: &mut Vec<FieldEdit>,
+    ) -> Option<Box<dyn AttemptStep>> {
+        None
+    }
+
+    /// The step of a request that has none, before an attempt. `None`: the option does not concern the attempt.
+    fn step_at(&self, _attempt: &OutboundAttempt<'_>) -> Option<Box<dyn AttemptStep>> {
+        None
+    }
+}
+
+/// A request that an option has taken over.
+pub trait TakenRequest: Send {
+    /// Responds to the request.
+    fn respond<'a>(
+        self: Box<Self>,
+        context: &'a Arc<ProxyContext>,
+        recorded: RecordedRequest,
+        abort: ResponseAbortHandle,
+        early: &'a EarlyResponse,
+        request: Request<UnsyncBoxBody<Bytes, io::Error>>,
+    ) -> BoxFuture<'a, Response<ProxyResponseBody>>
+    where
+        Self: 'a;
+}
+
+impl Extension for RequestOptions {}
+
+impl RequestOptions {
+    /// The options of a gateway.
+    pub fn of(context: &ProxyContext) -> impl Iterator<Item = &dyn RequestOption> {
+        let options = context.state.extensions.get::<Self>();
+        options.into_iter().flat_map(|options| &options.0).map(|option| &**option)
+    }
+
+    /// Lets an option take over a request by its head. `None`: the proxy handles the request.
+    pub fn take_over<'a>(
+        context: &'a ProxyContext,
+        recorded: &mut RecordedRequest,
+        headers: &HeaderMap,
+    ) -> Option<Box<dyn TakenRequest + 'a>> {
+        Self::of(context).find_map(|option| option.take_over(recorded, headers))
+    }
+}

@@ -1,0 +1,149 @@
+//! Finds the places of a JSON body that name media or a server for the engine to connect to.
+
+use crate::json::{JsonText, find_string_end};
+
+/// Names of members whose strings, or whose member `url`, are URLs that engines fetch.
+const URL_NAMES: [&str; 5] = ["image_url", "audio_url", "video_url", "file_url", "server_url"];
+/// The name of a member that has a URL only in its member `url`.
+const SOURCE_NAME: &str = "source";
+const URL_NAME: &str = "url";
+
+/// What the value of a member, or a bracket, has to do with media.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// No URL that engines fetch.
+    Other,
+    /// A string is a URL, and so is the member `url` of an object.
+    Url,
+    /// The member `url` of an object is a URL.
+    Source,
+}
+
+/// An open object or array.
+#[derive(Debug, Clone, Copy)]
+struct Container {
+    place: Place,
+    is_array: bool,
+}
+
+/// Calls `visit` with each string of a complete JSON document that names media. The depth does not matter, and
+/// escapes in names do not hide a member.
+pub fn visit_media_urls<'a>(body: &'a [u8], mut visit: impl FnMut(JsonText<'a>)) {
+    let mut open: Vec<Container> = Vec::new();
+    // The place of the value that comes next.
+    let mut next = Place::Other;
+    let mut at = 0;
+    while let Some(byte) = body.get(at) {
+        at += 1;
+        match byte {
+            b'{' | b'[' => {
+                let is_array = *byte == b'[';
+                open.push(Container { place: next, is_array });
+                if !is_array {
+                    next = Place::Other;
+                }
+            }
+            b'}' | b']' => {
+                open.pop();
+                next = next_in(open.last());
+            }
+            b'"' => {
+                let length = find_string_end(&body[at..]).unwrap_or(body.len() - at);
+                let text = JsonText::new(&body[at..at + length], length);
+                at += length + 1;
+                if is_name(&body[at.min(body.len())..]) {
+                    next = place_of(text, open.last());
+                } else {
+                    if next == Place::Url {
+                        visit(text);
+                    }
+                    next = next_in(open.last());
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The place of the next element of an array. In an object, a name comes next, which sets the place.
+fn next_in(open: Option<&Container>) -> Place {
+    match open {
+        Some(container) if container.is_array => container.place,
+        _ => Place::Other,
+    }
+}
+
+/// Whether a string is the name of a member. `after`: the bytes after it.
+fn is_name(after: &[u8]) -> bool {
+    after.trim_ascii_start().first() == Some(&b':')
+}
+
+/// The place of the value of a member with this name in the object `open`.
+fn place_of(name: JsonText<'_>, open: Option<&Container>) -> Place {
+    let Some(name) = name.decode() else { return Place::Other };
+    let is_media = open.is_some_and(|container| container.place != Place::Other);
+    if URL_NAMES.contains(&&*name) || (is_media && name == URL_NAME) {
+        Place::Url
+    } else if name == SOURCE_NAME {
+        Place::Source
+    } else {
+        Place::Other
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::visit_media_urls;
+
+    fn urls(body: &str) -> Vec<String> {
+        let mut found = Vec::new();
+        visit_media_urls(body.as_bytes(), |text| found.push(text.decode().unwrap().into_owned()));
+        found
+    }
+
+    #[test]
+    fn urls_are_found_at_any_depth() {
+        for body in [
+            r#"{"messages":[{"content":[{"type":"image_url","image_url":{"url":"u"}}]}]}"#,
+            r#"{"messages":[{"content":[{"image_url":"u"}]}]}"#,
+            r#"{"input":[{"content":[{"type":"input_image","image_url":"u","detail":"low"}]}]}"#,
+            r#"{"input":[{"content":[{"type":"input_file","file_url":"u"}]}]}"#,
+            r#"{"messages":[{"content":[{"source":{"type":"url","url":"u"}}]}]}"#,
+            r#"{"messages":[{"content":[{"content":[{"source":{"url":"u","type":"url"}}]}]}]}"#,
+            r#"{"a":[[[{"video_url" : { "x":{}, "url" : "u" , "y":"n"}}]]]}"#,
+            r#"{"audio_url":["u"]}"#,
+            r#"{"audio_url":[{"url":"u"}]}"#,
+            r#"{"tools":[{"type":"mcp","server_url":"u"}]}"#,
+            r#"{"\u0069mage_url":{"\u0075rl":"\u0075"}}"#,
+            r#"{"image_url":{"detail":"low","url":"u"}}"#,
+        ] {
+            assert_eq!(urls(body), ["u"], "{body}");
+        }
+        let twice = r#"{"image_url":{"url":"u"},"image_url":{"url":"v","url":"w"}}"#;
+        assert_eq!(urls(twice), ["u", "v", "w"]);
+    }
+
+    #[test]
+    fn other_strings_are_no_urls() {
+        for body in [
+            r#"{"messages":[{"content":"image_url"}]}"#,
+            r#"{"messages":[{"content":"\"image_url\":\"u\""}],"url":"u"}"#,
+            r#"{"tools":[{"function":{"parameters":{"properties":{"url":{"type":"string"}}}}}]}"#,
+            r#"{"source":"u","metadata":{"url":"u"}}"#,
+            r#"{"image_url":null,"a":"u"}"#,
+            r#"{"image_url":1,"a":"u","b":["u"]}"#,
+            r#"{"image_url":{"detail":"u"},"a":["u"]}"#,
+            r#"{"source":{"data":"u","media_type":"u"},"url":"u"}"#,
+        ] {
+            assert_eq!(urls(body), Vec::<String>::new(), "{body}");
+        }
+    }
+
+    #[test]
+    fn a_deep_or_long_body_takes_linear_time() {
+        let deep = format!("{{\"a\":{}1{}}}", "[".repeat(1 << 20), "]".repeat(1 << 20));
+        assert!(urls(&deep).is_empty());
+        let long = format!("{{\"a\":[{}1]}}", "\"image_url\",".repeat(1 << 17));
+        assert!(urls(&long).is_empty());
+    }
+}

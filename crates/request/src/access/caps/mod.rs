@@ -1,0 +1,223 @@
+//! Caps on what one request may ask for, and defaults for what it does not state. A tenant and a model can
+//! have caps; a request keeps to both.
+
+mod media_hosts;
+mod stated_sizes;
+
+use crate::error::GatewayError;
+use media_hosts::check_url;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use stated_sizes::StatedSizes;
+use tokenweir_protocol::openai::engine_control::FieldEdit;
+use tokenweir_protocol::openai::media_urls::visit_media_urls;
+use tokenweir_protocol::openai::prompt::{PromptBytes, TOKENS_PER_BYTE, TOKENS_PER_MEDIA_BYTE};
+use tokenweir_protocol::openai::request_fields::RequestFields;
+use tokenweir_protocol::openai::{Api, Splice};
+
+/// Caps on one request. A request beyond a cap is refused before a backend gets it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct RequestCaps {
+    /// Maximum output tokens of a choice. `None`: no cap.
+    pub max_tokens: Option<u64>,
+    /// Output tokens of a choice if the request states no limit, for chat completions and responses. `None`:
+    /// `max_tokens`.
+    pub default_max_tokens: Option<u64>,
+    /// Maximum number of choices of a response. `None`: no cap.
+    pub n: Option<u64>,
+    /// Maximum prompt tokens, estimated from the length of the text. `None`: no cap.
+    pub prompt_tokens: Option<u64>,
+    /// Hosts of images, audio, video and files that engines fetch: names, `*.example.com`, addresses, or `*`
+    /// for all. `None`: all but private, link-local and loopback hosts.
+    pub media_hosts: Option<Vec<String>>,
+}
+
+/// A request to which caps apply.
+pub struct CappedRequest<'a> {
+    /// The caps of the tenant. `None`: there are none.
+    pub tenant: Option<&'a RequestCaps>,
+    /// The caps of the model. `None`: there are none.
+    pub model: Option<&'a RequestCaps>,
+    /// The API.
+    pub api: Option<Api>,
+    /// The path. `None`: the gateway does not serve it.
+    pub route: Option<&'static str>,
+    /// The fields of the body.
+    pub fields: &'a RequestFields,
+    /// The bytes of the body that can become the prompt.
+    pub prompt: PromptBytes,
+    /// The body.
+    pub body: &'a [u8],
+    /// The priority in the queue of the engine that the request gets. `None`: it keeps its own.
+    pub priority: Option<i32>,
+}
+
+/// What the gateway changes in a request.
+#[derive(Debug, Default, PartialEq)]
+pub struct CapEdits {
+    /// The edits of the body.
+    pub edits: Vec<FieldEdit>,
+    /// The limit of output tokens that the gateway sets. `None`: that of the client applies.
+    pub max_tokens: Option<u64>,
+}
+
+/// The path of batches of chats, which have the fields of a chat.
+const CHAT_BATCH: &str = "/v1/chat/completions/batch";
+
+impl RequestCaps {
+    /// Returns the name of the first invalid key and its problem.
+    pub fn check(&self) -> Result<(), (String, &'static str)> {
+        let numbers = [
+            ("max_tokens", self.max_tokens),
+            ("default_max_tokens", self.default_max_tokens),
+            ("n", self.n),
+            ("prompt_tokens", self.prompt_tokens),
+        ];
+        if let Some((name, _)) = numbers.iter().find(|(_, number)| *number == Some(0)) {
+            return Err(((*name).to_owned(), "a cap must be 1 or more; leave it out for no cap"));
+        }
+        if self.max_tokens.is_some_and(|most| self.default_max_tokens > Some(most)) {
+            let problem = "this must be at most `max_tokens`";
+            return Err(("default_max_tokens".to_owned(), problem));
+        }
+        let mut hosts = self.media_hosts.iter().flatten();
+        if let Some(index) = hosts.position(|host| !media_hosts::is_pattern(host)) {
+            let problem = "write a host name in lower case, `*.` and a name, an address, or `*`";
+            return Err((format!("media_hosts.{index}"), problem));
+        }
+        Ok(())
+    }
+}
+
+impl CappedRequest<'_> {
+    /// Checks the request, and returns its edits. A request without caps and priority has none.
+    pub fn check(&self) -> Result<CapEdits, GatewayError> {
+        let is_json = self.api != Some(Api::Audio) && !self.body.is_empty();
+        let has_caps = self.tenant.is_some() || self.model.is_some();
+        if !is_json || (self.priority.is_none() && !has_caps) {
+            return Ok(CapEdits::default());
+        }
+        let sizes = StatedSizes::read(self.body);
+        self.check_choices(&sizes)?;
+        self.check_prompt()?;
+        if has_caps {
+            self.check_media()?;
+        }
+        let mut edits = self.bound_output(&sizes)?;
+        edits.edits.extend(self.set_priority(&sizes));
+        Ok(edits)
+    }
+
+    fn caps(&self) -> impl Iterator<Item = &RequestCaps> {
+        self.tenant.into_iter().chain(self.model)
+    }
+
+    /// The lower of the caps of the tenant and of the model.
+    fn lowest(&self, cap: impl Fn(&RequestCaps) -> Option<u64>) -> Option<u64> {
+        self.caps().filter_map(cap).min()
+    }
+
+    fn check_choices(&self, sizes: &StatedSizes) -> Result<(), GatewayError> {
+        let Some(most) = self.lowest(|caps| caps.n) else { return Ok(()) };
+        for stated in &sizes.choices {
+            require_at_most(stated.field, stated.count, most)?;
+        }
+        let choices = sizes.choices.iter().filter_map(|stated| stated.count).max().unwrap_or(1);
+        require_at_most("prompt", Some(choices.saturating_mul(sizes.prompts)), most)
+    }
+
+    fn check_prompt(&self) -> Result<(), GatewayError> {
+        let Some(most) = self.lowest(|caps| caps.prompt_tokens) else { return Ok(()) };
+        let mut text_bytes = self.prompt.text;
+        let mut ids = 0;
+        for part in self.fields.prompt.parts(self.body) {
+            if let Some(count) = stated_sizes::count_token_ids(part) {
+                ids += count;
+                text_bytes = text_bytes.saturating_sub(part.len() as u64);
+            }
+        }
+        let media = self.prompt.media as f64 * TOKENS_PER_MEDIA_BYTE;
+        let estimated = ids + (text_bytes as f64 * TOKENS_PER_BYTE + media) as u64;
+        if estimated > most {
+            let problem = format!("has about {estimated} tokens, and this client may send {most}");
+            return Err(GatewayError::RequestCap { field: "prompt", problem });
+        }
+        Ok(())
+    }
+
+    fn check_media(&self) -> Result<(), GatewayError> {
+        let mut result = Ok(());
+        visit_media_urls(self.body, |url| {
+            for caps in self.caps() {
+                if result.is_ok() {
+                    result = check_url(url, caps.media_hosts.as_deref());
+                }
+            }
+        });
+        result.map_err(|problem| GatewayError::RequestCap {
+            field: "media",
+            problem: problem.to_owned(),
+        })
+    }
+
+    /// Checks the stated limits of output tokens. Sets the default if the request states none and its engine
+    /// would generate up to the context length.
+    fn bound_output(&self, sizes: &StatedSizes) -> Result<CapEdits, GatewayError> {
+        let most = self.lowest(|caps| caps.max_tokens);
+        if let Some(most) = most {
+            for stated in &sizes.max_tokens {
+                require_at_most(stated.field, stated.count, most)?;
+            }
+        }
+        let default = self.lowest(|caps| caps.default_max_tokens);
+        let default = [default, most].into_iter().flatten().min();
+        let names: &[&'static str] = match self.api {
+            Some(Api::Chat) => &["max_tokens", "max_completion_tokens"],
+            Some(Api::Responses) => &["max_output_tokens"],
+            _ if self.route == Some(CHAT_BATCH) => &["max_tokens", "max_completion_tokens"],
+            _ => &[],
+        };
+        let (Some(default), Some(field)) = (default, names.first()) else {
+            return Ok(CapEdits::default());
+        };
+        let mut stated = sizes.max_tokens.iter().filter(|stated| names.contains(&stated.field));
+        // Engines differ in whether 0 is a limit.
+        if let Some(zero) = stated.clone().find(|stated| stated.count == Some(0)) {
+            let problem = "must be 1 or more".to_owned();
+            return Err(GatewayError::RequestCap { field: zero.field, problem });
+        }
+        if stated.next().is_some() {
+            return Ok(CapEdits::default());
+        }
+        let splice = sizes.set(self.body, field, &default.to_string());
+        let edits = splice.map(|splice| FieldEdit { field, splice }).into_iter().collect();
+        Ok(CapEdits { edits, max_tokens: Some(default) })
+    }
+
+    /// The edit that sets the priority, unless the client has set its own. vLLM has no priority in other APIs.
+    fn set_priority(&self, sizes: &StatedSizes) -> Option<FieldEdit> {
+        const FIELD: &str = "priority";
+        let has_own = self.fields.controls.iter().any(|used| used.control.name == FIELD);
+        let has_priority = matches!(self.api, Some(Api::Chat | Api::Completions | Api::Responses));
+        if has_own || !has_priority {
+            return None;
+        }
+        let priority = self.priority?;
+        let splice: Splice = sizes.set(self.body, FIELD, &priority.to_string())?;
+        Some(FieldEdit { field: FIELD, splice })
+    }
+}
+
+/// Fails if a number of the request is above a cap, or is no number from 0 on.
+fn require_at_most(field: &'static str, count: Option<u64>, most: u64) -> Result<(), GatewayError> {
+    let problem = match count {
+        Some(count) if count <= most => return Ok(()),
+        Some(count) => format!("asks for {count}, and this client may ask for {most}"),
+        None => "must be an integer, and not negative".to_owned(),
+    };
+    Err(GatewayError::RequestCap { field, problem })
+}
+
+#[cfg(test)]
+mod tests;

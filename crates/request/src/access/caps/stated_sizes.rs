@@ -1,0 +1,125 @@
+//! The numbers in a JSON body that determine how much an engine computes.
+
+use std::borrow::Cow;
+use std::ops::Range;
+use tokenweir_protocol::json::JsonText;
+use tokenweir_protocol::json::members::{self, Member, visit_elements, visit_members};
+use tokenweir_protocol::openai::Splice;
+
+/// Names of the limits of output tokens: of OpenAI and Anthropic, and of SGLang and llama.cpp.
+const LIMIT_NAMES: [&str; 5] =
+    ["max_tokens", "max_completion_tokens", "max_output_tokens", "max_new_tokens", "n_predict"];
+/// Names of the number of choices. `best_of`: the choices that old engines compute for one.
+const CHOICE_NAMES: [&str; 2] = ["n", "best_of"];
+/// Fields that a gateway sets. Their values of `null` and 0 count as not stated.
+const SET_NAMES: [&str; 3] = ["max_tokens", "max_output_tokens", "priority"];
+/// An object with the same names in requests to `/inference/v1/generate` and to SGLang's `/generate`.
+const PARAMETERS_NAME: &str = "sampling_params";
+/// Fields with one prompt or a list of prompts. A list of lists of messages is a batch of chats.
+const PROMPT_NAMES: [&str; 2] = ["prompt", "messages"];
+
+/// The numbers in a body. A `null` is not stated.
+#[derive(Debug, Default)]
+pub(super) struct StatedSizes {
+    /// The limits of output tokens.
+    pub(super) max_tokens: Vec<StatedSize>,
+    /// The numbers of choices.
+    pub(super) choices: Vec<StatedSize>,
+    /// Number of prompts in a list of prompts, else 1.
+    pub(super) prompts: u64,
+    /// Where the body has fields that the gateway sets.
+    places: Vec<FieldPlace>,
+}
+
+/// A number in a body.
+#[derive(Debug)]
+pub(super) struct StatedSize {
+    pub(super) field: &'static str,
+    /// `None`: the value is no integer from 0 on. Engines convert some texts to numbers.
+    pub(super) count: Option<u64>,
+}
+
+#[derive(Debug)]
+struct FieldPlace {
+    field: &'static str,
+    value: Range<usize>,
+}
+
+impl StatedSizes {
+    /// Reads the numbers of a body, which is a complete JSON object.
+    pub(super) fn read(body: &[u8]) -> Self {
+        let mut sizes = Self { prompts: 1, ..Self::default() };
+        visit_members(body, |member| {
+            let value = &body[member.value.clone()];
+            let Some(name) = decode_name(body, &member) else { return };
+            if name == PARAMETERS_NAME {
+                sizes.read_parameters(value);
+                visit_elements(value, |element| sizes.read_parameters(&value[element]));
+            } else if PROMPT_NAMES.contains(&&*name) {
+                sizes.prompts = sizes.prompts.max(count_prompts(value));
+            } else {
+                sizes.read_number(&name, value);
+                let field = SET_NAMES.into_iter().find(|field| *field == name);
+                let places = field.map(|field| FieldPlace { field, value: member.value });
+                sizes.places.extend(places);
+            }
+        });
+        sizes
+    }
+
+    fn read_parameters(&mut self, object: &[u8]) {
+        visit_members(object, |member| {
+            if let Some(name) = decode_name(object, &member) {
+                self.read_number(&name, &object[member.value]);
+            }
+        });
+    }
+
+    fn read_number(&mut self, name: &str, value: &[u8]) {
+        if value == b"null" {
+            return;
+        }
+        let count = members::count(value);
+        if let Some(field) = LIMIT_NAMES.into_iter().find(|field| *field == name) {
+            self.max_tokens.push(StatedSize { field, count });
+        }
+        if let Some(field) = CHOICE_NAMES.into_iter().find(|field| *field == name) {
+            self.choices.push(StatedSize { field, count });
+        }
+    }
+
+    /// The edit that gives a field of the body this value. `None`: the body has no field, so no engine accepts
+    /// it.
+    pub(super) fn set(&self, body: &[u8], field: &str, value: &str) -> Option<Splice> {
+        if let Some(place) = self.places.iter().find(|place| place.field == field) {
+            return Some(Splice::replace(place.value.clone(), value.to_owned()));
+        }
+        let members = body.trim_ascii_start().strip_prefix(b"{")?.trim_ascii_start();
+        if members.starts_with(b"}") {
+            return None;
+        }
+        Splice::insert(body, &format!("\"{field}\":{value}"))
+    }
+}
+
+/// The name of a member without escapes. `None`: the name is not valid Unicode.
+fn decode_name(object: &[u8], member: &Member) -> Option<String> {
+    let raw = &object[member.name.clone()];
+    JsonText::new(raw, raw.len()).decode().map(Cow::into_owned)
+}
+
+/// Number of prompts in a list of prompts. A list of token ids, or of messages, is one prompt.
+fn count_prompts(value: &[u8]) -> u64 {
+    let mut prompts = 0;
+    visit_elements(value, |element| {
+        prompts += u64::from(matches!(value[element.start], b'"' | b'['));
+    });
+    prompts.max(1)
+}
+
+/// Number of token ids, if a part of the prompt consists of them. `None`: the part is text.
+pub(super) fn count_token_ids(part: &[u8]) -> Option<u64> {
+    let is_of_numbers = part.starts_with(b"[")
+        && part.iter().all(|byte| byte.is_ascii_digit() || b"[], \t\r\n".contains(byte));
+    is_of_numbers.then(|| memchr::memchr_iter(b',', part).count() as u64 + 1)
+}

@@ -1,0 +1,176 @@
+//! What options write into the record of a request. The record, its figures and what reports them know this
+//! contract, and none of the options.
+
+use serde::Serialize;
+use std::any::Any;
+use std::fmt::{self, Debug, Display};
+use std::time::Instant;
+
+/// What one option writes into the record of a request. A note implements the methods that it needs.
+pub trait RecordNote: Any + Debug + Send + Sync {
+    /// A copy of the present state.
+    fn copy(&self) -> Box<dyn RecordNote>;
+
+    /// The field that an access log line has after this one. `None`: it has none there.
+    fn log_field(&self, _after: LogPlace) -> Option<NoteAttribute> {
+        None
+    }
+
+    /// The attribute of the inference span. `None`: the span has none.
+    fn span_attribute(&self) -> Option<NoteAttribute> {
+        None
+    }
+
+    /// The events of the span of an attempt. An attempt with an event is no retry.
+    fn attempt_events(&self, _span_id: u64) -> Vec<NoteEvent> {
+        Vec::new()
+    }
+
+    /// Number of tokens that engines computed again. `prompt`: number of tokens of the prompt.
+    fn recomputed_tokens(&self, _prompt: u64) -> u64 {
+        0
+    }
+
+    /// Whether the request goes on if its client loses the connection.
+    fn outlives_connection(&self) -> bool {
+        false
+    }
+
+    /// Called at the end of a request that was not successful.
+    fn on_failed(&self) {}
+}
+
+/// The notes in one record, at most one of each type.
+#[derive(Debug, Default)]
+pub struct RecordNotes(Vec<Box<dyn RecordNote>>);
+
+/// A field of an access log line after which an option may add one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogPlace {
+    /// Why the request was slow.
+    SlowCause,
+    /// The number of attempts.
+    Attempts,
+}
+
+/// A field of a log line, or an attribute of a span.
+#[derive(Debug, Clone, Copy)]
+pub struct NoteAttribute {
+    /// The name.
+    pub name: &'static str,
+    /// The value.
+    pub value: NoteValue,
+}
+
+/// An event of a span.
+#[derive(Debug, Clone)]
+pub struct NoteEvent {
+    /// The name.
+    pub name: &'static str,
+    /// When it happened.
+    pub at: Instant,
+    /// Its attributes.
+    pub attributes: Vec<NoteAttribute>,
+}
+
+/// A value in a report.
+#[derive(Debug, Clone, Copy, Serialize)]
+#[serde(untagged)]
+pub enum NoteValue {
+    /// A name from a closed set.
+    Text(&'static str),
+    /// A count.
+    Count(u64),
+    /// A number of seconds.
+    Seconds(f64),
+}
+
+// === impl RecordNotes ===
+
+impl RecordNotes {
+    /// The note of this type. `None`: the option wrote none.
+    pub fn get<N: RecordNote>(&self) -> Option<&N> {
+        self.0.iter().find_map(|note| {
+            let note: &dyn Any = &**note;
+            note.downcast_ref()
+        })
+    }
+
+    /// Writes a note, in place of an earlier one of its type.
+    pub fn set<N: RecordNote + Default>(&mut self, note: N) {
+        self.update(|old| *old = note);
+    }
+
+    /// Changes the note of this type. The first change begins with the default of the type.
+    pub fn update<N: RecordNote + Default>(&mut self, change: impl FnOnce(&mut N)) {
+        let found = self.0.iter_mut().find_map(|note| {
+            let note: &mut dyn Any = &mut **note;
+            note.downcast_mut()
+        });
+        if let Some(note) = found {
+            return change(note);
+        }
+        let mut note = N::default();
+        change(&mut note);
+        self.0.push(Box::new(note));
+    }
+
+    /// All notes.
+    pub fn iter(&self) -> impl Iterator<Item = &dyn RecordNote> {
+        self.0.iter().map(|note| &**note)
+    }
+}
+
+impl Clone for RecordNotes {
+    fn clone(&self) -> Self {
+        Self(self.iter().map(RecordNote::copy).collect())
+    }
+}
+
+// === impl NoteValue ===
+
+impl Display for NoteValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => f.write_str(text),
+            Self::Count(count) => write!(f, "{count}"),
+            Self::Seconds(seconds) => write!(f, "{seconds}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Clone, Copy, Default, PartialEq)]
+    struct First(u32);
+
+    #[derive(Debug, Clone, Copy, Default, PartialEq)]
+    struct Second(u32);
+
+    impl RecordNote for First {
+        fn copy(&self) -> Box<dyn RecordNote> {
+            Box::new(*self)
+        }
+    }
+
+    impl RecordNote for Second {
+        fn copy(&self) -> Box<dyn RecordNote> {
+            Box::new(*self)
+        }
+    }
+
+    #[test]
+    fn each_note_is_found_by_its_type() {
+        let mut notes = RecordNotes::default();
+        assert_eq!(notes.get::<First>(), None);
+        notes.set(First(1));
+        notes.update(|Second(count)| *count += 2);
+        notes.update(|Second(count)| *count += 2);
+        let copy = notes.clone();
+        notes.set(First(9));
+        assert_eq!((notes.get(), notes.get()), (Some(&First(9)), Some(&Second(4))));
+        assert_eq!((copy.get(), copy.iter().count()), (Some(&First(1)), 2));
+    }
+}

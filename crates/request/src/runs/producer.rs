@@ -1,0 +1,89 @@
+//! The writer of the response of a run.
+
+use super::note::RunNote;
+use super::registry::Registry;
+use super::run::{End, Run};
+use std::sync::Arc;
+use std::task::{Poll, Waker};
+
+/// Writes the response of an engine into its run. Each run has one producer. Dropping the producer ends the
+/// run.
+#[derive(Debug)]
+pub struct Producer<H> {
+    pub(super) registry: Arc<Registry<H>>,
+    pub(super) run: Arc<Run<H>>,
+    pub(super) has_ended: bool,
+}
+
+impl<H> Producer<H> {
+    /// The result of the run so far, which the record of the request that began the run reads.
+    pub fn note(&self) -> &Arc<RunNote> {
+        &self.run.note
+    }
+
+    /// Whether the run must end, because no client can get its response. `waker` is woken when that
+    /// changes.
+    pub fn poll_abandoned(&self, waker: &Waker) -> bool {
+        let mut state = self.run.lock();
+        state.producer = Some(waker.clone());
+        state.is_abandoned
+    }
+
+    /// Whether the run accepts bytes now. A run that no longer keeps its response accepts bytes only
+    /// when all readers have read the earlier bytes. [`Self::poll_abandoned`] must have been called
+    /// with the waker of the task.
+    pub fn poll_writable(&self) -> Poll<()> {
+        let state = self.run.lock();
+        if state.is_kept || state.is_all_read() { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// Sets the head of the response.
+    pub fn set_head(&mut self, head: H) {
+        let mut state = self.run.lock();
+        state.head = Some(Arc::new(head));
+        state.wake_readers();
+    }
+
+    /// Writes bytes of the body. If a limit of memory is reached, the run goes on, but keeps no bytes
+    /// that its readers have read.
+    pub fn write(&mut self, data: &[u8]) {
+        loop {
+            let mut state = self.run.lock();
+            if !state.is_kept {
+                state.buffer.append_passing(data);
+                return state.wake_readers();
+            }
+            let appended = state.buffer.append(data, &self.run.limits);
+            let Err(limit) = appended else { return state.wake_readers() };
+            drop(state);
+            if !self.registry.evict_delivered(self.run.party, limit) {
+                self.run.note.set(limit.into());
+                self.registry.forget(&self.run);
+            }
+        }
+    }
+
+    /// Ends the run. `is_kept`: a client that returns gets this response. If `false`, as after a
+    /// failure, the run is forgotten, and a repetition of the request is sent to a backend again.
+    pub fn end(mut self, end: End, is_kept: bool) {
+        self.finish(end, is_kept);
+    }
+
+    fn finish(&mut self, end: End, is_kept: bool) {
+        if std::mem::replace(&mut self.has_ended, true) {
+            return;
+        }
+        let mut state = self.run.lock();
+        state.end(end);
+        drop(state);
+        if !is_kept {
+            self.registry.forget(&self.run);
+        }
+    }
+}
+
+impl<H> Drop for Producer<H> {
+    fn drop(&mut self) {
+        self.finish(End::Broken, false);
+    }
+}

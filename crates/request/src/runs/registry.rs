@@ -1,0 +1,144 @@
+//! The table of all runs that a client can return to.
+
+use super::digest::RunKey;
+use super::note::RunOutcome;
+use super::run::Run;
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Instant;
+use tokenweir_protocol::limits::memory_charge::ExceededLimit;
+use tokenweir_protocol::limits::{Party, client_network};
+use tokenweir_protocol::mutex::lock;
+
+/// All runs that a client can return to. `H` is the head of a response.
+#[derive(Debug)]
+pub struct Registry<H> {
+    table: Mutex<Table<H>>,
+    /// Memory of all runs, in bytes.
+    pub(super) used: Arc<AtomicUsize>,
+    /// Number of open runs without a reader.
+    pub(super) absent: Arc<AtomicUsize>,
+}
+
+#[derive(Debug)]
+pub(super) struct Table<H> {
+    pub(super) runs: HashMap<RunKey, Arc<Run<H>>>,
+    pub(super) parties: HashMap<Party, RunsOfParty>,
+    /// Number of open runs without a reader, by the network of their client.
+    pub(super) networks: HashMap<IpAddr, Arc<AtomicUsize>>,
+}
+
+/// The runs of one party.
+#[derive(Debug, Default)]
+pub(super) struct RunsOfParty {
+    /// Memory of the runs, in bytes.
+    pub(super) used: Arc<AtomicUsize>,
+    /// Number of open runs without a reader.
+    pub(super) absent: Arc<AtomicUsize>,
+    /// The runs whose whole response a reader has got, the earliest first. They are evicted first,
+    /// because their clients are the least likely to return.
+    delivered: VecDeque<RunKey>,
+}
+
+impl<H> Default for Registry<H> {
+    fn default() -> Self {
+        let table =
+            Table { runs: HashMap::new(), parties: HashMap::new(), networks: HashMap::new() };
+        Self { table: Mutex::new(table), used: Arc::default(), absent: Arc::default() }
+    }
+}
+
+impl<H> Registry<H> {
+    /// The memory of all runs, in bytes.
+    pub fn used_bytes(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
+    /// Number of open runs without a reader whose clients have this address, or one of its IPv6 network.
+    pub fn absent_of(&self, client: IpAddr) -> usize {
+        if self.absent.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        let absent = self.lock().networks.get(&client_network(client)).cloned();
+        absent.map_or(0, |absent| absent.load(Ordering::Relaxed))
+    }
+
+    /// Whether there is a run with this key.
+    pub fn is_known(&self, key: &RunKey) -> bool {
+        self.lock().runs.contains_key(key)
+    }
+
+    /// Forgets the runs whose window is over at `now`. A run that is still open is aborted.
+    pub fn sweep(&self, now: Instant) {
+        let mut table = self.lock();
+        if table.parties.is_empty() && table.networks.is_empty() {
+            return;
+        }
+        table.runs.retain(|_, run| {
+            let mut state = run.lock();
+            let has_expired = state.has_expired(run.window, now);
+            if has_expired && state.end.is_none() {
+                run.note.set(RunOutcome::Abandoned);
+            }
+            if has_expired {
+                state.stop_keeping();
+            }
+            !has_expired
+        });
+        let Table { runs, parties, networks } = &mut *table;
+        parties.retain(|_, party| {
+            while party.delivered.pop_front_if(|key| !runs.contains_key(key)).is_some() {}
+            party.used.load(Ordering::Relaxed) > 0
+        });
+        networks.retain(|_, absent| Arc::strong_count(absent) > 1);
+    }
+
+    /// Removes a run from the table: its key is free for another run.
+    pub(super) fn forget(&self, run: &Arc<Run<H>>) {
+        let mut table = self.lock();
+        if table.runs.get(&run.key).is_some_and(|known| Arc::ptr_eq(known, run)) {
+            table.runs.remove(&run.key);
+        }
+        run.lock().stop_keeping();
+    }
+
+    /// Removes one run of the party to make room for another run: of the runs whose whole response
+    /// a reader has got, the one for which this happened first. `false`: there is no such run, or
+    /// `limit` is the limit of one run.
+    pub(super) fn evict_delivered(&self, party: Party, limit: ExceededLimit) -> bool {
+        self.lock().evict_delivered(party, limit)
+    }
+
+    /// Records that a reader has got the whole response of a run.
+    pub(super) fn on_delivered(&self, run: &Run<H>) {
+        if let Some(party) = self.lock().parties.get_mut(&run.party) {
+            party.delivered.push_back(run.key);
+        }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Table<H>> {
+        lock(&self.table)
+    }
+}
+
+impl<H> Table<H> {
+    pub(super) fn evict_delivered(&mut self, party: Party, limit: ExceededLimit) -> bool {
+        let Self { runs, parties, .. } = self;
+        let Some(party) = parties.get_mut(&party) else { return false };
+        while limit != ExceededLimit::One
+            && let Some(delivered) = party.delivered.pop_front()
+        {
+            let Some(run) = runs.get(&delivered) else { continue };
+            let mut state = run.lock();
+            if state.is_delivered && state.readers.is_empty() {
+                state.stop_keeping();
+                drop(state);
+                runs.remove(&delivered);
+                return true;
+            }
+        }
+        false
+    }
+}

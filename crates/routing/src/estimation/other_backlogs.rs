@@ -1,0 +1,83 @@
+//! Prompt tokens that one backend still has to compute for other gateways, as these gateways report them.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tokenweir_protocol::atomic::AtomicF64;
+
+/// Prompt tokens that one backend still has to compute for other gateways. Before the first report of a
+/// gateway, the number is 0 and takes no memory.
+#[derive(Debug, Default)]
+pub(super) struct OtherBacklogs {
+    backlogs: OnceLock<Box<[OtherBacklog; MAX_PEERS]>>,
+    /// Number of leading entries of `backlogs` in use.
+    used: AtomicUsize,
+}
+
+/// The last report of one gateway.
+#[derive(Debug, Default)]
+struct OtherBacklog {
+    tokens: AtomicF64,
+    /// Time at which the report arrived, in seconds since the start of the
+    /// [`LoadEstimator`](super::LoadEstimator).
+    at: AtomicF64,
+}
+
+/// Greatest number of other gateways whose reports are stored.
+pub const MAX_PEERS: usize = 32;
+/// A reported backlog counts as at most this many tokens.
+const MAX_BACKLOG_TOKENS: u64 = 1_000_000_000_000;
+/// Age in seconds from which a report is ignored: a gateway that has ended sends no further report, which
+/// would replace its last one.
+const MAX_AGE_SECONDS: f64 = 30.0;
+
+impl OtherBacklogs {
+    /// Records that the backend still has to compute `tokens` prompt tokens for the gateway with the number
+    /// `peer`. A `peer` of [`MAX_PEERS`] or above is ignored.
+    pub(super) fn set(&self, peer: usize, tokens: u64, now: f64) {
+        let backlogs = self.backlogs.get_or_init(Box::default);
+        if let Some(backlog) = backlogs.get(peer) {
+            backlog.tokens.set(tokens.min(MAX_BACKLOG_TOKENS) as f64);
+            backlog.at.set(now);
+            self.used.fetch_max(peer + 1, Ordering::Relaxed);
+        }
+    }
+
+    /// Prompt tokens that the backend still has to compute for the other gateways, if it computes
+    /// one token in `per_token` seconds (0: not known). The number falls with time, so a lost report
+    /// about a first output has no lasting effect. `now`: see `OtherBacklog::at`.
+    pub(super) fn tokens(&self, per_token: f64, now: f64) -> f64 {
+        let Some(backlogs) = self.backlogs.get() else { return 0.0 };
+        let remaining = |backlog: &OtherBacklog| {
+            let age = (now - backlog.at.get()).max(0.0);
+            let computed = if per_token > 0.0 { age / per_token } else { 0.0 };
+            if age < MAX_AGE_SECONDS { (backlog.tokens.get() - computed).max(0.0) } else { 0.0 }
+        };
+        backlogs[..self.used.load(Ordering::Relaxed)].iter().map(remaining).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peers_backlog_falls_until_its_report() {
+        let backlogs = OtherBacklogs::default();
+        let tokens = |per_token, seconds| backlogs.tokens(per_token, seconds).round() as u32;
+        assert_eq!(tokens(0.001, 0.0), 0);
+        backlogs.set(1, 1_000, 1.0);
+        backlogs.set(2, 400, 1.0);
+        backlogs.set(MAX_PEERS, 400, 1.0);
+        assert_eq!((tokens(0.001, 1.0), tokens(0.001, 1.5), tokens(0.001, 9.0)), (1_400, 500, 0));
+        backlogs.set(1, 0, 1.0);
+        assert_eq!(tokens(0.001, 1.0), 400);
+    }
+
+    #[test]
+    fn unknown_speed_counts_for_30_seconds() {
+        let backlogs = OtherBacklogs::default();
+        backlogs.set(0, 400, 0.0);
+        let tokens = |seconds| backlogs.tokens(0.0, seconds).round() as u32;
+        assert_eq!((tokens(29.0), tokens(30.0)), (400, 0));
+    }
+}

@@ -1,0 +1,49 @@
+//! The shares of the requests that the weights of backends state. A policy that weighs load picks among the backends
+//! that have not had more than their share.
+//!
+//! ```text
+//! share  = weight ÷ sum of the weights of the candidates
+//! credit = Σ (share − 1 if the candidate was chosen), over the decisions in which it was a candidate
+//! ```
+//!
+//! A candidate is within its share if its credit is at most [`MAX_DEBT`] requests below the mean. Debt is bounded, so
+//! in the long run each backend has its share, and up to then the policy is free to follow prefixes and load. The
+//! parts of a backend, such as data-parallel ranks, divide its weight.
+
+use super::Candidate;
+
+/// Units of a credit for one request.
+const UNITS: f64 = 1e6;
+/// Requests that a backend may have before its share is due.
+const MAX_DEBT: f64 = 4.0 * UNITS;
+
+/// Whether all candidates have the same share.
+pub(crate) fn are_equal(candidates: &[Candidate]) -> bool {
+    candidates.windows(2).all(|pair| pair[0].weight == pair[1].weight)
+}
+
+/// The indexes of the candidates that are within their share. All, if they have the same weight.
+pub(crate) fn within(candidates: &[Candidate]) -> Vec<usize> {
+    let sum: f64 = candidates.iter().map(|candidate| candidate.credit as f64).sum();
+    let least = sum / candidates.len() as f64 - MAX_DEBT;
+    let is_within = |index: &usize| candidates[*index].credit as f64 >= least;
+    (0..candidates.len()).filter(is_within).collect()
+}
+
+/// The changes of the credits by a decision, by the index of the candidate. None, if all have the same weight.
+pub fn credit_changes(candidates: &[Candidate], chosen: usize) -> Vec<i64> {
+    if are_equal(candidates) {
+        return Vec::new();
+    }
+    let parts = |candidate: &Candidate| {
+        candidates.iter().filter(|other| other.position == candidate.position).count() as f64
+    };
+    let weight = |candidate: &Candidate| f64::from(candidate.weight.max(1)) / parts(candidate);
+    let sum: f64 = candidates.iter().map(weight).sum();
+    let change = |(index, candidate): (usize, &Candidate)| {
+        let share = weight(candidate) / sum;
+        let sent = if index == chosen { 1.0 } else { 0.0 };
+        (UNITS * (share - sent)) as i64
+    };
+    candidates.iter().enumerate().map(change).collect()
+}

@@ -1,0 +1,10 @@
+//! Lets another backend continue the stream of a request after an interruption: whether it can, the memory
+//! that this needs, and what continues the stream. What joins the streams is [`tokenweir_request::continuation`].
+
+mod memory;
+pub mod rows;
+mod search;
+mod step;
+
+pub use rows::add_to_decision;
+pub use step::{ContinuationSettings, ContinuationStreams};

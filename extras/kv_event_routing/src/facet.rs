@@ -1,0 +1,40 @@
+//! The KV events of one backend.
+
+use crate::backend_cache::{BackendCache, CacheStatus};
+use crate::settings::KvEventSource;
+use std::sync::{Arc, OnceLock};
+use tokenweir_gateway::backend::facets::{BackendFacet, BackendTargets};
+use tokenweir_gateway::status::StatusBlocks;
+
+/// The KV events of one backend.
+#[derive(Debug, Default)]
+pub struct KvEventsFacet {
+    /// The prefix cache of the backend as its KV events show it. Empty until the gateway subscribes
+    /// to the events.
+    pub(crate) cache: OnceLock<Arc<BackendCache>>,
+    /// The publishers of KV events. `None`: the gateway does not subscribe to them.
+    pub(crate) source: Option<KvEventSource>,
+}
+
+impl KvEventsFacet {
+    /// The KV events of a backend with these publishers. `None`: the gateway does not subscribe to them.
+    pub fn new(source: Option<KvEventSource>) -> Self {
+        Self { source, ..Self::default() }
+    }
+
+    /// The prefix cache of the backend. `None`: the gateway does not subscribe to its KV events.
+    pub fn cache(&self) -> Option<&Arc<BackendCache>> {
+        self.cache.get().filter(|cache| !cache.is_withdrawn.get())
+    }
+}
+
+impl BackendFacet for KvEventsFacet {
+    fn is_same_endpoint(&self, other: &dyn BackendFacet) -> bool {
+        other.downcast::<Self>().is_some_and(|other| other.source == self.source)
+    }
+
+    fn add_status(&self, _: &BackendTargets, blocks: &mut StatusBlocks) {
+        let cache: Option<CacheStatus> = self.cache().map(|cache| cache.status());
+        blocks.add(cache);
+    }
+}

@@ -1,0 +1,10 @@
+//! The data-parallel ranks of a backend as targets of routing: each has its own load, its own sent prompts and its
+//! own prefix cache.
+
+mod facet;
+mod numbering;
+mod probe;
+pub mod rows;
+
+pub use facet::{RankFacet, RankStatus, Ranks};
+pub use probe::RankProbes;

@@ -1,0 +1,34 @@
+//! The settings of `streams.resume`.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+use tokenweir_protocol::units;
+use tokenweir_request::runs::RunSettings;
+
+/// Requests that go on while their client is away. Needs the permission `resume`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct ResumeConfig {
+    /// How long a request, also an ended one, waits for its client to return. `null`: off.
+    #[serde(rename = "for", with = "units::OptionalDuration")]
+    pub window: Option<Duration>,
+    /// Maximum memory of all kept responses. A tenant may use half of it, one response a sixteenth.
+    /// Beyond these limits a client cannot return to its request.
+    #[serde(with = "units::Size")]
+    pub memory: usize,
+}
+
+impl Default for ResumeConfig {
+    fn default() -> Self {
+        Self { window: None, memory: 256 << 20 }
+    }
+}
+
+impl ResumeConfig {
+    /// Returns the settings of requests whose clients may lose their connection and return. `None`: clients
+    /// cannot return.
+    pub fn settings(&self) -> Option<RunSettings> {
+        self.window.map(|window| RunSettings { window, memory: self.memory })
+    }
+}

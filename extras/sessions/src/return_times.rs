@@ -1,0 +1,96 @@
+//! How soon sessions return after the end of a turn, learned from the turns so far.
+//!
+//! ```text
+//! h(b)    share of the sessions that return in interval b, of those that have not returned before it
+//! P(t)    = 1 − Π (1 − h(b)) over the intervals b from that of t on
+//! window  the longest t with P(t) ≥ 0.3
+//! ```
+//!
+//! This is the estimator of Kaplan and Meier (1958). It also learns from sessions that have not returned yet,
+//! so it knows of sessions that never return without a signal of their end.
+
+use std::time::Duration;
+
+/// The times after which sessions return.
+#[derive(Debug)]
+pub(crate) struct ReturnTimes {
+    intervals: Vec<Interval>,
+}
+
+#[derive(Debug)]
+struct Interval {
+    until: Duration,
+    /// Sessions that had not returned before the interval.
+    idle: f64,
+    /// Those of them that returned in it.
+    returned: f64,
+}
+
+/// End of the first interval. Each further one is twice as long.
+const FIRST: Duration = Duration::from_millis(250);
+/// Number of intervals. The last one ends after 32 s.
+const INTERVALS: u32 = 8;
+/// Number of sessions that are assumed in each interval before any is observed. Agents return soon or not at all.
+const ASSUMED_IDLE: f64 = 2.0;
+/// Number of assumed returns in the intervals up to 2 s, and in later ones.
+const ASSUMED_EARLY: f64 = 1.0;
+const ASSUMED_LATE: f64 = 0.2;
+/// Least probability of a return for which a context counts.
+const MIN_PROBABILITY: f64 = 0.3;
+/// Number of sessions in an interval from which on older ones count half.
+const MAX_IDLE: f64 = 200.0;
+
+impl Default for ReturnTimes {
+    fn default() -> Self {
+        let interval = |index| {
+            let until = FIRST * 2_u32.pow(index);
+            let is_early = until <= Duration::from_secs(2);
+            let returned = if is_early { ASSUMED_EARLY } else { ASSUMED_LATE };
+            Interval { until, idle: ASSUMED_IDLE, returned }
+        };
+        Self { intervals: (0..INTERVALS).map(interval).collect() }
+    }
+}
+
+impl ReturnTimes {
+    /// The time after which a session counts as ended.
+    pub(crate) const LONGEST: Duration = Duration::from_millis(250 << (INTERVALS - 1));
+
+    /// The interval of a time since the end of a turn: the number of intervals before it.
+    pub(crate) fn interval_of(&self, idle: Duration) -> usize {
+        self.intervals.partition_point(|interval| interval.until <= idle)
+    }
+
+    /// A session has not returned in this interval.
+    pub(crate) fn stayed_away(&mut self, interval: usize) {
+        self.count(interval, 0.0);
+    }
+
+    /// A session has returned in this interval.
+    pub(crate) fn returned(&mut self, interval: usize) {
+        self.count(interval, 1.0);
+    }
+
+    /// The time for which the context of an idle session is worth its place in a KV cache: as long as the session
+    /// returns with a probability of at least [`MIN_PROBABILITY`].
+    pub(crate) fn window(&self) -> Duration {
+        let mut stays_away = 1.0;
+        for interval in self.intervals.iter().rev() {
+            stays_away *= 1.0 - interval.returned / interval.idle;
+            if 1.0 - stays_away >= MIN_PROBABILITY {
+                return interval.until;
+            }
+        }
+        Duration::ZERO
+    }
+
+    fn count(&mut self, interval: usize, returned: f64) {
+        let Some(interval) = self.intervals.get_mut(interval) else { return };
+        interval.idle += 1.0;
+        interval.returned += returned;
+        if interval.idle > MAX_IDLE {
+            interval.idle /= 2.0;
+            interval.returned /= 2.0;
+        }
+    }
+}

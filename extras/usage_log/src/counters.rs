@@ -1,0 +1,81 @@
+//! The numbers of records, gaps and acknowledged events. The file, the push and the metrics share them.
+
+use super::state_file::StateFile;
+use serde::Serialize;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock};
+use tokenweir_protocol::mutex::lock;
+
+/// The numbers of one usage log since its start.
+#[derive(Debug, Default)]
+pub(super) struct UsageCounters {
+    pub(super) written: AtomicU64,
+    pub(super) lost: AtomicU64,
+    /// The part of `lost` that no gap in the file states yet.
+    pub(super) unstated: AtomicU64,
+    pub(super) gaps_lost: AtomicU64,
+    pub(super) gaps_unclean_stop: AtomicU64,
+    pub(super) gaps_expired: AtomicU64,
+    /// Number of the last line that the disk has, and of the last line that the receiver has.
+    pub(super) synced: AtomicU64,
+    pub(super) acknowledged: AtomicU64,
+    /// Why the receiver does not accept events. `None`: it accepts them.
+    pub(super) push_error: Mutex<Option<String>>,
+    /// The state file. Empty until this process owns the file.
+    pub(super) state: OnceLock<Arc<StateFile>>,
+}
+
+/// The state of the usage log. The default is that of a gateway without one.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct UsageLogStatus {
+    /// Records that were written to the file.
+    pub written: u64,
+    /// Records that were not written: the file could not be written and the queue was full.
+    pub lost: u64,
+    /// Gaps by cause.
+    pub gaps: UsageGaps,
+    /// Events that the receiver has not acknowledged yet. 0: there is no receiver.
+    pub unacknowledged: u64,
+    /// Why the receiver does not accept events. `None`: it accepts them, or there is no receiver.
+    pub push_error: Option<String>,
+}
+
+/// Numbers of gaps in the usage log, by cause.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct UsageGaps {
+    /// Records were lost: the file could not be written for so long that the queue was full.
+    pub lost: u64,
+    /// The gateway did not stop in order. Requests that were open, or had ended just before, have no record.
+    pub unclean_stop: u64,
+    /// Events were removed with the rotated file before the receiver acknowledged them.
+    pub expired: u64,
+}
+
+impl UsageCounters {
+    /// Counts records that are not written.
+    pub(super) fn on_lost(&self, records: u64) {
+        self.lost.fetch_add(records, Relaxed);
+        self.unstated.fetch_add(records, Relaxed);
+    }
+
+    /// Whether the receiver accepts events and does not have all of them.
+    pub(super) fn is_pushing(&self) -> bool {
+        let has_all = self.acknowledged.load(Relaxed) >= self.synced.load(Relaxed);
+        !has_all && lock(&self.push_error).is_none()
+    }
+
+    pub(super) fn status(&self, is_pushed: bool) -> UsageLogStatus {
+        let waiting = self.synced.load(Relaxed).saturating_sub(self.acknowledged.load(Relaxed));
+        UsageLogStatus {
+            written: self.written.load(Relaxed),
+            lost: self.lost.load(Relaxed),
+            gaps: UsageGaps {
+                lost: self.gaps_lost.load(Relaxed),
+                unclean_stop: self.gaps_unclean_stop.load(Relaxed),
+                expired: self.gaps_expired.load(Relaxed),
+            },
+            unacknowledged: if is_pushed { waiting } else { 0 },
+            push_error: lock(&self.push_error).clone(),
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The usage log: a record of what each request used that a backend received, for bills. It is never sampled,
+//! and no record is missing without a gap that says so.
+//!
+//! ```text
+//! request ends ─► bounded queue ─► thread: lines, then one sync ─► FILE, FILE.old ─► push
+//! ```
+//!
+//! A request never waits for the disk. Records wait in the queue while the file cannot be written, and are
+//! counted as lost beyond its capacity.
+
+mod counters;
+mod event;
+mod event_reader;
+mod push;
+pub mod rows;
+mod settings;
+mod state_file;
+mod usage_file;
+mod usage_record;
+
+#[cfg(test)]
+mod tests;
+
+pub use counters::UsageLogStatus;
+pub use settings::UsageLogSettings;
+
+use counters::UsageCounters;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+use tokenweir_gateway::telemetry::batch_worker::BatchWorkerGuard;
+use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
+use tokenweir_request::batch_queue::BatchQueue;
+use tokenweir_request::observe::Sink;
+use tokenweir_request::record::RequestRecord;
+use usage_file::UsageFile;
+use usage_record::UsageRecord;
+
+/// The sink of the usage log. It must get each record when its request ends, because a record that waits
+/// elsewhere is lost if the process is killed.
+pub struct UsageLog {
+    queue: Arc<BatchQueue<UsageRecord>>,
+    counters: Arc<UsageCounters>,
+    is_pushed: bool,
+}
+
+/// Guard of the thread that writes the file, and of the push. Dropping the guard waits until the remaining
+/// records are written, but at most 5 s.
+pub struct UsageLogGuard {
+    writer: BatchWorkerGuard,
+    push: Option<SupervisedTask>,
+    counters: Arc<UsageCounters>,
+}
+
+/// How long the first record waits for further records, which one sync then stores together.
+const BATCH_LINGER: Duration = Duration::from_millis(2);
+/// Capacity of the queue, in records (about 20 MiB).
+const MAX_WAITING_RECORDS: usize = 32_768;
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
+/// Interval of looks at whether the receiver has all events.
+const SHUTDOWN_INTERVAL: Duration = Duration::from_millis(50);
+
+impl UsageLog {
+    /// Opens the file and starts the thread and the push. If another process writes the file, such as the
+    /// previous process during an upgrade, records wait until it ends. Must be called inside a Tokio runtime.
+    pub fn start(settings: UsageLogSettings) -> io::Result<(Self, UsageLogGuard)> {
+        let counters = Arc::<UsageCounters>::default();
+        let queue = Arc::new(BatchQueue::new(BATCH_LINGER, MAX_WAITING_RECORDS));
+        let mut file = UsageFile::open(&settings, &counters, false)?;
+        let push = settings.push.clone();
+        let is_pushed = push.is_some();
+        let push = push.map(|to| push::start(to, settings.file.clone(), counters.clone()));
+        let thread_counters = counters.clone();
+        let write = move |queue: &BatchQueue<UsageRecord>| {
+            let records = queue.take_batch();
+            if records.is_empty() {
+                return;
+            }
+            let written = supervise::catch_panic(BackgroundTask::UsageLog, || {
+                let open = || UsageFile::open_when_free(&settings, &thread_counters);
+                file.get_or_insert_with(open).write(&records);
+            });
+            if written.is_none() {
+                thread_counters.on_lost(records.len() as u64);
+            }
+        };
+        let writer = BatchWorkerGuard::start(queue.clone(), SHUTDOWN_TIMEOUT, write);
+        let guard = UsageLogGuard { writer, push, counters: counters.clone() };
+        Ok((Self { queue, counters, is_pushed }, guard))
+    }
+
+    /// Returns the numbers of the log.
+    pub fn status(&self) -> UsageLogStatus {
+        self.counters.status(self.is_pushed)
+    }
+}
+
+impl UsageLogGuard {
+    /// Writes the remaining records, and waits until the receiver has them, but at most 5 s: the file may be
+    /// removed with its container.
+    pub async fn shutdown(self) {
+        let Self { writer, push, counters } = self;
+        drop(writer);
+        if push.is_some() {
+            let pushed = async {
+                while counters.is_pushing() {
+                    tokio::time::sleep(SHUTDOWN_INTERVAL).await;
+                }
+            };
+            // The next process pushes the rest.
+            let _ = tokio::time::timeout(SHUTDOWN_TIMEOUT, pushed).await;
+        }
+    }
+}
+
+impl Sink for UsageLog {
+    fn finished(&self, records: &[&RequestRecord]) {
+        // A request that no backend got used nothing.
+        for record in records.iter().filter(|record| !record.attempts.is_empty()) {
+            if self.queue.push(UsageRecord::from_record(record), 1).is_err() {
+                self.counters.on_lost(1);
+            }
+        }
+    }
+}

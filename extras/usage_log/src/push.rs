@@ -1,0 +1,112 @@
+//! Pushes the events of the usage log to a receiver: `CloudEvents` in the JSON batch format over HTTP. The file
+//! is the queue: an event is pushed until the receiver acknowledges it with a status of success.
+
+use super::counters::UsageCounters;
+use super::event_reader::{EventBatch, EventReader};
+use std::panic;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use tokenweir_net::supervise::{self, BackgroundTask, SupervisedTask};
+use tokenweir_protocol::mutex::lock;
+use tokenweir_webhooks::{WebhookClient, WebhookEndpoint};
+use tokio::{task, time};
+
+/// The push to one receiver.
+struct UsagePush {
+    client: WebhookClient,
+    file: PathBuf,
+    counters: Arc<UsageCounters>,
+}
+
+const CONTENT_TYPE: &str = "application/cloudevents-batch+json";
+/// Pause until the file is read again after its end.
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// Pause after the first refused batch. It doubles with each further refusal.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const MAX_PAUSE: Duration = Duration::from_mins(1);
+
+/// Starts the push of the events in `file`. Must be called inside a Tokio runtime.
+pub(super) fn start(
+    endpoint: WebhookEndpoint,
+    file: PathBuf,
+    counters: Arc<UsageCounters>,
+) -> SupervisedTask {
+    let push = Arc::new(UsagePush { client: WebhookClient::new(endpoint), file, counters });
+    supervise::spawn(BackgroundTask::UsageLog, move || push.clone().run())
+}
+
+impl UsagePush {
+    async fn run(self: Arc<Self>) {
+        // Before that, another process pushes.
+        while self.counters.state.get().is_none() {
+            time::sleep(POLL_INTERVAL).await;
+        }
+        let mut reader = EventReader::new(&self.file, self.counters.acknowledged.load(Relaxed));
+        loop {
+            let until = self.counters.synced.load(Relaxed);
+            let read = task::spawn_blocking(move || {
+                let batch = reader.read_batch(until);
+                (reader, batch)
+            });
+            let batch;
+            (reader, batch) = match read.await {
+                Ok(read) => read,
+                Err(error) => panic::resume_unwind(error.into_panic()),
+            };
+            match batch {
+                Ok(Some(batch)) => self.deliver(batch).await,
+                Ok(None) => time::sleep(POLL_INTERVAL).await,
+                Err(error) => {
+                    self.on_result(Err(format!("the file cannot be read: {error}")));
+                    time::sleep(MAX_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Posts the events until the receiver accepts them.
+    async fn deliver(&self, batch: EventBatch) {
+        let EventBatch { body, series, last, expired } = batch;
+        if expired > 0 {
+            self.counters.gaps_expired.fetch_add(1, Relaxed);
+            tracing::error!(
+                events = expired,
+                "events of the usage log were removed before the push"
+            );
+        }
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let result = self.client.post(CONTENT_TYPE, body.clone()).await;
+            let is_accepted = result.is_ok();
+            self.on_result(result);
+            if is_accepted {
+                break;
+            }
+            time::sleep(pause).await;
+            pause = (2 * pause).min(MAX_PAUSE);
+        }
+        self.counters.acknowledged.store(last, Relaxed);
+        let state = self.counters.state.get();
+        if let Some(Err(error)) = state.map(|state| state.acknowledge(&series, last)) {
+            tracing::warn!(%error, "the state of the usage log is not stored: a restart repeats events");
+        }
+    }
+
+    /// Logs the first of several consecutive failures, and the first success after a failure.
+    fn on_result(&self, result: Result<(), String>) {
+        let error = result.err();
+        let previous = std::mem::replace(&mut *lock(&self.counters.push_error), error.clone());
+        match (previous, error) {
+            (None, Some(error)) => {
+                tracing::warn!(
+                    error,
+                    "the receiver of the usage log accepts no events: trying again"
+                );
+            }
+            (Some(_), None) => tracing::info!("the receiver of the usage log accepts events again"),
+            _ => {}
+        }
+    }
+}

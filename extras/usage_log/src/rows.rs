@@ -1,0 +1,49 @@
+//! Status and metrics of the usage log.
+
+use super::UsageLog;
+pub use super::counters::{UsageGaps, UsageLogStatus};
+use std::sync::Arc;
+use tokenweir_gateway::metric::{MetricDescriptor, MetricLabel};
+use tokenweir_gateway::status::{StatusBlock, StatusSnapshot, StatusSource};
+
+impl StatusBlock for UsageLogStatus {
+    const KEY: Option<&'static str> = Some("usage_log");
+}
+
+/// The metrics of the usage log.
+pub const ROWS: &[MetricDescriptor] = &[
+    MetricDescriptor::counts(
+        "tokenweir_usage_records_total",
+        "Usage records (usage_log), by whether they were written or lost.",
+        &[MetricLabel::counted("result", |status| {
+            let status = usage_log(status);
+            vec![("written", status.written), ("lost", status.lost)]
+        })],
+    ),
+    MetricDescriptor::counts(
+        "tokenweir_usage_gaps_total",
+        "Gaps in the usage log: places where records are missing, by cause.",
+        &[MetricLabel::counted("cause", |status| {
+            let UsageGaps { lost, unclean_stop, expired } = usage_log(status).gaps;
+            vec![("lost", lost), ("unclean_stop", unclean_stop), ("expired", expired)]
+        })],
+    ),
+    MetricDescriptor::value(
+        "tokenweir_usage_unacknowledged_events",
+        "Events of the usage log that the receiver (usage_log.push) has not acknowledged yet.",
+        |status| Some(usage_log(status).unacknowledged as f64),
+    ),
+];
+
+fn usage_log(status: &StatusSnapshot) -> UsageLogStatus {
+    status.blocks.get_or_default()
+}
+
+/// Returns a function that adds the state of the usage log. `None`: there is none.
+pub fn status_source(log: Option<Arc<UsageLog>>) -> StatusSource {
+    Arc::new(move |status, _| {
+        if let Some(log) = &log {
+            status.blocks.add(log.status());
+        }
+    })
+}

@@ -1,0 +1,219 @@
+//! Writes the file of the usage log. One process writes it at a time. Its lines are numbered without a jump,
+//! also over restarts.
+
+use super::counters::UsageCounters;
+use super::event::{EventContent, Gap, LINE_START, LineId, MAX_LINE_BYTES};
+use super::settings::UsageLogSettings;
+use super::state_file::StateFile;
+use super::usage_record::UsageRecord;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::thread;
+use std::time::Duration;
+use tokenweir_gateway::telemetry::rotating_file::{RotatingFile, rotated_path};
+use tokenweir_protocol::clock;
+
+/// The open file. Dropping it writes that the gateway has stopped.
+pub(super) struct UsageFile {
+    file: RotatingFile,
+    path: PathBuf,
+    source: String,
+    /// The identity of the last line.
+    last: LineId,
+    /// Whether the process before this one ended without its last line.
+    is_unclean: bool,
+    counters: Arc<UsageCounters>,
+}
+
+/// Time after a failed write until the next try.
+const RETRY_PAUSE: Duration = Duration::from_secs(1);
+
+impl UsageFile {
+    /// Opens the file and continues its numbers. `None`: another process writes the file. `waits`: whether to
+    /// wait until it ends. Fails if the file has lines that are not of a usage log.
+    pub(super) fn open(
+        settings: &UsageLogSettings,
+        counters: &Arc<UsageCounters>,
+        waits: bool,
+    ) -> io::Result<Option<Self>> {
+        let path = settings.file.clone();
+        let Some(state) = StateFile::lock(&path, waits)? else { return Ok(None) };
+        // Creates the file, and fails if the path is no regular file.
+        drop(RotatingFile::open(&path, settings.max_bytes / 2, Arc::default())?);
+        let end = FileEnd::repair(&path)?;
+        let file = RotatingFile::open(&path, settings.max_bytes / 2, Arc::default())?.durable();
+        let last = match end.last {
+            Some(last) => Some(last),
+            None => FileEnd::read(&rotated_path(&path))?.last,
+        };
+        let is_unclean = end.is_cut || last.as_ref().is_some_and(|last| !last.is_stop);
+        let last = last.unwrap_or_else(|| LineId {
+            series: format!("{:016x}", fastrand::u64(..)),
+            sequence: 0,
+            is_stop: true,
+        });
+        counters.acknowledged.store(state.acknowledged(&last.series), Relaxed);
+        let source = format!("/tokenweir/{}", settings.gateway);
+        let counters = counters.clone();
+        let mut opened = Self { file, path, source, last, is_unclean, counters };
+        // If this fails, it is repeated before the next record.
+        let _ = opened.try_state_stop();
+        opened.sync();
+        // No other process can have set the state.
+        let _ = opened.counters.state.set(Arc::new(state));
+        Ok(Some(opened))
+    }
+
+    /// Opens the file when no other process writes it any more.
+    pub(super) fn open_when_free(
+        settings: &UsageLogSettings,
+        counters: &Arc<UsageCounters>,
+    ) -> Self {
+        loop {
+            match Self::open(settings, counters, true) {
+                Ok(Some(opened)) => return opened,
+                Ok(None) => {}
+                Err(error) => warn_unwritable(&settings.file, &error),
+            }
+            thread::sleep(RETRY_PAUSE);
+        }
+    }
+
+    /// Writes the records, and before them what is missing. Waits while the file cannot be written.
+    pub(super) fn write(&mut self, records: &[UsageRecord]) {
+        self.retry(Self::try_state_stop);
+        let lost = self.counters.unstated.swap(0, Relaxed);
+        if lost > 0 {
+            let gap = Gap { cause: "lost", records: Some(lost) };
+            self.retry(|file| file.try_append(EventContent::Gap(gap)));
+            self.counters.gaps_lost.fetch_add(1, Relaxed);
+        }
+        for record in records {
+            self.retry(|file| file.try_append(EventContent::Usage(record)));
+        }
+        self.sync();
+    }
+
+    /// Repeats a write until it succeeds.
+    fn retry(&mut self, write: impl Fn(&mut Self) -> io::Result<()>) {
+        let mut is_failing = false;
+        while let Err(error) = write(self) {
+            if !is_failing {
+                warn_unwritable(&self.path, &error);
+            }
+            is_failing = true;
+            thread::sleep(RETRY_PAUSE);
+        }
+        if is_failing {
+            tracing::info!(file = %self.path.display(), "the usage log is written again");
+        }
+    }
+
+    /// States that the process before this one ended without its last line.
+    fn try_state_stop(&mut self) -> io::Result<()> {
+        if self.is_unclean {
+            let gap = Gap { cause: "unclean_stop", records: None };
+            self.try_append(EventContent::Gap(gap))?;
+            self.is_unclean = false;
+            self.counters.gaps_unclean_stop.fetch_add(1, Relaxed);
+        }
+        Ok(())
+    }
+
+    fn try_append(&mut self, content: EventContent<'_>) -> io::Result<()> {
+        let sequence = self.last.sequence + 1;
+        let next = LineId { sequence, series: self.last.series.clone(), is_stop: false };
+        let line = next.line(&self.source, content, clock::wall_time());
+        if line.len() > MAX_LINE_BYTES {
+            self.counters.on_lost(1);
+            return Ok(());
+        }
+        self.file.append(&line)?;
+        self.last = next;
+        let written = u64::from(matches!(content, EventContent::Usage(_)));
+        self.counters.written.fetch_add(written, Relaxed);
+        Ok(())
+    }
+
+    /// Waits until the disk has all lines. The push reads no further.
+    fn sync(&mut self) {
+        match self.file.sync() {
+            Ok(()) => self.counters.synced.store(self.last.sequence, Relaxed),
+            Err(error) => warn_unwritable(&self.path, &error),
+        }
+    }
+}
+
+impl Drop for UsageFile {
+    fn drop(&mut self) {
+        // Without this line, the next process states a gap.
+        let is_complete = !self.is_unclean && self.counters.unstated.load(Relaxed) == 0;
+        if is_complete && self.try_append(EventContent::Stop).is_ok() {
+            self.sync();
+        }
+    }
+}
+
+fn warn_unwritable(file: &Path, error: &io::Error) {
+    tracing::error!(
+        file = %file.display(),
+        %error,
+        "the usage log cannot be written: its records wait in memory"
+    );
+}
+
+/// The end of a file.
+#[derive(Default)]
+struct FileEnd {
+    /// The last complete line. `None`: the file has none.
+    last: Option<LineId>,
+    /// Length of the complete lines in bytes.
+    complete: u64,
+    /// Whether the file ends with a part of a line.
+    is_cut: bool,
+}
+
+impl FileEnd {
+    /// Reads the end of a file, which may be absent. Fails if it has other lines than those of a usage log.
+    fn read(path: &Path) -> io::Result<Self> {
+        let mut file = match File::open(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
+            file => file?,
+        };
+        let length = file.metadata()?.len();
+        let start = length.saturating_sub(2 * MAX_LINE_BYTES as u64);
+        file.seek(SeekFrom::Start(start))?;
+        let mut text = Vec::new();
+        file.read_to_end(&mut text)?;
+        let end = memchr::memrchr(b'\n', &text).map_or(0, |at| at + 1);
+        let (lines, cut) = text.split_at(end);
+        let common = cut.len().min(LINE_START.len());
+        let foreign = || {
+            let message = "it has lines that are not of a usage log; write another path";
+            io::Error::new(io::ErrorKind::InvalidData, message)
+        };
+        if cut[..common] != LINE_START[..common] || (end == 0 && start > 0) {
+            return Err(foreign());
+        }
+        let last = match lines.split_last() {
+            None => None,
+            Some((_, lines)) => {
+                let line = lines.rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
+                Some(LineId::parse(line).ok_or_else(foreign)?)
+            }
+        };
+        Ok(Self { last, complete: start + end as u64, is_cut: !cut.is_empty() })
+    }
+
+    /// Like [`FileEnd::read`]. Also removes a part of a line, which a killed process or a full disk left.
+    fn repair(path: &Path) -> io::Result<Self> {
+        let end = Self::read(path)?;
+        if end.is_cut {
+            OpenOptions::new().write(true).open(path)?.set_len(end.complete)?;
+        }
+        Ok(end)
+    }
+}

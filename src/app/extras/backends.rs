@@ -1,0 +1,108 @@
+//! The options that know the backends: what all backends of a pool share, what belongs to one backend, and what
+//! runs in the background.
+
+use super::{gpu, kv_event_routing, peer_exchange, ranks, sessions, sleep};
+use crate::config::{BackendConfig, Config};
+use gpu::GpuFacet;
+use kv_event_routing::{CacheKnowledge, KvEventsDriver, KvEventsFacet};
+use peer_exchange::{ExchangeFacet, PeerExchangeError};
+use ranks::{RankFacet, RankProbes};
+use sessions::GatewayCount;
+use sleep::{SleepFacet, SleepMode};
+use std::sync::Arc;
+use tokenweir_gateway::backend::BackendDrivers;
+use tokenweir_gateway::backend::facets::{BackendFacet, PoolFacet, PoolFacets};
+use tokenweir_gateway::status::StatusSource;
+
+/// The options that know the backends.
+#[derive(Clone)]
+pub struct BackendOptions {
+    sleep: SleepMode,
+    exchange: Option<ExchangeFacet>,
+    cache_knowledge: Arc<CacheKnowledge>,
+}
+
+/// Returns why an option cannot start with this configuration, and the path of the key. A secret that cannot be
+/// read is left out. `None`: all options can start.
+pub(in crate::app) fn obstacle(
+    config: &Config,
+    env: impl Fn(&str) -> Option<String>,
+) -> Option<(&'static str, PeerExchangeError)> {
+    let error = config.peer_exchange.start(env).err()?;
+    matches!(error, PeerExchangeError::Key(_)).then_some(("peer_exchange.key", error))
+}
+
+// === impl BackendOptions ===
+
+impl BackendOptions {
+    /// The options before the first backend. `env` returns the value of an environment variable.
+    pub fn new(
+        config: &Config,
+        env: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, PeerExchangeError> {
+        Ok(Self {
+            sleep: SleepMode::new(config.sleep),
+            exchange: config.peer_exchange.start(env)?.map(ExchangeFacet),
+            cache_knowledge: CacheKnowledge::new(config.kv_events),
+        })
+    }
+
+    /// The parts of the options that all backends of the pool share.
+    pub fn pool_facets(&self) -> PoolFacets {
+        let mut facets: Vec<Arc<dyn PoolFacet>> = vec![Arc::new(self.sleep.clone())];
+        if let Some(exchange) = &self.exchange {
+            facets.push(Arc::new(exchange.clone()));
+        }
+        PoolFacets(facets)
+    }
+
+    /// What the options do with backends in the background.
+    pub fn drivers(&self) -> BackendDrivers {
+        let mut drivers: BackendDrivers = vec![
+            Arc::new(RankProbes),
+            Arc::new(self.sleep.clone()),
+            Arc::new(KvEventsDriver(self.cache_knowledge.clone())),
+        ];
+        if let Some(exchange) = &self.exchange {
+            drivers.push(Arc::new(exchange.clone()));
+        }
+        drivers
+    }
+
+    /// The parts of the options that belong to the backend of `entry`. Their status is in this order.
+    pub fn facets(&self, config: &Config, entry: &BackendConfig) -> Vec<Box<dyn BackendFacet>> {
+        let kv_events = entry.kv_events.clone().unwrap_or_default();
+        let source = kv_events.resolve(&config.kv_events, &entry.url);
+        let mut facets: Vec<Box<dyn BackendFacet>> = vec![
+            Box::new(RankFacet::new(config.routing.data_parallel_ranks)),
+            Box::new(SleepFacet::default()),
+            Box::new(KvEventsFacet::new(source)),
+            Box::new(GpuFacet::default()),
+        ];
+        if let Some(exchange) = &self.exchange {
+            facets.push(Box::new(exchange.clone()));
+        }
+        facets
+    }
+
+    /// Counts the gateways that share the backends, as far as the exchange knows them.
+    pub(super) fn gateway_count(&self) -> GatewayCount {
+        let exchange = self.exchange.clone();
+        Arc::new(move |now| {
+            exchange.as_ref().map_or(1, |exchange| exchange.0.status(now).peers as u64 + 1)
+        })
+    }
+
+    /// Applies the settings of a reload.
+    pub(super) fn configure(&self, config: &Config) {
+        self.sleep.configure(config.sleep);
+    }
+
+    /// Functions that add the blocks of the options to a status.
+    pub(super) fn status_sources(&self) -> [StatusSource; 2] {
+        [
+            peer_exchange::rows::status_source(self.exchange.clone()),
+            kv_event_routing::rows::status_source(self.cache_knowledge.clone()),
+        ]
+    }
+}

@@ -1,0 +1,116 @@
+//! Admission by live sessions over real sockets: which requests wait while the KV caches are full of sessions in
+//! progress, and that no state remains.
+
+use crate::admission::{NO_SECOND_SCRAPE, assert_no_state_left, held, until_waiting};
+use crate::support::scripted_backend::{Page, ScriptedBackend};
+use crate::support::test_gateway::{
+    CHAT, Running, Setup, admission_settings, read_rest, start_with, status,
+};
+use std::time::Duration;
+use tokenweir::app::extras::sessions::SessionSettings;
+use tokenweir::config::AdmissionConfig;
+use tokio::net::TcpStream;
+
+/// The metrics page of an engine with a KV cache for 1,600 tokens.
+const SMALL_CACHE: &str = "vllm:num_requests_running 0.0\nvllm:num_requests_waiting 0.0\n\
+                           vllm:kv_cache_usage_perc 0.1\n\
+                           vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"100\"} 1.0\n";
+
+async fn gateway(metrics: &str, admission: AdmissionConfig) -> (ScriptedBackend, Running) {
+    let fake = held().await;
+    fake.set_metrics(Some(Page::of(metrics)));
+    let setup = Setup {
+        admission: Some(admission_settings(&admission)),
+        scrape_interval: NO_SECOND_SCRAPE,
+        sessions: SessionSettings { enabled: true, gateways: None },
+        ..Setup::default()
+    };
+    let gateway = start_with(&[fake.addr], setup).await;
+    (fake, gateway)
+}
+
+/// Sends a turn of a session whose prompt has about 1,000 tokens, and 10 more with each turn.
+async fn send(gateway: &Running, session: &str, turn: usize) -> TcpStream {
+    let text = session.repeat(4_000 / session.len()) + &"next turn ".repeat(4 * turn);
+    let messages = format!(r#"[{{"role":"user","content":"{text}"}}]"#);
+    gateway.begin(CHAT, &format!(r#"{{"model":"tiny","messages":{messages}}}"#)).await
+}
+
+/// Waits for the response and returns the reason of the admission.
+async fn served(gateway: &Running, client: TcpStream) -> Option<&'static str> {
+    assert_eq!(status(&read_rest(client).await), 200);
+    gateway.record().await.admission
+}
+
+#[tokio::test]
+async fn new_sessions_wait_and_turns_pass() {
+    let (fake, gateway) = gateway(SMALL_CACHE, AdmissionConfig::default()).await;
+    let first = send(&gateway, "first", 0).await;
+    fake.until_received(1).await;
+    let second = send(&gateway, "second", 0).await;
+    until_waiting(&gateway, 1).await;
+    let sessions = &gateway.document("/status").await["sessions"];
+    assert_eq!(sessions["summary"], "0 of 2 sessions fit into the KV caches");
+    assert_eq!(
+        (&sessions["held_requests"], &sessions["capacity_tokens"]),
+        (&1.into(), &1_600.into())
+    );
+    fake.go();
+    assert_eq!(served(&gateway, first).await, Some("session_fits"));
+    fake.until_received(2).await;
+    let next = send(&gateway, "first", 1).await;
+    fake.until_received(3).await;
+    fake.go();
+    fake.go();
+    let mut reasons = [served(&gateway, second).await, served(&gateway, next).await];
+    reasons.sort_unstable();
+    assert_eq!(reasons, [Some("live_session"), Some("session_waited")]);
+    gateway.assert_value("tokenweir_session_turns_total{reason=\"live_session\"}", 1.0).await;
+    assert_no_state_left(&gateway).await;
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_gives_up_its_wait() {
+    let (fake, gateway) = gateway(SMALL_CACHE, AdmissionConfig::default()).await;
+    let first = send(&gateway, "first", 0).await;
+    fake.until_received(1).await;
+    let second = send(&gateway, "second", 0).await;
+    until_waiting(&gateway, 1).await;
+    drop(second);
+    until_waiting(&gateway, 0).await;
+    assert_eq!(gateway.record().await.admission, None);
+    fake.go();
+    assert_eq!(served(&gateway, first).await, Some("session_fits"));
+    assert_no_state_left(&gateway).await;
+}
+
+#[tokio::test]
+async fn after_its_longest_wait_a_session_goes_on() {
+    let max_wait = Duration::from_secs(2);
+    let admission = AdmissionConfig { max_wait, ..AdmissionConfig::default() };
+    let (fake, gateway) = gateway(SMALL_CACHE, admission).await;
+    let first = send(&gateway, "first", 0).await;
+    fake.until_received(1).await;
+    let second = send(&gateway, "second", 0).await;
+    fake.until_received(2).await;
+    fake.go();
+    fake.go();
+    let mut reasons = [served(&gateway, first).await, served(&gateway, second).await];
+    reasons.sort_unstable();
+    assert_eq!(reasons, [Some("session_fits"), Some("session_overdue")]);
+    assert_no_state_left(&gateway).await;
+}
+
+#[tokio::test]
+async fn with_an_unknown_capacity_no_session_waits() {
+    let page = SMALL_CACHE.split_inclusive('\n').take(3).collect::<String>();
+    let (fake, gateway) = gateway(&page, AdmissionConfig::default()).await;
+    let clients = [send(&gateway, "first", 0).await, send(&gateway, "second", 0).await];
+    fake.until_received(2).await;
+    fake.go();
+    fake.go();
+    for client in clients {
+        assert_eq!(served(&gateway, client).await, Some("unknown_capacity"));
+    }
+    assert_no_state_left(&gateway).await;
+}
